@@ -9,6 +9,7 @@
 //! | `walks` | every function with arguments of all kinds, compared line by line with Slurm's libraries |
 //! | `differences` | the lists of differences from Slurm's libraries, each with its reason |
 //! | `exports` | symbols, SONAMEs and headers |
+//! | `nested` | launchers that ranks run
 //! | `host` | threads, forks, and the state of the host program, which the library must not change |
 //! | `install` | the messages of `libpmi-c/install` |
 //! | `board` | the shared board, used by programs through libpmi, on this machine and on several hosts |
@@ -22,4 +23,5 @@ mod host;
 mod install;
 mod launchers;
 mod libraries;
+mod nested;
 mod walks;

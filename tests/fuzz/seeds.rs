@@ -213,6 +213,7 @@ fn downs() -> Vec<Down> {
         Down::Suspend,
         Down::Resume,
         Down::Undo { namespace: NS },
+        Down::Forget { namespace: NS },
         Down::End { signal: 15, grace: Duration::from_secs(5) },
         Down::Leave,
     ]

@@ -1,7 +1,7 @@
 //! The commands of PMI-1 other than put, get and fence: names, sizes, indexes, port mode.
 
 use nix::sys::signal::Signal;
-use tests::scela;
+use tests::{scela, scela_run};
 
 use crate::script;
 
@@ -179,4 +179,31 @@ fn a_rank_may_initialise_twice_without_finalize() {
 fn a_third_version_of_the_protocol_is_refused() {
     let outcome = scela().np(1).program(script(["cmd=init pmi_version=3 pmi_subversion=0"])).run();
     outcome.is_quiet_success().wrote_among_others("0: cmd=response_to_init rc=-1");
+}
+
+#[test]
+fn a_launcher_in_a_rank_does_not_disturb_the_ranks_conversation() {
+    let (program, rank) = (scela_run().display(), env!("CARGO_BIN_EXE_rank"));
+    let inner = format!("{rank} script init 'put k1 inner' fence 'get k1' finalize");
+    for options in ["", "--pmi-port"] {
+        let launch = format!("sh {program} -np 2 {options} {inner}");
+        let steps = [
+            &launch,
+            "init",
+            &launch,
+            "put k{rank} outer",
+            &launch,
+            "fence",
+            &launch,
+            "get k0",
+            "get k1",
+            "finalize",
+            &launch,
+        ];
+        let outcome = scela().np(2).args(options.split_whitespace()).program(script(steps)).run();
+        outcome.is_quiet_success();
+        let outer = ["0: k0=outer", "0: k1=outer", "1: k0=outer", "1: k1=outer"];
+        let inner = (0..20).map(|number| if number % 2 == 0 { "0: k1=inner" } else { "1: k1=inner" });
+        outcome.wrote_lines(outer.into_iter().chain(inner));
+    }
 }

@@ -1,6 +1,9 @@
 //! MPI_Comm_spawn, as a raw PMI client requests it.
 
-use tests::{Outcome, scela};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use tests::{Outcome, Process, event_timeout, eventually, scela};
 
 use crate::script;
 
@@ -144,4 +147,56 @@ fn children_can_spawn_further_children() {
     let outcome = scela().np(1).agents(2).program(script(["init", &spawn, "finalize"])).run();
     outcome.is_quiet_success();
     assert_eq!(lines_with(&outcome, "grandchild").len(), 4, "{outcome}");
+}
+
+/// Returns the anonymous memory and the number of descriptors of each process.
+fn resources(processes: &[Process]) -> Vec<(u64, usize)> {
+    processes.iter().map(|process| (process.anonymous_bytes(), process.open_files().len())).collect()
+}
+
+/// How much the memory of a process may grow by 200 spawns. Agents that stored all namespaces grew by twice as much.
+const MEMORY_MARGIN: u64 = 256 << 10;
+
+/// 300 jobs of PMI clients, or 100 and as many as `SCELA_SPAWNS` says. After the first 100, neither launcher nor agents
+/// nor guardians grow.
+#[test]
+fn jobs_spawned_in_a_row_grow_neither_memory_nor_descriptors() {
+    let more: u32 = std::env::var("SCELA_SPAWNS").map_or(200, |count| count.parse().unwrap());
+    let time = event_timeout() + Duration::from_secs(u64::from(more) / 3);
+    let child = ["script", "init", "cmd=scela_segment", "put {rank} v", "fence", "get 0", "finalize"];
+    let repeat = |count: u32| {
+        format!("repeat {count} {}", step(&spawn_block(3, env!("CARGO_BIN_EXE_rank"), &child, &["info_num=0"])))
+    };
+    let run = scela().np(1).agents(3).fanout(2).deadline(2 * time);
+    let go = run.world().file("go");
+    let steps = ["init", &repeat(100), "say a hundred", &format!("await {}", go.display()), &repeat(more), "say all"];
+    let run = run.program(script(steps.into_iter().chain(["await /proc/self/none"]))).spawn();
+    run.wait_for("0: a hundred\n");
+    let one_rank = || (run.world().ranks().len() == 1).then_some(());
+    run.wait_until("the spawned ranks end", one_rank);
+    let mut processes = run.world().agents();
+    processes.extend(run.world().guardians());
+    processes.push(run.launcher());
+    let before = resources(&processes);
+    std::fs::write(&go, "").unwrap();
+    let began = Instant::now();
+    assert!(run.stdout().wait(time, |said| said.contains("0: all\n")), "all jobs are spawned");
+    run.wait_until("the spawned ranks end", one_rank);
+    let took = began.elapsed();
+    // The exits of the last jobs are reported together, after a moment.
+    let mut after = Vec::new();
+    let has_grown = eventually(|| {
+        after = resources(&processes);
+        let mut pairs = before.iter().zip(&after);
+        let is_bounded = pairs.all(|(before, after)| after.0 <= before.0 + MEMORY_MARGIN && after.1 <= before.1 + 4);
+        is_bounded.then_some(())
+    })
+    .is_none();
+    run.signal(Signal::SIGTERM);
+    run.finish().has_code(143);
+    println!("{more} spawns in {took:?}");
+    for (process, (before, after)) in processes.iter().zip(before.into_iter().zip(after)) {
+        println!("{}, bytes and descriptors: {before:?}, then {after:?}", process.name);
+    }
+    assert!(!has_grown, "a process has grown");
 }

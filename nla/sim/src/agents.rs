@@ -73,7 +73,8 @@ impl World {
             Action::CloseChild(child, why) => {
                 self.on_child_closed(*clock, child, || format!("agent {here} closed the link to agent {child}: {why}"));
             }
-            Action::Configure(_) | Action::Suspended(_) => {}
+            // Simulated ranks spawn none.
+            Action::Configure(_) | Action::Suspended(_) | Action::Forget(_) => {}
             Action::Inspect(number, _) => self.input(here, clock, Input::Inspected(number, Vec::new())),
             Action::Start(_, ranks, board) => {
                 if !ranks.is_empty() {

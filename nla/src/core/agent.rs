@@ -8,6 +8,7 @@ mod as_parent;
 mod clearing;
 mod ending;
 mod fences;
+mod forgetting;
 mod inquiries;
 mod namespace;
 mod node_attributes;
@@ -27,6 +28,7 @@ use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Exit, Failure};
 use super::children::{ChildStage, Children};
 use super::failure_policy::FailurePolicy;
+use super::forgotten::Forgotten;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::FAILURES_SINGLE_MAX;
@@ -187,6 +189,8 @@ pub enum Action {
     Signal(NamespaceId, Ranks, i32),
     /// Hand in, with this number, what these running ranks do: [`Input::Inspected`].
     Inspect(u32, Vec<(NamespaceId, Ranks)>),
+    /// Free the state of a namespace: its ranks here have ended, and no rank elsewhere asks for its entries.
+    Forget(NamespaceId),
     /// Do not (true), or do again (false), take the parent's silence for a loss.
     Suspended(bool),
     /// Kill all descendants that are left and forget all namespaces, then hand in [`Input::Cleared`].
@@ -231,6 +235,10 @@ pub struct Agent {
     phase: Phase,
     children: Children,
     namespaces: LiteMap<NamespaceId, Namespace>,
+    /// The number after that of the last namespace that was launched here. They are launched in the order of their
+    /// numbers.
+    launched: u32,
+    forgotten: Forgotten,
     ready_reported: bool,
     /// The parent was lost, and this agent tries to join an ancestor.
     is_orphaned: bool,
@@ -276,6 +284,8 @@ impl Agent {
             phase: Phase::Serving,
             children: Children::new(here, ChildStage::Expected),
             namespaces: LiteMap::new(),
+            launched: 0,
+            forgotten: Forgotten::default(),
             ready_reported: false,
             is_orphaned: false,
             parent_lost: false,
@@ -364,17 +374,22 @@ impl Agent {
 
     /// The most that the caches of this agent have stored, all namespaces together.
     pub fn cache_peaks(&self) -> CachePeaks {
+        self.forgotten.peaks(self.stored_peaks())
+    }
+
+    /// The same for the namespaces that were not forgotten.
+    fn stored_peaks(&self) -> CachePeaks {
         self.namespaces.values().map(|ns| ns.exchange.cache.peaks()).fold(CachePeaks::default(), CachePeaks::plus)
     }
 
     /// How this agent's core answered gets. Those that the boards answered are not among them.
     pub fn gets(&self) -> GetCounts {
-        self.namespaces.values().map(|ns| ns.exchange.look_ups.counts()).fold(GetCounts::default(), GetCounts::plus)
+        self.namespaces.values().map(|ns| ns.exchange.look_ups.counts()).fold(self.forgotten.gets(), GetCounts::plus)
     }
 
     /// How long fences took from the subtree's last arrival to the release.
     pub fn fences(&self) -> DurationHistogram {
-        let mut times = DurationHistogram::default();
+        let mut times = self.forgotten.fences.clone();
         self.namespaces.values().for_each(|ns| times.merge(&ns.fence_times));
         times
     }
@@ -414,6 +429,7 @@ impl Agent {
             Down::Launch(plan) => self.on_launch(plan, turn),
             Down::Clear { signal, grace } => self.on_clear(signal, grace, turn),
             Down::Undo { namespace } => self.on_undo(namespace, turn),
+            Down::Forget { namespace } => self.on_forget(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
             Down::Died { namespace, ranks } => self.on_died(namespace, &ranks, turn),
             Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, turn),
@@ -464,6 +480,8 @@ impl Agent {
             let failure = Failure { at: turn.now, agent: self.id(), namespace: plan.id, ranks: Ranks::new(), cause };
             return self.report_failure(failure, turn);
         }
+        self.launched = self.launched.max(plan.id.0.saturating_add(1));
+        self.early_deaths.retain(|id, _| *id >= plan.id);
         self.launch_below(&plan, turn);
         if plan.id == NamespaceId::FIRST {
             self.times.on_described(turn.now, self.plan_sent);
@@ -569,6 +587,7 @@ impl Agent {
     fn settle(&mut self, turn: &mut Turn<'_>) {
         self.finish_survey(turn);
         self.continue_clearing(turn);
+        self.free_ended(turn);
         if !self.ready_reported && self.children.all_ready() {
             self.ready_reported = true;
             turn.push(Action::ToParent(Up::Ready));

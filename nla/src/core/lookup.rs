@@ -220,6 +220,18 @@ impl LookUps {
         keys
     }
 
+    /// The open look-ups of ranks of other namespaces, with their keys, in order.
+    pub(super) fn foreign(&self) -> Vec<(Requester, Bytes)> {
+        let open = self.open.iter().flat_map(|(key, open)| open.waiting.clone().into_iter().map(move |to| (to, key)));
+        let foreign = open.filter_map(|(to, key)| match to {
+            ReplyTo::OtherNamespace(requester) => Some((requester, key.clone())),
+            ReplyTo::Rank(_) | ReplyTo::Child(_) | ReplyTo::Parent => None,
+        });
+        let mut foreign: Vec<_> = foreign.collect();
+        foreign.sort_unstable_by_key(|(Requester { agent, namespace, rank, .. }, _)| (*agent, *namespace, *rank));
+        foreign
+    }
+
     /// Answers all gets that wait for `look_up`.
     fn close(&mut self, look_up: OpenLookUp, result: LookUpResult) -> AnswerEffect {
         self.waiting -= look_up.waiting.len();

@@ -331,6 +331,11 @@ pub enum Down {
         /// The namespace.
         namespace: NamespaceId,
     },
+    /// All ranks of the namespace have ended and will be asked for nothing: free its state.
+    Forget {
+        /// The namespace.
+        namespace: NamespaceId,
+    },
     /// All ranks of the namespace have arrived: apply the content, then release the ranks.
     Release {
         /// The namespace.
@@ -483,6 +488,8 @@ impl Down {
     /// too: it must find the entries that were released before it was sent.
     pub fn is_board(&self) -> bool {
         match self {
+            // Behind the releases and look-ups of its namespace.
+            Self::Forget { .. } => true,
             Self::Release { .. } | Self::Died { .. } | Self::Get { .. } | Self::Got { .. } => true,
             Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
             Self::Session(_)

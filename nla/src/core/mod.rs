@@ -13,6 +13,7 @@ mod children;
 mod exchange;
 mod failure_policy;
 mod fence;
+mod forgotten;
 mod ids;
 mod leftovers;
 pub mod limits;

@@ -50,6 +50,9 @@ pub(super) trait Parent {
 
     fn exchange(&mut self, namespace: NamespaceId) -> Option<&mut Exchange>;
 
+    /// Whether the namespace existed here and its state was freed.
+    fn is_forgotten(&self, namespace: NamespaceId) -> bool;
+
     /// The agent that owns the attributes of the node of `agent`. `None`: the namespace is unknown.
     fn owner_of(&self, namespace: NamespaceId, agent: AgentId) -> Option<AgentId>;
 
@@ -427,6 +430,10 @@ pub(super) trait Parent {
     fn on_child_inquiry(&mut self, from: AgentId, inquiry: Inquiry, turn: &mut Turn<'_, Self::Action>) {
         let Inquiry { to, requester, kind } = &inquiry;
         let (to, Requester { agent, namespace, rank, .. }) = (*to, *requester);
+        if self.is_forgotten(namespace) {
+            // It ended while the inquiry was under way, so its rank does not wait for an answer.
+            return;
+        }
         let share = self.exchange(namespace).and_then(|exchange| find(&exchange.children, from));
         let is_theirs = share.is_some_and(|ranks| ranks.contains(rank));
         let allowed = is_theirs
@@ -517,6 +524,13 @@ impl Heritage {
             FailurePolicy::Abort | FailurePolicy::Continue | FailurePolicy::Restart => Self::End,
         }
     }
+}
+
+/// The messages that free the namespaces which a child knows by its open `fences`, and its new parent does not: they have
+/// ended, or their spawns have failed. A parent knows every other namespace before its child.
+pub(super) fn forgotten(fences: &[(NamespaceId, u32)], is_known: impl Fn(NamespaceId) -> bool) -> Vec<Down> {
+    let unknown = fences.iter().filter(|(namespace, _)| !is_known(*namespace));
+    unknown.map(|(namespace, _)| Down::Undo { namespace: *namespace }).collect()
 }
 
 /// The messages about one namespace that bring the head of `child` up to date: it knows these open fences. `dead` are all

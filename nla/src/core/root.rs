@@ -6,12 +6,13 @@
 
 mod as_parent;
 mod ending;
+mod forgetting;
 mod namespace;
 mod restarting;
 mod root_requests;
 mod survey;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use litemap::LiteMap;
@@ -23,6 +24,7 @@ use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
 use super::exchange::Exchange;
+use super::forgotten::Forgotten;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::{END_MARGIN, JOIN_TIME};
@@ -207,6 +209,11 @@ pub struct Root {
     phase: Phase,
     children: Children,
     namespaces: LiteMap<NamespaceId, Namespace>,
+    /// The number of namespaces that were ever launched.
+    made: u32,
+    /// Spawned namespaces whose ranks have all ended, in the order of their ends.
+    ended: VecDeque<NamespaceId>,
+    forgotten: Forgotten,
     /// The first namespace, until it is launched.
     first: Option<NamespacePlan>,
     /// The namespace of the job itself: the first one, or that of the last restart.
@@ -244,6 +251,9 @@ impl Root {
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
             children: Children::new(tree, ChildStage::Joined),
             namespaces: LiteMap::new(),
+            made: 0,
+            ended: VecDeque::new(),
+            forgotten: Forgotten::default(),
             restarts,
             first: Some(first),
             job: NamespaceId::FIRST,
@@ -325,17 +335,27 @@ impl Root {
 
     /// The most that the caches of the root have stored, all namespaces together.
     pub fn cache_peaks(&self) -> CachePeaks {
+        self.forgotten.peaks(self.stored_peaks())
+    }
+
+    /// The same for the namespaces that were not forgotten.
+    fn stored_peaks(&self) -> CachePeaks {
         self.namespaces.values().map(|ns| ns.exchange.cache.peaks()).fold(CachePeaks::default(), CachePeaks::plus)
     }
 
     /// How the root answered gets.
     pub fn gets(&self) -> GetCounts {
-        self.namespaces.values().map(|ns| ns.exchange.look_ups.counts()).fold(GetCounts::default(), GetCounts::plus)
+        self.namespaces.values().map(|ns| ns.exchange.look_ups.counts()).fold(self.forgotten.gets(), GetCounts::plus)
     }
 
     /// Whether agents that have lost their parent are still to join.
     pub fn awaits_agents(&self) -> bool {
         self.children.orphan_deadline().is_some()
+    }
+
+    /// Whether the namespace is that of the job itself: the first one, or that of the last restart.
+    pub fn is_job(&self, namespace: NamespaceId) -> bool {
+        self.job == namespace
     }
 
     /// Whether the ranks are being ended or have ended.
@@ -353,6 +373,7 @@ impl Root {
     fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, turn: &mut Turn<'_>) {
         self.launch_below(&plan, turn);
         let exchange = Exchange::new(&plan, self.tree, &self.children.subtrees(), self.session.cache);
+        self.made = self.made.max(plan.id.0 + 1);
         self.namespaces.insert(plan.id, Namespace::new(plan, exchange, requester));
     }
 
@@ -411,6 +432,7 @@ impl Root {
         if matches!(self.phase, Phase::Running) {
             self.report_early_exits(turn);
         }
+        self.forget_ended(turn);
         if matches!(self.phase, Phase::Running)
             && !self.namespaces.is_empty()
             && self.namespaces.values().all(Namespace::is_over)

@@ -79,6 +79,8 @@ pub(super) struct AgentDriver {
     table: RankTable,
     pub(super) startup: Option<Startup>,
     namespaces: HashMap<NamespaceId, Local>,
+    /// The counts of namespaces that were forgotten.
+    forgotten: DriverCounts,
     /// Ranks that wait for an answer of the core.
     waiting: HashMap<Key, oneshot::Sender<Answer>>,
     ranks: Queue<RankEvent>,
@@ -193,6 +195,7 @@ impl AgentDriver {
             table: RankTable::default(),
             startup: None,
             namespaces: HashMap::new(),
+            forgotten: DriverCounts::default(),
             waiting: HashMap::new(),
             ranks: Queue::new(),
             reaped: signal(SignalKind::child())?,
@@ -534,8 +537,8 @@ impl AgentDriver {
             down: self.children.sent,
             link_bytes: self.links.meter.link_bytes(),
             stream_bytes: self.links.meter.stream_bytes(),
-            board_gets: boards().map(|board| board.board().answered()).sum(),
-            segments: boards().map(|board| board.readers).sum(),
+            board_gets: boards().map(|board| board.board().answered()).sum::<u64>() + self.forgotten.board_gets,
+            segments: boards().map(|board| board.readers).sum::<u64>() + self.forgotten.segments,
         }
     }
 }

@@ -293,8 +293,10 @@ impl RootDriver {
             Some(suspending) if *message == Down::Suspend => suspending.expect(),
             _ => Receipt::default(),
         };
+        // The log never shrinks, and spawned namespaces come and go.
+        let is_logged = matches!(message, Down::Release { namespace, .. } if self.core.is_job(*namespace));
         let in_log = |bytes: &Bytes| {
-            let log = self.log.as_mut()?;
+            let log = self.log.as_mut().filter(|_| is_logged)?;
             let stored = log.append(bytes).ok()?;
             log.offset_of(&stored)
         };

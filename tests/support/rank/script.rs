@@ -8,6 +8,7 @@
 //! | `>>TEXT` | sends it without a newline |
 //! | `~TEXT` | sends it as a line, byte by byte, prints the answer |
 //! | `*COUNT TEXT` | sends it as a line COUNT times without reading any answer |
+//! | `repeat COUNT TEXT` | sends it as a line and reads a line of answer, COUNT times; fails if an answer reports an error |
 //! | `#COUNT` | sends COUNT letters `x` |
 //! | `%HEX` | sends these bytes |
 //! | `<COUNT` | prints COUNT lines of answer |
@@ -17,6 +18,7 @@
 //! | `get KEY` | prints `KEY=VALUE`, or `KEY is absent` |
 //! | `@RANK`, `@*` | the following steps are for this rank only, or for all ranks |
 //! | `say TEXT` | prints it |
+//! | `sh COMMAND` | runs it with `sh -c`, and fails if it does |
 //! | `touch FILE`, `await FILE` | creates a file, waits until a file exists |
 //! | `exit CODE`, `pause` | exits, or waits for ever |
 //!
@@ -25,6 +27,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::process::Command;
 use std::{process, thread};
 
 use crate::Finding;
@@ -63,7 +66,15 @@ impl Conversation {
                 self.exact(&format!("cmd=put kvsname=any key={key} value={value}"), "cmd=put_result rc=0")
             }
             ("get", key) => self.get(key),
+            ("repeat", rest) => {
+                let (count, text) = rest.split_once(' ').ok_or("a count and a text are needed")?;
+                (0..count.parse::<u32>()?).try_for_each(|_| self.exact(text, "cmd="))
+            }
             ("say", text) => say(text),
+            ("sh", command) => match Command::new("sh").args(["-c", command]).status()? {
+                status if status.success() => Ok(()),
+                status => Err(format!("the command ended with {status}").into()),
+            },
             ("touch", file) => Ok(File::create(file).map(drop)?),
             ("await", file) => await_file(Path::new(file)),
             ("exit", code) => process::exit(code.parse()?),

@@ -48,6 +48,10 @@ impl Parent for Agent {
         self.namespaces.get_mut(&namespace).map(|ns| &mut ns.exchange)
     }
 
+    fn is_forgotten(&self, namespace: NamespaceId) -> bool {
+        namespace.0 < self.launched && !self.namespaces.contains_key(&namespace)
+    }
+
     fn owner_of(&self, namespace: NamespaceId, agent: AgentId) -> Option<AgentId> {
         self.namespaces.get(&namespace).map(|ns| ns.owner_of(agent))
     }

@@ -64,7 +64,7 @@ impl Agent {
     pub(super) fn on_died(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_>) {
         if !self.namespaces.contains_key(&namespace) {
             // Its plan travels in another lane.
-            if self.goes_on() && namespace.0 < NAMESPACES_MAX {
+            if self.goes_on() && (self.launched..NAMESPACES_MAX).contains(&namespace.0) {
                 self.early_deaths.entry(namespace).or_default().union_with(ranks);
             }
             return;

@@ -62,6 +62,8 @@ pub(super) struct Namespace {
     pub(super) exchange: Exchange,
     /// The root has ordered its end: what its ranks do is no failure any more.
     pub(super) undone: bool,
+    /// The root has forgotten the namespace.
+    pub(super) forgotten: bool,
     /// The attributes of the node, if this agent owns them.
     pub(super) node: NodeAttributes,
     /// How long each fence took from the subtree's last arrival to the release.
@@ -123,6 +125,7 @@ impl Namespace {
         Self {
             id: plan.id,
             undone: false,
+            forgotten: false,
             node: NodeAttributes::default(),
             fence_times: DurationHistogram::default(),
             here: here.head(),
@@ -212,6 +215,11 @@ impl Namespace {
     /// Notes that a rank of the subtree has spoken PMI. Returns true for the first one.
     pub(super) fn on_contact(&mut self) -> bool {
         !std::mem::replace(&mut self.contacted, true)
+    }
+
+    /// Whether the root expects nothing of the namespace any more, and no rank of this agent is left.
+    pub(super) fn is_freeable(&self) -> bool {
+        (self.undone || self.forgotten) && self.live == 0
     }
 
     // ---- the open fence ----

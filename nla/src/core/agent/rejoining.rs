@@ -6,7 +6,7 @@
 use super::{Action, Agent, Phase, SIGKILL, Turn};
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::message::{Down, InquiryKind, Up};
-use crate::core::parent::{Heritage, Parent, missed};
+use crate::core::parent::{Heritage, Parent, forgotten, missed};
 use crate::core::reason::LossReason;
 use crate::core::topology::Subtree;
 
@@ -77,6 +77,7 @@ impl Agent {
             messages.extend(clearing.order_for(child.head()));
             return messages;
         }
+        messages.extend(forgotten(fences, |id| self.namespaces.contains_key(&id)));
         for ns in self.namespaces.values() {
             let plan = ns.plan.as_deref();
             messages.extend(

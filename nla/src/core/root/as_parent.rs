@@ -11,7 +11,7 @@ use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
-use crate::core::parent::{EndState, Heritage, Parent, missed};
+use crate::core::parent::{EndState, Heritage, Parent, forgotten, missed};
 use crate::core::plan::{find, owner_of};
 use crate::core::reason::LossReason;
 use crate::core::survey::Survey;
@@ -49,6 +49,10 @@ impl Parent for Root {
         self.namespaces.get_mut(&namespace).map(|ns| &mut ns.exchange)
     }
 
+    fn is_forgotten(&self, namespace: NamespaceId) -> bool {
+        namespace.0 < self.made && !self.namespaces.contains_key(&namespace)
+    }
+
     fn owner_of(&self, namespace: NamespaceId, agent: AgentId) -> Option<AgentId> {
         self.namespaces.get(&namespace).map(|ns| owner_of(&ns.plan.owners, agent))
     }
@@ -68,7 +72,7 @@ impl Parent for Root {
         let Some(at) = ns.unstarted.iter().position(|unstarted| *unstarted == child) else { return };
         ns.unstarted.swap_remove(at);
         ns.started += find(&ns.exchange.children, child).map_or(0, Ranks::len);
-        if !ns.unstarted.is_empty() || ns.undone {
+        if !ns.unstarted.is_empty() {
             return;
         }
         let size = ns.plan.size;
@@ -162,8 +166,9 @@ impl Parent for Root {
         if !has_plan {
             messages.insert(0, Down::Session(Box::new(self.session.clone())));
         }
+        messages.extend(forgotten(fences, |id| self.namespaces.contains_key(&id)));
         for ns in self.namespaces.values() {
-            messages.extend(missed(&ns.plan, &ns.exchange, ns.dead(), ns.undone, child, fences));
+            messages.extend(missed(&ns.plan, &ns.exchange, ns.dead(), false, child, fences));
         }
         messages
     }

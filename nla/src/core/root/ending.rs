@@ -12,14 +12,15 @@ use crate::core::parent::Parent;
 impl Root {
     /// Takes a failure. The first one opens the window in which others can arrive before the first cause is elected.
     pub(super) fn judge(&mut self, failure: Failure, turn: &mut Turn<'_>) {
+        if failure.namespace != NamespaceId::FIRST && self.is_forgotten(failure.namespace) {
+            // Several agents may report that a spawn has failed. Failures of agents name the first namespace.
+            return;
+        }
         if let Cause::NotStarted { why } = &failure.cause
             && self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.plan.spawner.is_some())
         {
             // A spawn that fails concerns only the rank that asked for it.
             return self.undo(failure.namespace, why.to_string(), turn);
-        }
-        if self.namespaces.get(&failure.namespace).is_some_and(|ns| ns.undone) {
-            return;
         }
         let is_loss = matches!(failure.cause, Cause::Lost { .. });
         if self.adopts() && (self.failures.contains(&failure) || is_loss && self.lost.contains(&failure.agent)) {
@@ -78,15 +79,11 @@ impl Root {
         }
     }
 
-    /// Undoes a spawn that failed, once.
+    /// Undoes a spawn that failed, and forgets its namespace.
     fn undo(&mut self, namespace: NamespaceId, why: String, turn: &mut Turn<'_>) {
-        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        if std::mem::replace(&mut ns.undone, true) {
-            return;
-        }
-        let requester = ns.requester.take();
-        let children = ns.exchange.children.iter();
-        turn.extend(children.map(|(child, _)| RootAction::ToChild(*child, Down::Undo { namespace })));
+        let requester = self.namespaces.get_mut(&namespace).and_then(|ns| ns.requester.take());
+        let children = self.forget(namespace);
+        turn.extend(children.into_iter().map(|child| RootAction::ToChild(child, Down::Undo { namespace })));
         if let Some(requester) = requester {
             self.reply(requester, Reply::Spawned(Err(why)), turn);
         }

@@ -38,8 +38,6 @@ pub(super) struct Namespace {
     pub(super) surveyed: Option<u32>,
     /// The rank that spawned the namespace, until it is answered.
     pub(super) requester: Option<Requester>,
-    /// The spawn failed, and `Undo` was sent to the agents.
-    pub(super) undone: bool,
 }
 
 impl Namespace {
@@ -57,12 +55,16 @@ impl Namespace {
             waiting: None,
             surveyed: None,
             requester,
-            undone: false,
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.undone || self.gone.len() >= u64::from(self.plan.size)
+        self.gone.len() >= u64::from(self.plan.size)
+    }
+
+    /// Whether the spawn was answered and all ranks have ended: no agent has more to report.
+    pub(super) fn has_ended(&self) -> bool {
+        self.unstarted.is_empty() && self.requester.is_none() && self.is_over()
     }
 
     pub(super) fn on_exited(&mut self, now: Time, state: EndState, ranks: &Ranks) {

@@ -7,7 +7,7 @@ use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::{Failure, Outcome};
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::limits::{END_MARGIN, NAMESPACES_MAX};
+use crate::core::limits::END_MARGIN;
 use crate::core::message::Down;
 use crate::core::parent::Parent;
 use crate::core::placement::{owners, without_lost};
@@ -80,8 +80,8 @@ impl Root {
         let Outcome::Failed { first, others } = outcome else { return false };
         let restarts = |failure: &Failure| self.session.on_failure.restarts(&failure.cause, self.session.has_ports);
         let is_allowed = self.failures.iter().all(restarts);
-        let next = self.namespaces.last().map_or(0, |(id, _)| id.0 + 1);
-        if !is_allowed || self.first.is_some() || self.restarts.done >= self.restarts.max || next >= NAMESPACES_MAX {
+        let Some(next) = self.next_namespace() else { return false };
+        if !is_allowed || self.first.is_some() || self.restarts.done >= self.restarts.max {
             return false;
         }
         if self.next_placement().is_none() {
@@ -96,7 +96,7 @@ impl Root {
         // Orphaned ones get the order when they join.
         let awaited = self.children.not_ended().collect();
         let until = turn.now.max(self.restarts.not_before) + self.session.kill_grace + END_MARGIN;
-        self.enter(Phase::Restarting { until, awaited, next: NamespaceId(next) }, "a failure is followed by a restart");
+        self.enter(Phase::Restarting { until, awaited, next }, "a failure is followed by a restart");
         true
     }
 
@@ -127,6 +127,7 @@ impl Root {
         }
         self.enter(Phase::Running, "no rank is left, and the job starts again");
         self.namespaces.clear();
+        self.ended.clear();
         self.names.clear();
         self.answered.clear();
         self.failures.clear();

@@ -4,8 +4,7 @@ use pmi::{NameError, RootRequest, SpawnRequest};
 
 use super::namespace::Namespace;
 use super::{Phase, Root, Turn};
-use crate::core::ids::NamespaceId;
-use crate::core::limits::{NAMES_MAX, NAMESPACES_MAX};
+use crate::core::limits::NAMES_MAX;
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
 use crate::core::parent::Parent;
 use crate::core::spawning;
@@ -88,7 +87,7 @@ impl Root {
     }
 
     fn namespace_of(&self, job: &[u8]) -> Option<&Namespace> {
-        self.namespaces.values().find(|ns| ns.plan.kvsname.as_bytes() == job).filter(|ns| !ns.undone)
+        self.namespaces.values().find(|ns| ns.plan.kvsname.as_bytes() == job)
     }
 
     fn spawn(&mut self, requester: Requester, request: SpawnRequest, turn: &mut Turn<'_>) -> Result<(), String> {
@@ -96,14 +95,10 @@ impl Root {
             return Err("the_session_is_ending".to_owned());
         }
         request.check().map_err(|error| error.to_string())?;
-        let next = self.namespaces.last().map_or(0, |(id, _)| id.0 + 1);
-        if next >= NAMESPACES_MAX {
-            return Err("too_many_namespaces".to_owned());
-        }
+        let next = self.next_namespace().ok_or("too_many_namespaces")?;
         let parent = &self.namespaces.get(&requester.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(requester.rank).ok_or("unknown_rank")?;
-        let nodes = self.nodes_for_spawns();
-        let plan = spawning::plan(NamespaceId(next), request, parent, command, &nodes)?;
+        let plan = spawning::plan(next, request, parent, command, &self.nodes_for_spawns())?;
         self.launch(plan, Some(requester), turn);
         Ok(())
     }

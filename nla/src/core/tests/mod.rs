@@ -2,6 +2,7 @@
 
 mod boards;
 mod deaths;
+mod forgetting;
 mod nodes;
 mod rings;
 mod stats;

@@ -18,7 +18,7 @@ use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
 use crate::core::plan::{NamespacePlan, SessionPlan};
-use crate::core::reason::LossReason;
+use crate::core::reason::{LossReason, NotStartedReason};
 use crate::core::root::{Notice, Root, RootAction, RootInput, RootSettings};
 use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
 use crate::core::survey::{Activity, LastCall, ProcessState, Survey};
@@ -54,6 +54,8 @@ pub(super) struct Tree {
     pub(super) counted: LiteMap<AgentId, DriverCounts>,
     pub(super) outcome: Option<Outcome>,
     on_failure: FailurePolicy,
+    /// The agent that can start no spawned rank.
+    pub(super) refusing: Option<AgentId>,
     survey: Option<Survey>,
     /// The placement after the last restart, if it has changed.
     pub(super) moved: Option<Vec<(AgentId, Ranks)>>,
@@ -137,6 +139,7 @@ impl Tree {
             counted: LiteMap::new(),
             outcome: None,
             on_failure,
+            refusing: None,
             survey: None,
             moved: None,
             now: T,
@@ -237,6 +240,20 @@ impl Tree {
         }
         self.settle();
         assert!(self.outcome.is_some(), "the session is over: {:?}", self.root);
+    }
+
+    /// Ends the ranks of a namespace with code 0, if they have not ended otherwise.
+    pub(super) fn end_ranks(&mut self, namespace: NamespaceId) {
+        let of_it = |((id, _), _): &((NamespaceId, Rank), AgentId)| *id == namespace;
+        for (key, agent) in self.agent_of.clone().into_iter().filter(of_it) {
+            self.agent(agent, Input::RankEnded(namespace, key.1, Exit::Code(0)));
+            self.agent_of.remove(&key);
+        }
+    }
+
+    /// The length of the text that describes the state of the root and of all agents.
+    pub(super) fn state_size(&self) -> usize {
+        format!("{:?}{:?}{:?}", self.root, self.agents, self.boards).len()
     }
 
     /// The ranks that have died, as a rank sees them.
@@ -351,7 +368,7 @@ impl Tree {
     }
 
     fn send_up(&mut self, from: AgentId, message: &Up) {
-        let is_expected = self.on_failure != FailurePolicy::Abort;
+        let is_expected = self.on_failure != FailurePolicy::Abort || self.refusing.is_some();
         assert!(is_expected || !matches!(message, Up::Failed(_)), "{message:?}");
         let to = self.parent_of(from);
         self.send((from, to, message.is_board()), encode(message));
@@ -405,7 +422,10 @@ impl Tree {
                 Action::Start(plan, ranks, board) => {
                     let namespace = plan.id;
                     self.agent_of.extend(ranks.iter().map(|rank| ((namespace, rank), id)));
-                    if !ranks.is_empty() {
+                    if !ranks.is_empty() && self.refusing == Some(id) && namespace != NS {
+                        let why = NotStartedReason::Reported("it is not there".to_owned());
+                        self.agent(id, Input::NotStarted(namespace, ranks, why));
+                    } else if !ranks.is_empty() {
                         self.boards.insert((id, namespace), board);
                         self.agent(id, Input::Started(namespace, ranks));
                     }
@@ -453,8 +473,13 @@ impl Tree {
                     self.boards.retain(|(at, _), _| *at != id);
                     self.agent(id, Input::Cleared { leftovers: 0 });
                 }
+                Action::Forget(namespace) => drop(self.boards.remove(&(id, namespace))),
                 Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
                 Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}
+                Action::Signal(namespace, ranks, 9) if self.refusing.is_some() => {
+                    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
+                    ranks.iter().for_each(|rank| self.agent(id, Input::RankEnded(namespace, rank, killed)));
+                }
                 // A rank that has been waited for too long ignores it.
                 Action::Signal(..) | Action::Suspended(_) if self.on_failure != FailurePolicy::Abort => {}
                 Action::CloseChild(..) | Action::Signal(..) | Action::Suspended(_) | Action::Leave(_) => {

@@ -70,6 +70,7 @@ impl AgentDriver {
                 let found = ranks.into_iter().map(found).collect();
                 self.handle(Input::Inspected(number, found));
             }
+            Action::Forget(namespace) => self.forget(namespace),
             Action::Suspended(suspended) => self.links.suspended.set(suspended),
             Action::Clear => self.sweep = Sweep::Clearing { since: Instant::now(), leftovers: 0 },
             Action::Sweep => self.sweep = Sweep::begin(),
@@ -126,6 +127,15 @@ impl AgentDriver {
                 self.namespaces.insert(id, local);
             }
             None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
+        }
+    }
+
+    /// Frees the state of a namespace whose ranks have ended. Its output streams end with their pipes.
+    fn forget(&mut self, namespace: NamespaceId) {
+        if let Some(local) = self.namespaces.remove(&namespace) {
+            let board = local.board.borrow();
+            self.forgotten.board_gets += board.board().answered();
+            self.forgotten.segments += board.readers;
         }
     }
 
