@@ -132,3 +132,61 @@ fn the_loss_of_a_spare_does_not_disturb_the_job() {
     let outcome = running.finish();
     outcome.has_code(0).never_says("restart 1").wrote_lines([["up"; 4], ["done"; 4]].concat());
 }
+
+fn reviving(max: u32) -> Run {
+    scela().args(["--on-failure", "restart=rank", "--max-restarts", &max.to_string()])
+}
+
+#[test]
+fn only_the_failed_ranks_start_again() {
+    for (extra, policy) in [(&[][..], "hcmab"), (&["--pmi-port"], "hcmab"), (&[], "hcs"), (&[], "hcmab-lru")] {
+        let run = reviving(3).args(extra).cache(&[policy]).np(8).agents(4).fanout(2);
+        let outcome = run.program(rank(["survivors", "4", "5@2", "2@3"])).run();
+        outcome
+            .has_code(0)
+            .says("rank 5 on ")
+            .says("was killed by signal 9 (KILL); it starts again: restart 1 of at most 3");
+        outcome.says("rank 2 on ").says("restart 2 of at most 3").never_says("restart 3");
+        outcome.wrote_lines((0..8).map(|rank| format!("rank {rank}: 4 rounds, 0 failed, dead: ")));
+    }
+}
+
+#[test]
+fn a_rank_that_keeps_failing_ends_the_job() {
+    let program = sh("echo start $SCELA_INCARNATION; [ $PMI_RANK = 1 ] && exit 7; exec sleep 1000");
+    let outcome = reviving(2).np(2).program(program).run();
+    outcome
+        .has_code(7)
+        .says("restart 2 of at most 2")
+        .says("rank 1 on ")
+        .wrote_lines(["start 0", "start 0", "start 1", "start 2"]);
+}
+
+#[test]
+fn what_a_failed_rank_has_started_ends_before_it_starts_again() {
+    // The helper writes if it lives when the second start looks for it.
+    let program = sh("if [ $SCELA_INCARNATION = 0 ]; then sleep 1000 & echo $! >\"$PID\"; exit 1; fi
+        kill -0 $(cat \"$PID\") 2>/dev/null && echo alive; exit 0");
+    let run = reviving(1).np(1).program(program);
+    let pid = run.world().file("pid");
+    run.env("PID", &pid).run().has_code(0).wrote_lines(Vec::<String>::new());
+}
+
+#[test]
+fn an_abort_ends_a_job_whose_ranks_start_again() {
+    let aborts = script(["init", ">cmd=abort exitcode=7", "pause"]);
+    reviving(3).np(1).program(aborts).and(1, sh("exec sleep 1000")).run().has_code(7);
+}
+
+#[test]
+fn ranks_killed_at_any_time_start_again() {
+    let run = reviving(1000).arg("-v").np(6).agents(3).fanout(2);
+    let running = run.program(rank(["survivors", "400"])).spawn();
+    for fence in [5, 6, 7, 40, 41, 90, 150] {
+        running.wait_for_error(&format!("fence {fence}: "));
+        let ranks = running.world().ranks();
+        ranks[fence % ranks.len()].1.signal(Signal::SIGKILL);
+    }
+    let outcome = running.finish();
+    outcome.has_code(0).wrote_lines((0..6).map(|rank| format!("rank {rank}: 400 rounds, 0 failed, dead: ")));
+}

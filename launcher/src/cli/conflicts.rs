@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use nla::core::FailurePolicy;
 use nla::link::Liveness;
 
 use super::error::UsageError;
@@ -56,7 +55,7 @@ pub(super) fn check<'a>(
         );
         return Err(UsageError::new(&items[at].place, text, format!("write '{typed} {half}', or leave '{typed}' out")));
     }
-    if let (Some(at), true) = (last(Global::MaxRestarts), options.on_failure != FailurePolicy::Restart) {
+    if let (Some(at), true) = (last(Global::MaxRestarts), !options.on_failure.starts_again()) {
         let typed = &items[at].typed;
         let text = format!("option '{typed}' has no effect without '--on-failure restart'");
         let hint = format!("add '--on-failure restart', or leave '{typed}' out");

@@ -292,10 +292,11 @@ pub(super) const OPTIONS: &[Spec] = &[
          (default: 5 seconds)"),
     spec(Id::Global(Global::OnFailure), &["on-failure"], &["ACTION"], group::ENDING,
         "when a rank fails: abort, end all ranks (default);\n\
-         continue, let the others go on; or restart, end all\n\
-         ranks and start them again"),
+         continue, let the others go on; restart, end all\n\
+         ranks and start them again; or restart=rank, start\n\
+         only the failed rank again"),
     spec(Id::Global(Global::MaxRestarts), &["max-restarts"], &[N], group::ENDING,
-        "start all ranks again at most N times (default: 3);\n\
+        "start ranks again at most N times (default: 3);\n\
          hosts kept by --spares replace lost ones"),
     spec(Id::Global(Global::DisableAutoCleanup), &["disable-auto-cleanup"], &[], group::ENDING,
         "the same as --on-failure continue"),

@@ -292,7 +292,7 @@ impl Options {
     fn default_dead_time(&self) -> Duration {
         match self.on_failure {
             FailurePolicy::Abort => DEAD_TIME,
-            FailurePolicy::Continue | FailurePolicy::Restart => DEAD_TIME_SURVIVED,
+            FailurePolicy::Continue | FailurePolicy::Restart | FailurePolicy::RestartRank => DEAD_TIME_SURVIVED,
         }
     }
 

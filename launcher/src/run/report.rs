@@ -82,7 +82,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::RanksEnded => "all ranks have ended".to_owned(),
         Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
-        Notice::Restarting { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
+        Notice::Restarting { .. } | Notice::Reviving { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
         Notice::Ending(signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
@@ -121,6 +121,12 @@ pub fn restart_text(first: &Failure, others: u64, (number, of): (u32, u32), host
         others => format!(" ({} reported)", counted(others, "more failure was", "more failures were")),
     };
     format!("{what}{more}; all ranks start again: restart {number} of at most {of}")
+}
+
+/// Returns the note about a rank that has failed and starts again.
+pub fn revival_text(failure: &Failure, (number, of): (u32, u32), host: &str) -> String {
+    let what = shown(&what_happened(failure, host), WORDS_MAX);
+    format!("{what}; it starts again: restart {number} of at most {of}")
 }
 
 /// Says why the job cannot start again after the loss of an agent.

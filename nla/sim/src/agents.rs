@@ -84,6 +84,7 @@ impl World {
                 }
             }
             // Simulated sessions end with the first failure, so no agent joins another one.
+            Action::Restart(..) => {}
             Action::Clear => self.input(here, clock, Input::Cleared { leftovers: 0 }),
             Action::Rejoin(_) => self.input(here, clock, Input::NotRejoined),
             Action::Adopt(_) => {}
@@ -217,6 +218,7 @@ impl World {
             | Notice::Ending(..)
             | Notice::Restarting { .. }
             | Notice::NoSpare
+            | Notice::Reviving { .. }
             | Notice::Moved(_)
             | Notice::FilesLeft(..)
             | Notice::Busy(..)

@@ -14,6 +14,7 @@ mod namespace;
 mod node_attributes;
 mod ranks;
 mod rejoining;
+mod reviving;
 mod survey;
 
 use std::time::Duration;
@@ -193,6 +194,8 @@ pub enum Action {
     Forget(NamespaceId),
     /// Do not (true), or do again (false), take the parent's silence for a loss.
     Suspended(bool),
+    /// Start this rank again, whose process has ended. The number is that of the start.
+    Restart(NamespaceId, Rank, u32),
     /// Kill all descendants that are left and forget all namespaces, then hand in [`Input::Cleared`].
     Clear,
     /// Kill all descendants that are left, then hand in [`Input::Swept`]. When their output and that of the children
@@ -428,6 +431,9 @@ impl Agent {
             }
             Down::Launch(plan) => self.on_launch(plan, turn),
             Down::Clear { signal, grace } => self.on_clear(signal, grace, turn),
+            Down::Revive { agent, namespace, rank, incarnation } => {
+                self.on_revive(agent, namespace, rank, incarnation, turn);
+            }
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Forget { namespace } => self.on_forget(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),

@@ -14,11 +14,13 @@ pub enum FailurePolicy {
     Continue,
     /// All ranks are ended and start again, a limited number of times. The agents stay.
     Restart,
+    /// A rank that fails starts again, and the others go on: for programs that recover by themselves.
+    RestartRank,
 }
 
 impl FailurePolicy {
     /// All policies.
-    pub const ALL: [Self; 3] = [Self::Abort, Self::Continue, Self::Restart];
+    pub const ALL: [Self; 4] = [Self::Abort, Self::Continue, Self::Restart, Self::RestartRank];
 
     /// The name as the user types it.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl FailurePolicy {
             Self::Abort => "abort",
             Self::Continue => "continue",
             Self::Restart => "restart",
+            Self::RestartRank => "restart=rank",
         }
     }
 
@@ -36,7 +39,18 @@ impl FailurePolicy {
 
     /// Whether the children of a lost agent join an ancestor, if agents can connect to each other.
     pub fn adopts(self) -> bool {
-        self != Self::Abort
+        matches!(self, Self::Continue | Self::Restart)
+    }
+
+    /// Whether ranks start again after failures, one or all.
+    pub fn starts_again(self) -> bool {
+        matches!(self, Self::Restart | Self::RestartRank)
+    }
+
+    /// Whether a rank that failed from this cause starts again while the others go on.
+    pub(super) fn revives(self, cause: &Cause) -> bool {
+        let can_be_repeated = matches!(cause, Cause::Signal { .. } | Cause::Code(_) | Cause::Broken { .. });
+        can_be_repeated && self == Self::RestartRank
     }
 
     /// Whether all ranks start again after a failure with this cause. `adopts` says whether the children of a lost agent

@@ -353,6 +353,17 @@ pub enum Down {
         /// The time until SIGKILL.
         grace: Duration,
     },
+    /// Start a rank again, whose failure was reported, while the others go on. Goes to the rank's agent.
+    Revive {
+        /// The rank's agent.
+        agent: AgentId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The rank.
+        rank: Rank,
+        /// How often ranks of the session have started again, this start included.
+        incarnation: u32,
+    },
     /// Ranks of the namespace have died, of any subtree, and the session goes on.
     Died {
         /// The namespace.
@@ -496,6 +507,7 @@ impl Down {
             | Self::Launch(_)
             | Self::Undo { .. }
             | Self::Clear { .. }
+            | Self::Revive { .. }
             | Self::Reply { .. }
             | Self::Survey { .. }
             | Self::Signal { .. }

@@ -51,7 +51,7 @@ pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, SessionPlan, Variable, is_bound_to_host};
 pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
-pub use root::{Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
+pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
 pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey};
 pub use timing::{PhaseTimes, TimedPhase, Timing};

@@ -484,6 +484,13 @@ pub(super) trait Parent {
         }
     }
 
+    /// Sends the order to start a rank again toward its agent, which is below this place.
+    fn route_revival(&mut self, agent: AgentId, message: Down, turn: &mut Turn<'_, Self::Action>) {
+        if let Some(child) = self.child_toward(agent) {
+            turn.push(Self::send(child, message));
+        }
+    }
+
     /// The child below which `agent` is, or that is `agent`.
     fn child_toward(&self, agent: AgentId) -> Option<AgentId> {
         self.children().toward(agent)
@@ -521,7 +528,9 @@ impl Heritage {
             FailurePolicy::Continue | FailurePolicy::Restart if plan.has_ports => {
                 Self::Adopted { within: plan.adoption_time() }
             }
-            FailurePolicy::Abort | FailurePolicy::Continue | FailurePolicy::Restart => Self::End,
+            FailurePolicy::Abort | FailurePolicy::Continue | FailurePolicy::Restart | FailurePolicy::RestartRank => {
+                Self::End
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ use litemap::LiteMap;
 use pmi::{Rank, Ranks};
 
 use self::namespace::Namespace;
+pub use self::restarting::INCARNATION;
 use self::restarting::Restarts;
 use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
@@ -136,6 +137,15 @@ pub enum Notice {
         /// The number of other failures.
         others: u64,
         /// How often the ranks will have started again.
+        number: u32,
+        /// How often they may.
+        of: u32,
+    },
+    /// This rank has failed and starts again, while the others go on.
+    Reviving {
+        /// The failure.
+        failure: Failure,
+        /// How often ranks of the session have started again, this start included.
         number: u32,
         /// How often they may.
         of: u32,

@@ -493,16 +493,20 @@ impl AgentDriver {
     /// Takes the results of the spawner thread, and reaps all children of this process that have exited. Never blocks.
     pub(super) fn reap(&mut self) {
         let launching = self.startup.as_ref().map(Startup::launching);
+        let revives = self.startup.as_ref().is_some_and(Startup::revives_ranks);
         loop {
             let mut inputs = Vec::new();
-            let take = || {
-                if let Some(startup) = &mut self.startup {
-                    inputs = startup.take_results(&mut self.table);
+            let step = |ended| match (ended, &mut self.startup) {
+                // A rank that starts again must not meet processes of its former start.
+                (Some((pid, ended)), _) if revives && ended != Ended::Exited(0) && self.table.is_rank(pid) => {
+                    sys::kill_group(pid);
                 }
+                (None, Some(startup)) => inputs = startup.take_results(&mut self.table),
+                _ => {}
             };
             // The results of starts are taken before the pid of a reaped rank is looked up.
             let reaped = match &launching {
-                Some(launching) => launching.reap(take),
+                Some(launching) => launching.reap(step),
                 None => sys::reap(),
             };
             inputs.into_iter().for_each(|input| self.handle(input));

@@ -3,7 +3,7 @@
 //! Ranks are ordered in groups from the spawner thread, and the agent serves the running ranks in between: one start
 //! takes most of a millisecond, and the first ranks speak PMI long before the last one is started.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::future::pending;
@@ -26,7 +26,10 @@ use super::serving::{Connection, RankEvent, Scratch, Serving};
 use super::spawning::{Command, Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
 use super::stall::{Stall, StallStep};
 use super::table::RankTable;
-use crate::core::{CommandPlan, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Variable};
+use crate::core::{
+    CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan,
+    Variable,
+};
 use crate::sys::{self, Child, ExitSignalsHeld, Image, ImageError, InLaunch, Launching, PMI_FD, ShellState, Spawner};
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
@@ -42,7 +45,7 @@ pub(super) struct Local {
     /// The number of its ranks that wait for a release in the shared segment.
     pub(super) in_segment: usize,
     /// Keeps its PMI port open.
-    _port: Option<Rc<PortServer>>,
+    shared: Rc<Shared>,
 }
 
 /// What the ranks of a namespace share.
@@ -50,15 +53,23 @@ struct Shared {
     plan: Box<NamespacePlan>,
     attributes: Arc<JobAttributes>,
     board: Rc<RefCell<SharedBoard>>,
-    port: Option<Rc<PortServer>>,
+    port: Option<PortServer>,
+    /// Empty until the spawner thread has found the programs.
+    commands: OnceCell<Vec<Result<Arc<Image>, ImageError>>>,
 }
 
 /// Ranks of a namespace that have not been ordered yet.
 struct Job {
-    /// `None` until the spawner thread has found the programs.
-    commands: Option<Vec<Result<Arc<Image>, ImageError>>>,
     shared: Rc<Shared>,
     left: VecDeque<Rank>,
+    /// The number of the start, for ranks that start again while the others go on.
+    incarnation: Option<u32>,
+}
+
+impl Job {
+    fn is_prepared(&self) -> bool {
+        self.shared.commands.get().is_some()
+    }
 }
 
 /// An order that the spawner thread has not completed.
@@ -140,8 +151,12 @@ impl Startup {
 
     /// Returns whether ranks can be ordered now.
     pub(super) fn is_busy(&self) -> bool {
-        self.pending.len() + RESULTS_AT_ONCE <= ORDERS_MAX
-            && self.jobs.front().is_some_and(|job| job.commands.is_some())
+        self.pending.len() + RESULTS_AT_ONCE <= ORDERS_MAX && self.jobs.front().is_some_and(Job::is_prepared)
+    }
+
+    /// Returns whether a rank that fails may start again while the others go on.
+    pub(super) fn revives_ranks(&self) -> bool {
+        self.session.on_failure == FailurePolicy::RestartRank
     }
 
     /// Returns the child in launch.
@@ -176,8 +191,7 @@ impl Startup {
         });
         let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&attributes), &self.tasks));
         let port = port
-            .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok())
-            .map(Rc::new);
+            .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok());
         let address = port.as_ref().map(|port| port.address.to_string());
         let commands: Vec<Command> =
             plan.commands.iter().map(|command| command_of(&self.session, &plan, command, address.as_deref())).collect();
@@ -185,9 +199,15 @@ impl Startup {
         let programs = names.join(", ");
         self.order([(Pending::Prepare { namespace: plan.id, programs }, Order::Prepare(commands))]);
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
-        let shared = Rc::new(Shared { plan, attributes, board: Rc::clone(&board), port: port.clone() });
-        self.jobs.push_back(Job { commands: None, shared, left: ranks.iter().collect() });
-        Local { board, in_segment: 0, _port: port }
+        let shared = Rc::new(Shared { plan, attributes, board: Rc::clone(&board), port, commands: OnceCell::new() });
+        self.jobs.push_back(Job { shared: Rc::clone(&shared), left: ranks.iter().collect(), incarnation: None });
+        Local { board, in_segment: 0, shared }
+    }
+
+    /// Queues a rank to be started again, while the others go on.
+    pub(super) fn restart(&mut self, namespace: &Local, rank: Rank, incarnation: u32) {
+        let shared = Rc::clone(&namespace.shared);
+        self.jobs.push_back(Job { shared, left: [rank].into(), incarnation: Some(incarnation) });
     }
 
     /// Removes the ranks that the spawner thread has not begun to start, and returns them as inputs for the core. The
@@ -223,7 +243,7 @@ impl Startup {
         let mut orders = Vec::new();
         while let Some(mut job) = self.jobs.pop_front() {
             let mut failed: LiteMap<String, Ranks> = LiteMap::new();
-            while job.commands.is_some()
+            while job.is_prepared()
                 && self.pending.len() + orders.len() < ORDERS_MAX
                 && began.elapsed() <= BATCH_TIME
                 && let Some(rank) = job.left.pop_front()
@@ -260,16 +280,18 @@ impl Startup {
     fn order_of(&self, job: &Job, rank: Rank) -> Result<(Pending, Order), String> {
         let shared = &job.shared;
         let (appnum, _) = shared.plan.command_of(rank).ok_or("the plan has no command for it")?;
-        let images = job.commands.as_ref().ok_or("its program was not found")?;
+        let images = shared.commands.get().ok_or("its program was not found")?;
         let image = images.get(appnum).ok_or("its program was not found")?.as_ref().map_err(ToString::to_string)?;
         let machine =
             |error: io::Error| format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n");
         let (out_read, out_write) = sys::pipe().map_err(machine)?;
         let (err_read, err_write) = sys::pipe().map_err(machine)?;
-        let input = if shared.plan.stdin.contains(rank) { Some(sys::input_pipe().map_err(machine)?) } else { None };
+        // The first process of a rank has read the input.
+        let reads_input = job.incarnation.is_none() && shared.plan.stdin.contains(rank);
+        let input = if reads_input { Some(sys::input_pipe().map_err(machine)?) } else { None };
         let socket = if shared.port.is_none() { Some(sys::socket_pair().map_err(machine)?) } else { None };
         let inode = socket.as_ref().map(|(_, theirs)| sys::inode(theirs.as_fd())).transpose().map_err(machine)?;
-        let variables = own_variables(&shared.plan, rank, inode);
+        let variables = own_variables(&shared.plan, rank, inode, job.incarnation);
         let (ours, theirs) = socket.unzip();
         let (stdin, input) = input.unzip();
         let (to_task, connections) = mpsc::channel(1);
@@ -318,8 +340,8 @@ impl Startup {
             match (self.pending.pop_front(), result) {
                 (Some(Pending::Prepare { namespace, .. }), Done::Prepared(commands)) => {
                     // The namespace's ranks may have been cancelled.
-                    if let Some(job) = self.jobs.iter_mut().find(|job| job.shared.plan.id == namespace) {
-                        job.commands = Some(commands);
+                    if let Some(job) = self.jobs.iter().find(|job| job.shared.plan.id == namespace) {
+                        let _ = job.shared.commands.set(commands);
                     }
                 }
                 // The sweep ends its process: the rank was reported as not started.
@@ -488,7 +510,8 @@ fn command_of(session: &SessionPlan, plan: &NamespacePlan, command: &CommandPlan
 const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", segment::VARIABLE];
 
 /// Returns the variables that differ from rank to rank. `inode` is that of its PMI socket, or `None` in port mode.
-fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>) -> Vec<CString> {
+/// `incarnation` is the number of the start of a rank that starts again.
+fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>, incarnation: Option<u32>) -> Vec<CString> {
     let local = plan.mapping.local_rank(rank).unwrap_or_default();
     let variable = |name: &str, value: &str| CString::new(format!("{name}={value}")).unwrap_or_default();
     let (rank, local) = (rank.to_string(), local.to_string());
@@ -497,7 +520,10 @@ fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>) -> Vec<CS
         variable("MPI_LOCALRANKID", &local),
         variable("MV2_COMM_WORLD_LOCAL_RANK", &local),
     ];
-    // Descriptors can be passed over an inherited Unix socket, not over TCP.
-    variables.extend(inode.map(|inode| variable(segment::VARIABLE, &segment::announcement(inode))));
+    // Descriptors can be passed over an inherited Unix socket, not over TCP. The segment releases all ranks at once; a rank
+    // that starts again is released alone until it has caught up with the others.
+    let announced = inode.filter(|_| incarnation.is_none());
+    variables.extend(announced.map(|inode| variable(segment::VARIABLE, &segment::announcement(inode))));
+    variables.extend(incarnation.map(|number| variable(INCARNATION, &number.to_string())));
     variables
 }

@@ -56,6 +56,11 @@ impl RankTable {
         true
     }
 
+    /// Returns whether this is the process of a rank.
+    pub(super) fn is_rank(&self, pid: u32) -> bool {
+        self.by_pid.contains_key(&pid)
+    }
+
     /// Returns the processes of the running ranks.
     pub(super) fn pids(&self) -> Vec<u32> {
         self.by_pid.keys().copied().collect()

@@ -68,14 +68,18 @@ impl Launching {
 
     /// Reaps one ended child that is not in launch; `None` if there is none. Never blocks.
     ///
-    /// Calls `take` afterwards, before a launch can be settled: the results that it takes are those of launches before
-    /// this child's pid could be used again. `None` while the child in launch has ended and its result was not
-    /// published: the spawner thread publishes it soon.
-    pub fn reap(&self, take: impl FnOnce()) -> Option<(u32, Ended)> {
+    /// Calls `step` with the child before it is reaped, while its pid, and that of its process group, cannot be used again.
+    /// Calls `step` with `None` afterwards, before a launch can be settled: the results that it takes then are those of
+    /// launches before this child's pid could be used again. Returns `None` also while the child in launch has ended and its
+    /// result was not published: the spawner thread publishes it soon.
+    pub fn reap(&self, mut step: impl FnMut(Option<(u32, Ended)>)) -> Option<(u32, Ended)> {
         let _lock = self.lock();
-        let ended = reap::ended_child().filter(|pid| self.current().is_none_or(|child| child.pid != *pid));
-        let reaped = ended.and_then(|pid| Some((pid, reap::reap_ended(pid)?)));
-        take();
+        let ended = reap::ended_child().filter(|(pid, _)| self.current().is_none_or(|child| child.pid != *pid));
+        let reaped = ended.and_then(|(pid, ended)| {
+            step(Some((pid, ended)));
+            Some((pid, reap::reap_ended(pid)?))
+        });
+        step(None);
         reaped
     }
 

@@ -11,7 +11,8 @@ use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigSet, Signal, killpg};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 /// How a process ended.
@@ -89,10 +90,17 @@ pub fn reap() -> Option<(u32, Ended)> {
     wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG).ok().flatten()
 }
 
-/// Returns the pid of one ended child, which stays to be reaped; `None` if no child has ended. Never blocks.
-pub(super) fn ended_child() -> Option<u32> {
-    let (pid, _) = wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).ok().flatten()?;
-    Some(pid)
+/// Returns one ended child, which stays to be reaped; `None` if no child has ended. Never blocks.
+pub(super) fn ended_child() -> Option<(u32, Ended)> {
+    wait(libc::P_ALL, 0, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT).ok().flatten()
+}
+
+/// Sends SIGKILL to the process group of a child that has not been reaped and whose pid is the group's.
+pub fn kill_group(child: u32) {
+    if let Ok(group) = i32::try_from(child) {
+        // The child itself has ended, so the group may be empty: ESRCH.
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
 }
 
 /// Reaps this child if it has ended. Never blocks.

@@ -17,10 +17,11 @@ use crate::connection::{Stream, client};
 /// The word `after-death` makes the rounds count only once a rank has died, so that a test has time to kill one: a rank that
 /// has seen enough says so in its entry, and then this round is the last one of all ranks.
 ///
-/// Words `R@N` let rank R die of SIGKILL before it enters the fence of round N. At the end each rank prints what it has seen.
+/// Words `R@N` let rank R die of SIGKILL before it enters the fence of round N, at its first start. At the end each rank prints what it has seen.
 pub(crate) fn survivors(rounds: u64, deaths: &[&str]) -> Result<(), Finding> {
     let (mut pmi, rank, size) = client()?;
-    let dies_in = |round: u64| deaths.contains(&format!("{rank}@{round}").as_str());
+    let is_first_start = env::var_os("SCELA_INCARNATION").is_none_or(|number| number == "0");
+    let dies_in = |round: u64| is_first_start && deaths.contains(&format!("{rank}@{round}").as_str());
     let key = |rank: u32, round: u64| format!("card-{rank}-{round}");
     let after_death = deaths.contains(&"after-death");
     let (mut failed, mut counted, mut is_last) = (0, 0, false);

@@ -34,7 +34,7 @@ use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
-use crate::run::report::{NO_SPARE, Reporter, leftovers_text, moved_text, restart_text, step_text};
+use crate::run::report::{NO_SPARE, Reporter, leftovers_text, moved_text, restart_text, revival_text, step_text};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
 use crate::run::survey_text::survey_lines;
@@ -265,6 +265,10 @@ impl Session {
             Notice::Restarting { first, others, number, of } => {
                 let host = self.locations.of_agent(first.agent);
                 self.reporter.note(&restart_text(first, *others, (*number, *of), host));
+            }
+            Notice::Reviving { failure, number, of } => {
+                let host = self.locations.of_agent(failure.agent);
+                self.reporter.note(&revival_text(failure, (*number, *of), host));
             }
             Notice::NoSpare => self.reporter.note(NO_SPARE),
             Notice::Moved(placement) => {

@@ -21,6 +21,7 @@ impl Agent {
         contribution: Contribution,
         turn: &mut Turn<'_>,
     ) {
+        let Some(contribution) = self.catch_up_at_fence(namespace, rank, contribution, turn) else { return };
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let entered = if ns.own.contains(rank) {
             ns.exchange.fence.enter(turn.now, rank, contribution)

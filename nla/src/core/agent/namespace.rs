@@ -4,6 +4,7 @@ use litemap::LiteMap;
 use pmi::{Puts, Rank, Ranks};
 
 use super::node_attributes::NodeAttributes;
+use super::reviving::{CatchUp, CatchUpStep};
 use crate::core::cache::CachePolicy;
 use crate::core::exchange::Exchange;
 use crate::core::ids::{AgentId, NamespaceId, Time};
@@ -45,6 +46,10 @@ struct LocalRank {
     requests: u32,
     /// The number of the request that was not answered.
     asking: Option<u32>,
+    /// The number of the start that follows once its process has ended.
+    revival: Option<u32>,
+    /// It has started again and has not caught up with the fences of the others.
+    catch_up: Option<CatchUp>,
 }
 
 impl LocalRank {
@@ -198,6 +203,48 @@ impl Namespace {
         self.live -= 1;
         self.node.forget(rank);
         Some(EndState { fences: local.fences, unfinished: local.active })
+    }
+
+    /// Orders the next start of one of this agent's ranks. Returns whether it can start now; otherwise its process has
+    /// still to end.
+    pub(super) fn revive(&mut self, rank: Rank, incarnation: u32) -> bool {
+        if let Some(local) = self.locals.get_mut(&rank) {
+            local.revival = Some(incarnation);
+        }
+        self.take_revival(rank).is_some()
+    }
+
+    /// Takes the number of the next start of a rank whose process has ended. The rank counts as starting.
+    pub(super) fn take_revival(&mut self, rank: Rank) -> Option<u32> {
+        let local = self.locals.get_mut(&rank).filter(|local| local.stage == Stage::Ended)?;
+        let incarnation = local.revival.take()?;
+        let catch_up = Some(CatchUp::default());
+        // Numbers of requests are not used again: the answer to an old one may be under way.
+        *local = LocalRank { stage: Stage::Ended, requests: local.requests, catch_up, ..LocalRank::default() };
+        local.enter(rank, Stage::Starting, "it starts again");
+        self.live += 1;
+        Some(incarnation)
+    }
+
+    /// The state of a rank that has not caught up with the others.
+    pub(super) fn catch_up(&mut self, rank: Rank) -> Option<&mut CatchUp> {
+        self.locals.get_mut(&rank)?.catch_up.as_mut()
+    }
+
+    /// A rank that catches up makes its next fence.
+    pub(super) fn step_of_catch_up(&mut self, rank: Rank) -> Option<CatchUpStep> {
+        let fence = &self.exchange.fence;
+        let local = self.locals.get_mut(&rank)?;
+        let step = local.catch_up.as_mut()?.step(fence.number(), fence.arrived().contains(rank));
+        match step {
+            CatchUpStep::Release => local.fences = local.fences.wrapping_add(1),
+            CatchUpStep::Wait => {
+                local.fences = local.fences.wrapping_add(1);
+                local.waiting = true;
+            }
+            CatchUpStep::Enter(_) => local.catch_up = None,
+        }
+        Some(step)
     }
 
     /// Notes that a failure of one of this agent's ranks is about to be reported. Returns false if one was before.

@@ -67,6 +67,7 @@ impl Agent {
             Request::Fence { puts, .. } => {
                 self.on_arrived(namespace, rank, Contribution::Puts(puts), turn);
             }
+            Request::Put { puts } if ns.catch_up(rank).is_some() => self.hold_puts(namespace, rank, &puts, turn),
             Request::Put { puts } => self.on_own_put(namespace, rank, puts, turn),
             Request::Get { key } => self.on_get(namespace, ReplyTo::Rank(rank), &key, turn),
             Request::Ring { to_left, to_right } => {
@@ -116,6 +117,9 @@ impl Agent {
             Exit::Signal { signal, core, out_of_memory } => {
                 self.fail_rank(namespace, rank, Cause::Signal { signal, core, out_of_memory }, turn);
             }
+        }
+        if let Some(incarnation) = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_revival(rank)) {
+            turn.push(Action::Restart(namespace, rank, incarnation));
         }
         if died {
             self.on_dead(namespace, std::iter::once(rank).collect(), turn);

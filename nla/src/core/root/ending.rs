@@ -37,6 +37,9 @@ impl Root {
         let namespace = if failure.namespace == self.job { NamespaceId::FIRST } else { failure.namespace };
         let failure = Failure { namespace, ..failure };
         let survives = self.session.on_failure.survives(&failure.cause);
+        if self.revive(&failure, turn) {
+            return;
+        }
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
         let lost = failure.agent;
         if is_loss {

@@ -13,15 +13,15 @@ use crate::core::parent::Parent;
 use crate::core::placement::{owners, without_lost};
 use crate::core::plan::{NamespacePlan, find};
 
-/// The variable that tells a rank how often the job has started again.
-const INCARNATION: &[u8] = b"SCELA_INCARNATION";
+/// The variable that tells a rank how often the job has started again, or how often ranks have.
+pub const INCARNATION: &str = "SCELA_INCARNATION";
 
 /// The starts of the job.
 #[derive(Debug)]
 pub(super) struct Restarts {
     /// The plan of the last start.
     origin: NamespacePlan,
-    /// How often all ranks have started again.
+    /// How often all ranks, or single ones, have started again.
     done: u32,
     max: u32,
     /// The ranks do not start again before this time: those of a lost agent may still run.
@@ -33,7 +33,7 @@ impl Restarts {
     /// start again.
     pub(super) fn begin(origin: NamespacePlan, policy: FailurePolicy, max: u32) -> (Self, NamespacePlan) {
         let mut restarts = Self { origin, done: 0, max, not_before: Time::ZERO };
-        if policy == FailurePolicy::Restart {
+        if policy.starts_again() {
             restarts.number();
         }
         let first = restarts.origin.clone();
@@ -43,8 +43,8 @@ impl Restarts {
     /// Writes the number of the start into the ranks' environment.
     fn number(&mut self) {
         for command in &mut self.origin.commands {
-            command.set.retain(|(name, _)| name != INCARNATION);
-            command.set.push((INCARNATION.to_vec(), self.done.to_string().into_bytes()));
+            command.set.retain(|(name, _)| name != INCARNATION.as_bytes());
+            command.set.push((INCARNATION.as_bytes().to_vec(), self.done.to_string().into_bytes()));
         }
     }
 
@@ -97,6 +97,23 @@ impl Root {
         let awaited = self.children.not_ended().collect();
         let until = turn.now.max(self.restarts.not_before) + self.session.kill_grace + END_MARGIN;
         self.enter(Phase::Restarting { until, awaited, next }, "a failure is followed by a restart");
+        true
+    }
+
+    /// Starts the rank of a failure again, if the policy says so. Returns false if not.
+    pub(super) fn revive(&mut self, failure: &Failure, turn: &mut Turn<'_>) -> bool {
+        let Some(rank) = failure.ranks.first().filter(|_| failure.ranks.len() == 1) else { return false };
+        let is_allowed = self.session.on_failure.revives(&failure.cause)
+            && matches!(self.phase, Phase::Running)
+            && self.restarts.done < self.restarts.max;
+        if !is_allowed {
+            return false;
+        }
+        self.restarts.done += 1;
+        let (number, of) = (self.restarts.done, self.restarts.max);
+        turn.push(RootAction::Notice(Notice::Reviving { failure: failure.clone(), number, of }));
+        let (agent, namespace) = (failure.agent, failure.namespace);
+        self.route_revival(agent, Down::Revive { agent, namespace, rank, incarnation: number }, turn);
         true
     }
 

@@ -4,6 +4,7 @@ mod boards;
 mod deaths;
 mod forgetting;
 mod nodes;
+mod revivals;
 mod rings;
 mod stats;
 mod surveys;

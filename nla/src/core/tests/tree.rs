@@ -468,6 +468,9 @@ impl Tree {
                         self.agent(id, Input::RankEnded(namespace, rank, exit));
                     }
                 }
+                Action::Restart(namespace, rank, _) => {
+                    self.agent(id, Input::Started(namespace, std::iter::once(rank).collect()))
+                }
                 Action::Clear => {
                     self.agent_of.retain(|_, at| *at != id);
                     self.boards.retain(|(at, _), _| *at != id);

@@ -72,6 +72,11 @@ impl AgentDriver {
             }
             Action::Forget(namespace) => self.forget(namespace),
             Action::Suspended(suspended) => self.links.suspended.set(suspended),
+            Action::Restart(namespace, rank, incarnation) => {
+                if let (Some(startup), Some(local)) = (&mut self.startup, self.namespaces.get(&namespace)) {
+                    startup.restart(local, rank, incarnation);
+                }
+            }
             Action::Clear => self.sweep = Sweep::Clearing { since: Instant::now(), leftovers: 0 },
             Action::Sweep => self.sweep = Sweep::begin(),
             Action::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
