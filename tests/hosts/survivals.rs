@@ -95,3 +95,22 @@ fn a_spare_host_replaces_one_that_is_cut_off_after_this_one_has_ended_its_ranks(
     cluster.mend(host);
     assert_restarted(running, &cluster, inner);
 }
+
+#[test]
+fn a_spare_host_takes_over_the_ranks_of_a_lost_one_while_the_others_go_on() {
+    let Some(cluster) = Cluster::new_or_skip(HOSTS as usize + 1) else { return };
+    let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-v", "-ppn", "1", "--spares", "1"]);
+    let run = run.np(HOSTS).fanout(2).args(["--on-failure", "restart=rank", "--dead-time", "1", "--kill-grace", "1"]);
+    let running = run.program(rank(["survivors", "60"])).spawn();
+    running.wait_for_error("fence 5: ");
+    let inner = Tree::new(HOSTS + 1, 2).inner();
+    let host = cluster.host(inner as usize - 1);
+    cluster.cut(host);
+    running.wait_for_error("is on ");
+    assert_eq!(ranks_on(host), 0, "no rank runs twice");
+    cluster.mend(host);
+    let outcome = running.finish();
+    let spare = cluster.host(HOSTS as usize).name();
+    outcome.has_code(0).says("restart 1 of at most 3").says(&format!("rank {} is on {spare} now", inner - 1));
+    outcome.wrote_lines((0..HOSTS).map(|rank| format!("rank {rank}: 60 rounds, 0 failed, dead: ")));
+}

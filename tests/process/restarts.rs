@@ -1,7 +1,7 @@
 //! `--on-failure restart`: all ranks start again after a failure.
 
 use nix::sys::signal::Signal;
-use tests::{Process, Program, Run, Running, scela, sh};
+use tests::{Process, Program, Run, Running, Tree, scela, sh};
 
 use crate::{rank, script};
 
@@ -189,4 +189,20 @@ fn ranks_killed_at_any_time_start_again() {
     }
     let outcome = running.finish();
     outcome.has_code(0).wrote_lines((0..6).map(|rank| format!("rank {rank}: 400 rounds, 0 failed, dead: ")));
+}
+
+#[test]
+fn the_ranks_of_a_killed_agent_start_on_another_one_and_the_others_go_on() {
+    for (is_inner, policy) in [(true, "hcmab"), (true, "hcs"), (false, "hcma")] {
+        let run = reviving(3).args(["-v", "--dead-time", "1"]).cache(&[policy]).np(7).agents(7).fanout(2);
+        let running = run.program(rank(["survivors", "400"])).spawn();
+        running.wait_for_error("fence 5: ");
+        let tree = Tree::new(7, 2);
+        let lost = if is_inner { tree.inner() } else { 7 };
+        tree.process(running.world(), lost).signal(Signal::SIGKILL);
+        let outcome = running.finish();
+        outcome.has_code(0).says(&format!("agent {lost} on "));
+        outcome.says("its ranks start again on another one: restart 1 of at most 3").never_says("restart 2");
+        outcome.wrote_lines((0..7).map(|rank| format!("rank {rank}: 400 rounds, 0 failed, dead: ")));
+    }
 }

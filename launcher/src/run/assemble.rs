@@ -10,7 +10,7 @@ use std::time::Duration;
 use litemap::LiteMap;
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
 use nla::core::limits::AGENTS_MAX;
-use nla::core::{AgentId, FailurePolicy, Subtree, printable};
+use nla::core::{AgentId, Subtree, printable};
 use nla::sys;
 
 use crate::cluster::hosts::fold;
@@ -49,7 +49,7 @@ impl Launch for Assembling<'_> {
 
     fn keep_spares(&mut self, agents_on: &[usize]) -> usize {
         let settings = &mut self.plan.settings;
-        if !(settings.session.on_failure == FailurePolicy::Restart && settings.session.has_ports) {
+        if !(settings.session.on_failure.starts_again() && settings.session.has_ports) {
             return 0;
         }
         let agents = self.plan.node_of_agent.len();

@@ -123,14 +123,16 @@ pub fn restart_text(first: &Failure, others: u64, (number, of): (u32, u32), host
     format!("{what}{more}; all ranks start again: restart {number} of at most {of}")
 }
 
-/// Returns the note about a rank that has failed and starts again.
+/// Returns the note about a rank that has failed, or an agent that was lost, and ranks that start again while the others go
+/// on.
 pub fn revival_text(failure: &Failure, (number, of): (u32, u32), host: &str) -> String {
     let what = shown(&what_happened(failure, host), WORDS_MAX);
-    format!("{what}; it starts again: restart {number} of at most {of}")
+    let starts = if failure.ranks.is_empty() { "its ranks start again on another one" } else { "it starts again" };
+    format!("{what}; {starts}: restart {number} of at most {of}")
 }
 
-/// Says why the job cannot start again after the loss of an agent.
-pub const NO_SPARE: &str = "the job cannot start again: no other host can take over the ranks of the lost one\n  hint: name more \
+/// Says why ranks cannot start again after the loss of an agent.
+pub const NO_SPARE: &str = "the job cannot go on: no other host can take over the ranks of the lost one\n  hint: name more \
                             hosts, and keep some in reserve with --spares";
 
 /// Returns the note about ranks that start again on other hosts.

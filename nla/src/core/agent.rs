@@ -10,6 +10,7 @@ mod ending;
 mod fences;
 mod forgetting;
 mod inquiries;
+mod moving;
 mod namespace;
 mod node_attributes;
 mod ranks;
@@ -28,11 +29,12 @@ use self::namespace::{Namespace, Stage};
 use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Exit, Failure};
 use super::children::{ChildStage, Children};
+use super::exchange::MoveIn;
 use super::failure_policy::FailurePolicy;
 use super::forgotten::Forgotten;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
-use super::limits::FAILURES_SINGLE_MAX;
+use super::limits::{EARLY_MOVES_MAX, FAILURES_SINGLE_MAX};
 use super::lookup::{GetCounts, Peer, ReplyTo};
 use super::message::{Down, Requester, Up};
 use super::parent::Parent;
@@ -257,6 +259,8 @@ pub struct Agent {
     requests: LiteMap<(AgentId, NamespaceId, Rank), Up>,
     /// Deaths in namespaces whose plans have not arrived.
     early_deaths: LiteMap<NamespaceId, Ranks>,
+    /// Orders for namespaces whose plans have not arrived.
+    early_moves: Vec<(NamespaceId, MoveIn)>,
     /// Further failures, whose number was not reported yet.
     failures_more: u64,
     /// Processes of the subtree that had outlived their ranks.
@@ -297,6 +301,7 @@ impl Agent {
             failures: Vec::new(),
             requests: LiteMap::new(),
             early_deaths: LiteMap::new(),
+            early_moves: Vec::new(),
             failures_more: 0,
             leftovers: 0,
             wake_at: None,
@@ -434,6 +439,15 @@ impl Agent {
             Down::Revive { agent, namespace, rank, incarnation } => {
                 self.on_revive(agent, namespace, rank, incarnation, turn);
             }
+            Down::MoveIn { agent, namespace, ranks, incarnation } => {
+                let moved = MoveIn { to: agent, ranks, incarnation };
+                if self.namespaces.contains_key(&namespace) {
+                    self.on_move_in(namespace, moved, turn);
+                } else if namespace.0 >= self.launched && self.early_moves.len() < EARLY_MOVES_MAX {
+                    // The plan travels in another lane.
+                    self.early_moves.push((namespace, moved));
+                }
+            }
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Forget { namespace } => self.on_forget(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
@@ -506,6 +520,12 @@ impl Agent {
         }
         if !without_agent.is_empty() && self.goes_on() {
             self.on_dead(id, without_agent, turn);
+        } else {
+            self.move_out(id, &without_agent, turn);
+        }
+        let early: Vec<_> = self.early_moves.extract_if(.., |(of, _)| *of == id).collect();
+        for (_, moved) in early {
+            self.on_move_in(id, moved, turn);
         }
     }
 

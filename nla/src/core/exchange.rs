@@ -22,19 +22,29 @@ pub(super) struct Exchange {
     /// The content of the last release, if the session goes on after the loss of an agent: a child that joins again may
     /// have missed it.
     pub(super) last: Option<ReleaseContent>,
+    /// The ranks that have moved to agents of the subtree.
+    pub(super) moved_in: Vec<MoveIn>,
+}
+
+/// Ranks of a lost agent that another agent starts.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct MoveIn {
+    pub(super) to: AgentId,
+    pub(super) ranks: Ranks,
+    pub(super) incarnation: u32,
 }
 
 impl Exchange {
     /// Creates the exchange of the ranks that `plan` places in the subtree `here`, whose head has these `children`.
     pub(super) fn new(plan: &NamespacePlan, here: Subtree, children: &[Subtree], policy: CachePolicy) -> Self {
-        let shares = children.iter().map(|child| (child.head(), plan.ranks_of(*child)));
-        let children: Vec<_> = shares.filter(|(_, ranks)| !ranks.is_empty()).collect();
+        let children = shares(plan, children);
         Self {
             fence: Fence::new(plan.ranks_of(here)),
             cache: policy.cache_at(CacheLocation::new(here.head() == AgentId::ROOT, &children)),
             look_ups: LookUps::default(),
             children,
             last: None,
+            moved_in: Vec::new(),
         }
     }
 
@@ -84,17 +94,52 @@ impl Exchange {
     pub(super) fn inherit(&mut self, plan: &NamespacePlan, lost: Subtree, heirs: &[Subtree]) -> (Ranks, Vec<AgentId>) {
         let child = lost.head();
         let Ok(at) = self.children.binary_search_by_key(&child, |(child, _)| *child) else { return Default::default() };
-        let shares = heirs.iter().map(|heir| (heir.head(), plan.ranks_of(*heir)));
-        let shares: Vec<_> = shares.filter(|(_, ranks)| !ranks.is_empty()).collect();
-        let with_ranks: Vec<_> = shares.iter().map(|(heir, _)| *heir).collect();
+        let shares = shares(plan, heirs);
+        let with_ranks: Vec<_> = shares.iter().filter(|(_, ranks)| !ranks.is_empty()).map(|(heir, _)| *heir).collect();
         let without = shares.iter().fold(plan.ranks_of(lost), |rest, (_, ranks)| rest.difference(ranks));
         self.children.splice(at..=at, shares);
         self.cache.replace_child(child, &with_ranks, &self.children);
         (without, with_ranks)
     }
 
+    /// Forgets these ranks of children: their agent was lost. `gathered` are the puts of the others that have gone up for the
+    /// open fence.
+    pub(super) fn move_out(&mut self, ranks: &Ranks, gathered: &[&Puts]) {
+        for (_, share) in &mut self.children {
+            *share = share.difference(ranks);
+        }
+        for moved in &mut self.moved_in {
+            moved.ranks = moved.ranks.difference(ranks);
+        }
+        self.moved_in.retain(|moved| !moved.ranks.is_empty());
+        self.cache.retract(ranks, gathered);
+        self.cache.relocate(&self.children);
+    }
+
+    /// Notes that ranks start again on an agent of the subtree: in that of this child, or here if there is none.
+    pub(super) fn move_in(&mut self, moved: MoveIn, child: Option<AgentId>) {
+        let share = child.and_then(|child| self.children.binary_search_by_key(&child, |(child, _)| *child).ok());
+        if let Some(at) = share {
+            self.children[at].1.union_with(&moved.ranks);
+        }
+        self.fence.move_in(&moved.ranks);
+        self.moved_in.push(moved);
+        self.cache.relocate(&self.children);
+    }
+
+    /// The children that have ranks.
+    pub(super) fn with_ranks(&self) -> impl Iterator<Item = AgentId> {
+        self.children.iter().filter(|(_, ranks)| !ranks.is_empty()).map(|(child, _)| *child)
+    }
+
     /// Whether `child` may ask for this key: it has ranks that can, and not too many look-ups are open.
     pub(super) fn may_get(&self, child: AgentId, key: &[u8]) -> bool {
         find(&self.children, child).is_some() && self.look_ups.admits(self.fence.expected(), key)
     }
+}
+
+/// The ranks of each of these subtrees that the plan names. It names spare agents too, which have no ranks.
+fn shares(plan: &NamespacePlan, subtrees: &[Subtree]) -> Vec<(AgentId, Ranks)> {
+    let named = subtrees.iter().filter(|subtree| plan.names_agents_of(**subtree));
+    named.map(|subtree| (subtree.head(), plan.ranks_of(*subtree))).collect()
 }

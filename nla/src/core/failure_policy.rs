@@ -39,7 +39,7 @@ impl FailurePolicy {
 
     /// Whether the children of a lost agent join an ancestor, if agents can connect to each other.
     pub fn adopts(self) -> bool {
-        matches!(self, Self::Continue | Self::Restart)
+        self != Self::Abort
     }
 
     /// Whether ranks start again after failures, one or all.

@@ -121,5 +121,7 @@ pub const FILE_NAMES_MAX: usize = 8;
 /// How long the output of processes that have all ended may take to be read to its end.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);
 
+/// The most orders to move ranks that an agent keeps for namespaces whose plans have not arrived.
+pub(super) const EARLY_MOVES_MAX: usize = 64;
 /// The most bytes of puts that an agent holds back for a rank that has started again and has not caught up with the others.
 pub(super) const HELD_BYTES_MAX: usize = 16 << 20;

@@ -103,6 +103,16 @@ pub enum Up {
         /// The ranks.
         ranks: Ranks,
     },
+    /// The agent of these ranks was lost. Another agent will start them: until then no agent of the subtree contributes for
+    /// them.
+    MovedOut {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The lost agent.
+        agent: AgentId,
+        /// Its ranks that had not ended.
+        ranks: Ranks,
+    },
     /// The first message of an agent that has lost its parent and joined this one. Then the agent repeats all reports of
     /// its subtree that the lost parent may not have passed on.
     Rejoined {
@@ -364,6 +374,18 @@ pub enum Down {
         /// How often ranks of the session have started again, this start included.
         incarnation: u32,
     },
+    /// Start ranks whose agent was lost, while the others go on. Goes to the agent that takes them over; all agents on the
+    /// way expect the ranks from the open fence on.
+    MoveIn {
+        /// The agent that starts them.
+        agent: AgentId,
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The ranks.
+        ranks: Ranks,
+        /// How often ranks of the session have started again, this start included.
+        incarnation: u32,
+    },
     /// Ranks of the namespace have died, of any subtree, and the session goes on.
     Died {
         /// The namespace.
@@ -486,6 +508,7 @@ impl Up {
             self,
             Self::Gathered { .. }
                 | Self::Died { .. }
+                | Self::MovedOut { .. }
                 | Self::Rejoined { .. }
                 | Self::Put { .. }
                 | Self::Get { .. }
@@ -501,6 +524,8 @@ impl Down {
         match self {
             // Behind the releases and look-ups of its namespace.
             Self::Forget { .. } => true,
+            // Behind the releases of the fences that the ranks do not enter.
+            Self::MoveIn { .. } => true,
             Self::Release { .. } | Self::Died { .. } | Self::Get { .. } | Self::Got { .. } => true,
             Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
             Self::Session(_)

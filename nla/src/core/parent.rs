@@ -10,7 +10,7 @@ use pmi::{LookUpResult, Puts, Ranks, RootRequest};
 
 use super::cause::{Cause, Failure};
 use super::children::{Children, EndReport};
-use super::exchange::Exchange;
+use super::exchange::{Exchange, MoveIn};
 use super::failure_policy::FailurePolicy;
 use super::fence::FenceError;
 use super::ids::{AgentId, NamespaceId, Time};
@@ -114,6 +114,18 @@ pub(super) trait Parent {
     /// or is released.
     fn on_dead(&mut self, namespace: NamespaceId, ranks: Ranks, turn: &mut Turn<'_, Self::Action>);
 
+    /// The plan of a namespace below here, if the session adopts agents.
+    fn plan(&self, namespace: NamespaceId) -> Option<&NamespacePlan>;
+
+    /// These ranks of a namespace have lost their agent, and will start again elsewhere.
+    fn on_moved_out(
+        &mut self,
+        namespace: NamespaceId,
+        agent: AgentId,
+        ranks: &Ranks,
+        turn: &mut Turn<'_, Self::Action>,
+    );
+
     /// A child answers a survey.
     fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey);
 
@@ -176,6 +188,7 @@ pub(super) trait Parent {
             }
             Up::Cleared { leftovers } => self.on_cleared(from, leftovers, turn),
             Up::Died { namespace, ranks } => self.on_child_died(from, namespace, ranks, turn),
+            Up::MovedOut { namespace, agent, ranks } => self.on_child_moved_out(from, namespace, (agent, &ranks), turn),
             Up::Failed(failure) => {
                 if failure.is_loss() && self.children().toward(failure.agent) == Some(from) {
                     self.children_mut().note_lost(failure.agent);
@@ -253,12 +266,24 @@ pub(super) trait Parent {
             self.on_child_started(lost, namespace, turn);
             if !dead.is_empty() && self.goes_on() {
                 self.on_dead(namespace, dead, turn);
+            } else {
+                self.move_out(namespace, &dead, turn);
             }
             let asked = self.exchange(namespace).map(|exchange| exchange.look_ups.asked(Peer::Child(lost)));
             for key in asked.unwrap_or_default() {
                 // The answer of a fence that is over: the next peer is asked.
                 self.on_got(namespace, Peer::Child(lost), Some(u32::MAX), LookUpResult::Absent(key), turn);
             }
+        }
+    }
+
+    /// The agents of these ranks were lost: reports those that will start again elsewhere.
+    fn move_out(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_, Self::Action>) {
+        if ranks.is_empty() || self.policy() != FailurePolicy::RestartRank {
+            return;
+        }
+        for (agent, ranks) in self.plan(namespace).map(|plan| plan.by_agent(ranks)).unwrap_or_default() {
+            self.on_moved_out(namespace, agent, &ranks, turn);
         }
     }
 
@@ -278,6 +303,9 @@ pub(super) trait Parent {
         turn: &mut Turn<'_, Self::Action>,
     ) {
         let Some(subtree) = self.children().subtree(from).filter(|_| self.adopts()) else { return };
+        if let Some(number) = self.missed_fence(subtree, fences) {
+            return self.cut_off(from, Violation::Behind(number), turn);
+        }
         turn.extend(
             self.missed(turn.now, subtree, has_plan, fences).into_iter().map(|message| Self::send(from, message)),
         );
@@ -287,6 +315,22 @@ pub(super) trait Parent {
                 turn.push(Self::send(from, Down::Get { namespace, key }));
             }
         }
+    }
+
+    /// A fence that the head of `child` cannot learn of any more. Only the last one is kept, and the fences of others do not
+    /// wait for agents without ranks.
+    fn missed_fence(&mut self, child: Subtree, fences: &[(NamespaceId, u32)]) -> Option<u32> {
+        if self.policy() != FailurePolicy::RestartRank {
+            return None;
+        }
+        self.namespace_ids().into_iter().find_map(|namespace| {
+            self.plan(namespace).filter(|plan| plan.names_agents_of(child))?;
+            let open = self.exchange(namespace)?.fence.number();
+            match fences.iter().find(|(known, _)| *known == namespace) {
+                Some((_, number)) => (open > number.wrapping_add(1)).then_some(*number),
+                None => (open > 0).then_some(0),
+            }
+        })
     }
 
     /// A child reports that all processes of its subtree have ended.
@@ -354,6 +398,21 @@ pub(super) trait Parent {
             self.on_dead(namespace, ranks, turn);
         } else {
             self.cut_off(from, Violation::Died(ranks), turn);
+        }
+    }
+
+    /// Ranks of a child's subtree have lost their agent.
+    fn on_child_moved_out(
+        &mut self,
+        from: AgentId,
+        namespace: NamespaceId,
+        (agent, ranks): (AgentId, &Ranks),
+        turn: &mut Turn<'_, Self::Action>,
+    ) {
+        if self.policy() == FailurePolicy::RestartRank && self.child_toward(agent) == Some(from) {
+            self.on_moved_out(namespace, agent, ranks, turn);
+        } else {
+            self.cut_off(from, Violation::MovedOut(ranks.clone()), turn);
         }
     }
 
@@ -525,12 +584,8 @@ impl Heritage {
     pub(super) fn of(plan: &SessionPlan) -> Self {
         match plan.on_failure {
             FailurePolicy::Continue if !plan.has_ports => Self::Lost,
-            FailurePolicy::Continue | FailurePolicy::Restart if plan.has_ports => {
-                Self::Adopted { within: plan.adoption_time() }
-            }
-            FailurePolicy::Abort | FailurePolicy::Continue | FailurePolicy::Restart | FailurePolicy::RestartRank => {
-                Self::End
-            }
+            policy if policy.adopts() && plan.has_ports => Self::Adopted { within: plan.adoption_time() },
+            _ => Self::End,
         }
     }
 }
@@ -566,6 +621,11 @@ pub(super) fn missed(
         messages.push(Down::Died { namespace, ranks: dead.clone() });
     }
     messages.extend(known.and_then(|(_, number)| exchange.missed(namespace, *number)));
+    // It ignores the orders that have reached it.
+    messages.extend(exchange.moved_in.iter().filter(|moved| child.contains(moved.to)).map(|moved| {
+        let MoveIn { to, ranks, incarnation } = moved.clone();
+        Down::MoveIn { agent: to, namespace, ranks, incarnation }
+    }));
     messages
 }
 

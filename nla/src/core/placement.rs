@@ -82,6 +82,26 @@ pub(super) fn without_lost(
     Some(moved)
 }
 
+/// Returns an agent that can take over the `count` ranks of the agent `lost`, while the others go on: a spare one, which
+/// `placement` names without ranks, else the one with the fewest ranks on the node of the lost one. `nodes` maps each agent to
+/// its node.
+pub(super) fn shelter(
+    placement: &[(AgentId, Ranks)],
+    nodes: &LiteMap<AgentId, u32>,
+    all_lost: &BTreeSet<AgentId>,
+    lost: AgentId,
+    count: u64,
+) -> Option<AgentId> {
+    let candidates = || placement.iter().filter(|(agent, _)| *agent != lost && !all_lost.contains(agent));
+    if let Some((spare, _)) = candidates().find(|(_, ranks)| ranks.is_empty()) {
+        return Some(*spare);
+    }
+    let node = nodes.get(&lost)?;
+    let neighbours = candidates().filter(|(agent, _)| nodes.get(agent) == Some(node));
+    let (least, ranks) = neighbours.min_by_key(|(_, ranks)| ranks.len())?;
+    (ranks.len() + count <= u64::from(RANKS_PER_AGENT)).then_some(*least)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +142,25 @@ mod tests {
         let nodes = [(AgentId(1), 0), (AgentId(2), 0)].into_iter().collect();
         let full = |agent: u32| (AgentId(agent), Ranks::range((agent - 1) * RANKS_PER_AGENT..agent * RANKS_PER_AGENT));
         assert_eq!(without_lost(&[full(1), full(2)], &nodes, &[AgentId(1)].into()), None, "too many ranks for one");
+    }
+
+    #[test]
+    fn a_spare_agent_or_a_neighbour_takes_over_while_the_others_go_on() {
+        let placement: Vec<_> = [(1, "0-1"), (2, "2"), (3, "3-4"), (4, ""), (5, "")]
+            .into_iter()
+            .map(|(agent, ranks)| (AgentId(agent), ranks.parse().unwrap()))
+            .collect();
+        let nodes = (1..).map(AgentId).zip([0, 0, 1, 2, 3]).collect();
+        let of = |all_lost: &[u32], lost: u32, count: u64| {
+            let all_lost = all_lost.iter().copied().map(AgentId).collect();
+            shelter(&placement, &nodes, &all_lost, AgentId(lost), count).map(|agent| agent.0)
+        };
+        assert_eq!(of(&[1], 1, 2), Some(4), "the first spare");
+        assert_eq!(of(&[1, 4], 1, 2), Some(5), "not a lost one");
+        assert_eq!(of(&[1, 4, 5], 1, 2), Some(2), "the other agent of the node");
+        assert_eq!(of(&[3, 4, 5], 3, 2), None, "it was alone on its node");
+        let full = u64::from(RANKS_PER_AGENT);
+        assert_eq!((of(&[1, 4, 5], 1, full - 1), of(&[1, 4, 5], 1, full)), (Some(2), None));
     }
 
     #[test]

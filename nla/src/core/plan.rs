@@ -120,6 +120,11 @@ impl SessionPlan {
         self.rejoin_time() + self.dead_time + ORPHAN_MARGIN
     }
 
+    /// Whether the ranks of a lost agent start on another one, while the others go on.
+    pub(super) fn moves_ranks(&self) -> bool {
+        self.on_failure == FailurePolicy::RestartRank && self.has_ports
+    }
+
     /// The plan for ranks on another node than the launcher's: without the variables that are bound to its host.
     #[must_use]
     pub fn for_other_node(mut self) -> Self {
@@ -218,7 +223,7 @@ pub struct NamespacePlan {
     pub commands: Vec<CommandPlan>,
     /// The node of each rank.
     pub mapping: Mapping,
-    /// The ranks that each agent starts, sorted by agent.
+    /// The ranks that each agent starts, sorted by agent. Spare agents that may take over ranks start none.
     pub placement: Vec<(AgentId, Ranks)>,
     /// For each agent that does not own the attributes of its node, the agent that does: the node's first agent that has
     /// ranks of the namespace. Made by [`owners`](super::owners).
@@ -260,11 +265,45 @@ impl NamespacePlan {
         !self.ranks_of(subtree).is_disjoint(&self.stdin)
     }
 
-    /// The share of `subtree`; `None` if it has no ranks.
+    /// The share of `subtree`; `None` if the plan names none of its agents.
     pub fn share_of(&self, subtree: Subtree) -> Option<Self> {
         let placement: Vec<_> = self.placement.iter().filter(|(agent, _)| subtree.contains(*agent)).cloned().collect();
         let owners = self.owners.iter().filter(|(agent, _)| subtree.contains(*agent)).copied().collect();
         (!placement.is_empty()).then(|| Self { placement, owners, ..self.clone() })
+    }
+
+    /// Whether agents of `subtree` have ranks, or are spares that may get some.
+    pub fn names_agents_of(&self, subtree: Subtree) -> bool {
+        self.placement.iter().any(|(agent, _)| subtree.contains(*agent))
+    }
+
+    /// Removes ranks of a lost agent from the plan. Returns those that were placed there.
+    pub(super) fn move_out(&mut self, agent: AgentId, ranks: &Ranks) -> Ranks {
+        let Ok(at) = self.placement.binary_search_by_key(&agent, |(agent, _)| *agent) else { return Ranks::new() };
+        let placed = &mut self.placement[at].1;
+        let moved = placed.intersection(ranks);
+        *placed = placed.difference(&moved);
+        if placed.is_empty() {
+            self.placement.remove(at);
+        }
+        // Attributes of a node stay with the agent that owned them, also if it is lost.
+        moved
+    }
+
+    /// Places ranks of a lost agent on another one. Returns false if they were placed there before.
+    pub(super) fn move_in(&mut self, agent: AgentId, ranks: &Ranks) -> bool {
+        match self.placement.binary_search_by_key(&agent, |(agent, _)| *agent) {
+            Ok(at) if self.placement[at].1.contains_all(ranks) => return false,
+            Ok(at) => self.placement[at].1.union_with(ranks),
+            Err(at) => self.placement.insert(at, (agent, ranks.clone())),
+        }
+        true
+    }
+
+    /// The ranks of these that each agent has.
+    pub(super) fn by_agent(&self, ranks: &Ranks) -> Vec<(AgentId, Ranks)> {
+        let shares = self.placement.iter().map(|(agent, placed)| (*agent, placed.intersection(ranks)));
+        shares.filter(|(_, ranks)| !ranks.is_empty()).collect()
     }
 
     /// The index of the command that `rank` runs, and the command.
@@ -281,7 +320,7 @@ impl NamespacePlan {
         let total: u64 = self.commands.iter().map(|command| u64::from(command.nprocs)).sum();
         let mut seen = Ranks::new();
         let disjoint = self.placement.iter().all(|(_, ranks)| {
-            let fresh = seen.is_disjoint(ranks) && !ranks.is_empty();
+            let fresh = seen.is_disjoint(ranks);
             seen.union_with(ranks);
             fresh
         });

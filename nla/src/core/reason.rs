@@ -102,6 +102,12 @@ pub enum Violation {
     /// The peer reported the death of ranks that are not below it, or in a session that ends with the first failure.
     #[error("it reported the death of ranks {0}, which it may not")]
     Died(Ranks),
+    /// The peer reported that ranks have lost their agent which are not below it, or in a session that does not move ranks.
+    #[error("it reported that ranks {0} have lost their agent, which it may not")]
+    MovedOut(Ranks),
+    /// The peer has joined again, and others have completed fences of which it knows nothing.
+    #[error("it has missed the end of fence {0}")]
+    Behind(u32),
     /// The peer asked for an entry of a namespace of which it has no ranks, or for more than its ranks can.
     #[error("it asked for an entry that it may not ask for")]
     Get,

@@ -7,6 +7,7 @@
 mod as_parent;
 mod ending;
 mod forgetting;
+mod moving;
 mod namespace;
 mod restarting;
 mod root_requests;
@@ -178,7 +179,7 @@ pub struct RootSettings {
     /// How often all ranks may start again after a failure, if the failure policy says so.
     pub max_restarts: u32,
     /// The number of each agent's node; agents on the same node have the same number. The nodes whose agents have no ranks
-    /// of `first` are spares, if the failure policy is [`FailurePolicy::Restart`](super::FailurePolicy::Restart).
+    /// of `first` are spares, if ranks may start again.
     pub nodes: LiteMap<AgentId, u32>,
     /// How long ranks may wait in a fence before a survey, once for each fence; `None`: for ever.
     pub stuck_after: Option<Duration>,
@@ -380,7 +381,13 @@ impl Root {
     }
 
     /// Launches a namespace. `requester` is the rank that spawned it, and is answered once all its ranks were started.
-    fn launch(&mut self, plan: NamespacePlan, requester: Option<Requester>, turn: &mut Turn<'_>) {
+    fn launch(&mut self, mut plan: NamespacePlan, requester: Option<Requester>, turn: &mut Turn<'_>) {
+        if self.session.moves_ranks() {
+            // A spare agent takes part in the exchange from the beginning: it may take over ranks at any time.
+            for spare in self.nodes.keys().filter(|agent| self.is_spare(**agent) && !self.lost.contains(agent)) {
+                plan.move_in(*spare, &Ranks::new());
+            }
+        }
         self.launch_below(&plan, turn);
         let exchange = Exchange::new(&plan, self.tree, &self.children.subtrees(), self.session.cache);
         self.made = self.made.max(plan.id.0 + 1);
@@ -439,6 +446,7 @@ impl Root {
             self.launch(plan, None, turn);
         }
         self.continue_restart(turn);
+        self.move_homeless(turn);
         if matches!(self.phase, Phase::Running) {
             self.report_early_exits(turn);
         }
@@ -491,7 +499,10 @@ impl Root {
             Phase::Joining { until } => *until,
             Phase::Restarting { awaited, .. } if awaited.is_empty() => Some(self.restarts.not_before),
             Phase::Gathering { until } | Phase::Restarting { until, .. } | Phase::Ending { until, .. } => Some(*until),
-            Phase::Running => self.namespaces.values().filter_map(Namespace::unfinalized_deadline).min(),
+            Phase::Running => {
+                let unfinalized = self.namespaces.values().filter_map(Namespace::unfinalized_deadline);
+                unfinalized.chain(self.restarts.homeless.iter().map(|homeless| homeless.until)).min()
+            }
             Phase::Flushing { .. } | Phase::Over => None,
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());

@@ -480,12 +480,6 @@ fn command_of(session: &SessionPlan, plan: &NamespacePlan, command: &CommandPlan
     for (name, value) in session.environment.iter().filter(|(name, _)| inherits(name)).chain(&command.set) {
         environment.insert(name, value.clone());
     }
-    let local_size = plan
-        .placement
-        .first()
-        .and_then(|(_, ranks)| ranks.first())
-        .and_then(|rank| plan.mapping.node_of(rank))
-        .map_or(0, |node| plan.mapping.local_size(node));
     let mut set = |name: &'static str, value: String| environment.insert(name.as_bytes(), value.into_bytes());
     set("PMI_SIZE", plan.size.to_string());
     match port {
@@ -495,9 +489,12 @@ fn command_of(session: &SessionPlan, plan: &NamespacePlan, command: &CommandPlan
     if plan.spawner.is_some() {
         set("PMI_SPAWNED", "1".to_owned());
     }
-    set("MPI_LOCALNRANKS", local_size.to_string());
-    // MVAPICH2 derives its affinity from the local size; gfortran would buffer the output.
-    set("MV2_COMM_WORLD_LOCAL_SIZE", local_size.to_string());
+    if let Some(first) = first_rank(plan) {
+        for (name, value) in local_sizes(plan, first) {
+            set(name, value);
+        }
+    }
+    // gfortran would buffer the output.
     set("GFORTRAN_UNBUFFERED_PRECONNECTED", "y".to_owned());
     for name in PER_RANK {
         environment.remove(name.as_bytes());
@@ -507,6 +504,17 @@ fn command_of(session: &SessionPlan, plan: &NamespacePlan, command: &CommandPlan
     Command { program: command.program.clone(), argv, environment, wdir: command.wdir.clone() }
 }
 
+/// This agent's first rank. A spare agent has none.
+fn first_rank(plan: &NamespacePlan) -> Option<Rank> {
+    plan.placement.first()?.1.first()
+}
+
+/// The number of ranks on the node of a rank, under the names that MPI libraries read. MVAPICH2 derives its affinity from it.
+fn local_sizes(plan: &NamespacePlan, rank: Rank) -> [(&'static str, String); 2] {
+    let size = plan.mapping.node_of(rank).map_or(0, |node| plan.mapping.local_size(node)).to_string();
+    [("MPI_LOCALNRANKS", size.clone()), ("MV2_COMM_WORLD_LOCAL_SIZE", size)]
+}
+
 const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", segment::VARIABLE];
 
 /// Returns the variables that differ from rank to rank. `inode` is that of its PMI socket, or `None` in port mode.
@@ -514,9 +522,9 @@ const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_
 fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>, incarnation: Option<u32>) -> Vec<CString> {
     let local = plan.mapping.local_rank(rank).unwrap_or_default();
     let variable = |name: &str, value: &str| CString::new(format!("{name}={value}")).unwrap_or_default();
-    let (rank, local) = (rank.to_string(), local.to_string());
+    let (number, local) = (rank.to_string(), local.to_string());
     let mut variables = vec![
-        variable(if inode.is_some() { "PMI_RANK" } else { "PMI_ID" }, &rank),
+        variable(if inode.is_some() { "PMI_RANK" } else { "PMI_ID" }, &number),
         variable("MPI_LOCALRANKID", &local),
         variable("MV2_COMM_WORLD_LOCAL_RANK", &local),
     ];
@@ -524,6 +532,10 @@ fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>, incarnati
     // that starts again is released alone until it has caught up with the others.
     let announced = inode.filter(|_| incarnation.is_none());
     variables.extend(announced.map(|inode| variable(segment::VARIABLE, &segment::announcement(inode))));
+    if first_rank(plan).is_none() {
+        // The rank has moved here from another node.
+        variables.extend(local_sizes(plan, rank).map(|(name, value)| variable(name, &value)));
+    }
     variables.extend(incarnation.map(|number| variable(INCARNATION, &number.to_string())));
     variables
 }

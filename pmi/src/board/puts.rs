@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::entry::Entry;
-use crate::Rank;
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::{Rank, Ranks};
 
 const HEADER_BYTES: usize = 4 + 2 + 4;
 
@@ -135,6 +135,16 @@ impl Puts {
     /// Appends another batch.
     pub fn append(&mut self, other: &Self) {
         self.0.extend_from_slice(&other.0);
+    }
+
+    /// Returns the batch without the puts of these ranks.
+    #[must_use]
+    pub fn without(&self, ranks: &Ranks) -> Self {
+        let mut kept = Self::new();
+        for put in self.iter().map_while(Result::ok).filter(|put| !ranks.contains(put.rank)) {
+            kept.push(put.rank, put.key, put.value);
+        }
+        kept
     }
 
     /// Whether the batch is empty.

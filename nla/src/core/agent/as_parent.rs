@@ -12,6 +12,7 @@ use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Heritage, Parent};
+use crate::core::plan::NamespacePlan;
 use crate::core::reason::LossReason;
 use crate::core::survey::Survey;
 use crate::core::timing::Timing;
@@ -142,6 +143,14 @@ impl Parent for Agent {
         // not wait for what they or others here have contributed before.
         self.on_fence_complete(namespace, turn);
         turn.push(Action::ToParent(Up::Died { namespace, ranks }));
+    }
+
+    fn plan(&self, namespace: NamespaceId) -> Option<&NamespacePlan> {
+        self.namespaces.get(&namespace)?.plan.as_deref()
+    }
+
+    fn on_moved_out(&mut self, namespace: NamespaceId, agent: AgentId, ranks: &Ranks, turn: &mut Turn<'_>) {
+        self.on_own_moved_out(namespace, agent, ranks, turn);
     }
 
     fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey) {

@@ -6,7 +6,7 @@ use pmi::{Puts, Rank, Ranks};
 use super::node_attributes::NodeAttributes;
 use super::reviving::{CatchUp, CatchUpStep};
 use crate::core::cache::CachePolicy;
-use crate::core::exchange::Exchange;
+use crate::core::exchange::{Exchange, MoveIn};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{EXIT_BATCH, FENCE_SLOW};
 use crate::core::lookup::Peer;
@@ -15,6 +15,9 @@ use crate::core::parent::EndState;
 use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
+
+/// The requests of a rank that starts on another agent are numbered from this power of two on, times the number of the start.
+const REQUESTS_OF_START_BITS: u32 = 20;
 
 /// The stage of the life of one of this agent's ranks.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -88,14 +91,17 @@ pub(super) struct Namespace {
     contacted: bool,
     /// The plan of the subtree, if the session goes on after the loss of an agent.
     pub(super) plan: Option<Box<NamespacePlan>>,
-    /// The subtree's contribution to the open fence, if it was sent and may have to be sent again.
-    gathered: Option<Up>,
+    /// The subtree's contributions to the open fence that were sent, if they may have to be sent again: the ranks and their
+    /// puts. There is a further one for ranks that have moved here meanwhile.
+    gathered: Vec<(Ranks, Contribution)>,
+    /// The ranks of all contributions that were sent.
+    gathered_ranks: Ranks,
+    /// The ranks of the subtree whose agents were lost, by agent, if they start again elsewhere.
+    moved_out: Vec<(AgentId, Ranks)>,
     /// Puts that were sent ahead of the open fence, and may have to be sent again.
     sent_puts: Puts,
     /// The last fence that was reported as slow.
     slow_reported: Option<u32>,
-    /// The last fence that was reported as complete.
-    complete_reported: Option<u32>,
     /// When the open fence was reported as complete.
     complete_since: Option<Time>,
     /// Ranks that ended with code 0 and were not reported yet, by their end states.
@@ -138,13 +144,14 @@ impl Namespace {
             owners: plan.owners.clone(),
             preputs: plan.preputs.clone(),
             live: own.len(),
-            unstarted: exchange.children.iter().map(|(child, _)| *child).chain(has_own).collect(),
+            unstarted: exchange.with_ranks().chain(has_own).collect(),
             contacted: false,
             plan: adopts.then(|| Box::new(plan.clone())),
-            gathered: None,
+            gathered: Vec::new(),
+            gathered_ranks: Ranks::new(),
+            moved_out: Vec::new(),
             sent_puts: Puts::new(),
             slow_reported: None,
-            complete_reported: None,
             complete_since: None,
             exits: LiteMap::new(),
             exits_since: None,
@@ -193,6 +200,53 @@ impl Namespace {
             self.unstarted.extend(with_ranks);
         }
         ranks.difference(&self.gone)
+    }
+
+    /// Forgets ranks of the subtree whose agent was lost. Returns those that the agent had.
+    pub(super) fn move_out(&mut self, agent: AgentId, ranks: &Ranks) -> Ranks {
+        let Some(plan) = &mut self.plan else { return Ranks::new() };
+        let ranks = plan.move_out(agent, ranks);
+        if ranks.is_empty() {
+            return ranks;
+        }
+        self.moved_out.push((agent, ranks.clone()));
+        self.exchange.fence.move_out(&ranks);
+        self.gathered_ranks = self.gathered_ranks.difference(&ranks);
+        self.sent_puts = self.sent_puts.without(&ranks);
+        for (theirs, contribution) in &mut self.gathered {
+            *theirs = theirs.difference(&ranks);
+            if let Contribution::Puts(puts) = contribution {
+                *puts = puts.without(&ranks);
+            }
+        }
+        self.gathered.retain(|(theirs, _)| !theirs.is_empty());
+        let gathered = self.gathered.iter().filter_map(|(_, contribution)| match contribution {
+            Contribution::Puts(puts) => Some(puts),
+            Contribution::Ring(_) => None,
+        });
+        self.exchange.move_out(&ranks, &gathered.collect::<Vec<_>>());
+        ranks
+    }
+
+    /// Expects ranks that an agent of the subtree starts, below this child, or here. Returns false if the order is a
+    /// repeated one.
+    pub(super) fn move_in(&mut self, moved: MoveIn, child: Option<AgentId>) -> bool {
+        let Some(plan) = &mut self.plan else { return false };
+        if !plan.move_in(moved.to, &moved.ranks) {
+            return false;
+        }
+        if child.is_none() {
+            self.own.union_with(&moved.ranks);
+            self.live += moved.ranks.len();
+            // The launcher knows the numbers of the requests that the rank has made elsewhere.
+            let requests = moved.incarnation.wrapping_shl(REQUESTS_OF_START_BITS);
+            for rank in moved.ranks.iter() {
+                let catch_up = Some(CatchUp::default());
+                self.locals.insert(rank, LocalRank { requests, catch_up, ..LocalRank::default() });
+            }
+        }
+        self.exchange.move_in(moved, child);
+        true
     }
 
     /// Records the end of one of this agent's ranks. Returns `None` for another rank, or if the rank had ended before.
@@ -283,18 +337,19 @@ impl Namespace {
     pub(super) fn take_gathered(&mut self, now: Time) -> Option<Up> {
         let Exchange { fence, cache, .. } = &mut self.exchange;
         let number = fence.number();
-        if !fence.is_complete() || self.complete_reported == Some(number) {
+        if !fence.is_complete() || fence.arrived() == &self.gathered_ranks {
             return None;
         }
-        self.complete_reported = Some(number);
         self.complete_since = Some(now);
-        let (ranks, contribution) = (fence.arrived().clone(), fence.take());
+        let (ranks, contribution) = (fence.arrived().difference(&self.gathered_ranks), fence.take());
+        self.gathered_ranks.union_with(&ranks);
         if let Contribution::Puts(puts) = &contribution {
             cache.gather(puts);
         }
-        let message = Up::Gathered { namespace: self.id, number, ranks, contribution };
-        self.gathered = self.plan.is_some().then(|| message.clone());
-        Some(message)
+        if self.plan.is_some() {
+            self.gathered.push((ranks.clone(), contribution.clone()));
+        }
+        Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
     }
 
     /// Notes puts that were sent ahead of the open fence.
@@ -308,6 +363,9 @@ impl Namespace {
     pub(super) fn repeated(&self) -> Vec<Up> {
         let (namespace, number) = (self.id, self.exchange.fence.number());
         let mut messages = Vec::new();
+        for (agent, ranks) in self.moved_out.clone() {
+            messages.push(Up::MovedOut { namespace, agent, ranks });
+        }
         if self.unstarted.is_empty() {
             messages.push(Up::Started { namespace });
         }
@@ -317,7 +375,12 @@ impl Namespace {
         if self.sent_puts.bytes_len() > 0 {
             messages.push(Up::Put { namespace, number, puts: self.sent_puts.clone() });
         }
-        messages.extend(self.gathered.clone());
+        messages.extend(self.gathered.iter().cloned().map(|(ranks, contribution)| Up::Gathered {
+            namespace,
+            number,
+            ranks,
+            contribution,
+        }));
         let dead = self.exchange.fence.dead();
         if !dead.is_empty() {
             messages.push(Up::Died { namespace, ranks: dead.clone() });
@@ -339,7 +402,8 @@ impl Namespace {
         if !self.exchange.fence.release(number) {
             return None;
         }
-        self.gathered = None;
+        self.gathered.clear();
+        self.gathered_ranks = Ranks::new();
         self.sent_puts = Puts::new();
         if let Some(since) = self.complete_since.take() {
             self.fence_times.note(now.saturating_sub(since));

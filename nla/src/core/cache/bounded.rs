@@ -150,6 +150,15 @@ impl Cache for Bounded {
         self.index.replace(lost, heirs);
     }
 
+    fn retract(&mut self, _: &Ranks, gathered: &[&Puts]) {
+        self.gathered.clear();
+        gathered.iter().for_each(|puts| self.note_gathered((*puts).clone()));
+    }
+
+    fn relocate(&mut self, children: &[(AgentId, Ranks)]) {
+        self.location = self.location.with(children);
+    }
+
     fn peaks(&self) -> CachePeaks {
         self.peaks
     }

@@ -240,6 +240,13 @@ pub(super) trait Cache: fmt::Debug + Send {
     /// child.
     fn replace_child(&mut self, _lost: AgentId, _heirs: &[AgentId], _children: &[(AgentId, Ranks)]) {}
 
+    /// Forgets what these ranks have put since the last release: their agent was lost, and they will put it again.
+    /// `gathered` are the puts of the others that [`Cache::gather`] has taken since.
+    fn retract(&mut self, _ranks: &Ranks, _gathered: &[&Puts]) {}
+
+    /// `children` has the ranks of each child: some have moved.
+    fn relocate(&mut self, _children: &[(AgentId, Ranks)]) {}
+
     /// The peaks so far.
     fn peaks(&self) -> CachePeaks;
 }

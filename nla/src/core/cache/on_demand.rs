@@ -9,7 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use pmi::{Board, CacheLookUp, Epoch, Keys, LookUpResult, NodeCache, Puts, Rank};
+use pmi::{Board, CacheLookUp, Epoch, Keys, LookUpResult, NodeCache, Puts, Rank, Ranks};
 
 use super::{Cache, CachePeaks, Source};
 use crate::core::fence::FenceError;
@@ -102,6 +102,10 @@ impl Cache for OnDemand {
             LookUpResult::Entry(entry) => self.known.insert(entry.clone()),
             LookUpResult::Absent(key) => self.known.insert_absent(key),
         }
+    }
+
+    fn retract(&mut self, ranks: &Ranks, _: &[&Puts]) {
+        self.passed = self.passed.without(ranks);
     }
 
     fn peaks(&self) -> CachePeaks {

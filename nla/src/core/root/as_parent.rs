@@ -12,7 +12,7 @@ use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Heritage, Parent, forgotten, missed};
-use crate::core::plan::{find, owner_of};
+use crate::core::plan::{NamespacePlan, find, owner_of};
 use crate::core::reason::LossReason;
 use crate::core::survey::Survey;
 use crate::core::timing::Timing;
@@ -186,6 +186,14 @@ impl Parent for Root {
         if ns.exchange.fence.is_complete() {
             ns.release(true, turn);
         }
+    }
+
+    fn plan(&self, namespace: NamespaceId) -> Option<&NamespacePlan> {
+        self.namespaces.get(&namespace).map(|ns| &ns.plan)
+    }
+
+    fn on_moved_out(&mut self, namespace: NamespaceId, agent: AgentId, ranks: &Ranks, turn: &mut Turn<'_>) {
+        self.on_homeless(namespace, agent, ranks, turn.now);
     }
 
     fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey) {

@@ -72,7 +72,7 @@ impl Root {
     }
 
     /// Notes the loss of an agent, and of those below it if they can join no ancestor.
-    fn note_lost(&mut self, agent: AgentId, now: Time) {
+    pub(super) fn note_lost(&mut self, agent: AgentId, now: Time) {
         let below = self.tree.of(agent).filter(|_| !self.session.has_ports).map_or(0, |below| below.size() - 1);
         self.lost.extend((agent.0..=agent.0 + below).map(AgentId));
         self.restarts.on_loss(now + self.session.adoption_time());

@@ -4,7 +4,7 @@ use litemap::LiteMap;
 use pmi::{Puts, Ranks};
 
 use super::{Notice, RootAction, Turn};
-use crate::core::exchange::Exchange;
+use crate::core::exchange::{Exchange, MoveIn};
 use crate::core::fence::RingPart;
 use crate::core::ids::{AgentId, Time};
 use crate::core::limits::UNFINALIZED_TIME;
@@ -44,7 +44,7 @@ impl Namespace {
     pub(super) fn new(plan: NamespacePlan, exchange: Exchange, requester: Option<Requester>) -> Self {
         Self {
             plan,
-            unstarted: exchange.children.iter().map(|(child, _)| *child).collect(),
+            unstarted: exchange.with_ranks().collect(),
             exchange,
             started: 0,
             contacted: false,
@@ -82,6 +82,25 @@ impl Namespace {
             self.unstarted.extend(with_ranks);
         }
         ranks.difference(&self.gone)
+    }
+
+    /// Those of `ranks` that have not ended.
+    pub(super) fn not_gone(&self, ranks: &Ranks) -> Ranks {
+        ranks.difference(&self.gone)
+    }
+
+    /// Ranks have lost their agent. The open fence still waits for them. Returns those that the agent had.
+    pub(super) fn move_out(&mut self, agent: AgentId, ranks: &Ranks) -> Ranks {
+        let ranks = self.plan.move_out(agent, ranks);
+        self.exchange.fence.withdraw(&ranks);
+        self.exchange.move_out(&ranks, &[]);
+        ranks
+    }
+
+    /// An agent below this child starts ranks that have lost their agent.
+    pub(super) fn move_in(&mut self, moved: MoveIn, child: Option<AgentId>) {
+        self.plan.move_in(moved.to, &moved.ranks);
+        self.exchange.move_in(moved, child);
     }
 
     /// The ranks that have died, as all agents were told.

@@ -3,6 +3,7 @@
 use litemap::LiteMap;
 use pmi::Ranks;
 
+use super::moving::Homeless;
 use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::{Failure, Outcome};
 use crate::core::failure_policy::FailurePolicy;
@@ -22,17 +23,22 @@ pub(super) struct Restarts {
     /// The plan of the last start.
     origin: NamespacePlan,
     /// How often all ranks, or single ones, have started again.
-    done: u32,
-    max: u32,
+    pub(super) done: u32,
+    pub(super) max: u32,
     /// The ranks do not start again before this time: those of a lost agent may still run.
     pub(super) not_before: Time,
+    /// Ranks that start again, alone, on other agents than before.
+    pub(super) homeless: Vec<Homeless>,
+    /// The losses of their agents.
+    pub(super) losses: Vec<Failure>,
 }
 
 impl Restarts {
     /// Returns the starts of a job with this plan, and the plan of the first one. Each start is numbered if the job may
     /// start again.
     pub(super) fn begin(origin: NamespacePlan, policy: FailurePolicy, max: u32) -> (Self, NamespacePlan) {
-        let mut restarts = Self { origin, done: 0, max, not_before: Time::ZERO };
+        let (homeless, losses) = (Vec::new(), Vec::new());
+        let mut restarts = Self { origin, done: 0, max, not_before: Time::ZERO, homeless, losses };
         if policy.starts_again() {
             restarts.number();
         }
@@ -51,6 +57,12 @@ impl Restarts {
     /// Notes that an agent was lost. By `until` it has ended its ranks, even if it cannot be reached.
     pub(super) fn on_loss(&mut self, until: Time) {
         self.not_before = self.not_before.max(until);
+    }
+
+    /// Notes that ranks of the job have moved.
+    pub(super) fn move_to(&mut self, from: AgentId, to: AgentId, ranks: &Ranks) {
+        self.origin.move_out(from, ranks);
+        self.origin.move_in(to, ranks);
     }
 
     /// The plan of the next start, as namespace `id`, with this placement.
@@ -100,8 +112,11 @@ impl Root {
         true
     }
 
-    /// Starts the rank of a failure again, if the policy says so. Returns false if not.
+    /// Starts the rank of a failure again, or those of a lost agent, if the policy says so. Returns false if not.
     pub(super) fn revive(&mut self, failure: &Failure, turn: &mut Turn<'_>) -> bool {
+        if self.on_movable_loss(failure, turn) {
+            return true;
+        }
         let Some(rank) = failure.ranks.first().filter(|_| failure.ranks.len() == 1) else { return false };
         let is_allowed = self.session.on_failure.revives(&failure.cause)
             && matches!(self.phase, Phase::Running)
@@ -164,7 +179,7 @@ impl Root {
 
     /// Whether this agent has no ranks of the job, and is kept for a restart.
     pub(super) fn is_spare(&self, agent: AgentId) -> bool {
-        self.session.on_failure == FailurePolicy::Restart && find(&self.restarts.origin.placement, agent).is_none()
+        self.session.on_failure.starts_again() && find(&self.restarts.origin.placement, agent).is_none()
     }
 
     /// The nodes of the agents that may start ranks of spawned jobs: neither lost ones nor spares.

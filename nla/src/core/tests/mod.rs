@@ -3,6 +3,7 @@
 mod boards;
 mod deaths;
 mod forgetting;
+mod moves;
 mod nodes;
 mod revivals;
 mod rings;

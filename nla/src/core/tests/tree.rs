@@ -59,6 +59,8 @@ pub(super) struct Tree {
     survey: Option<Survey>,
     /// The placement after the last restart, if it has changed.
     pub(super) moved: Option<Vec<(AgentId, Ranks)>>,
+    /// No agent could take over the ranks of a lost one.
+    pub(super) has_no_spare: bool,
     now: Time,
     seed: u64,
 }
@@ -142,6 +144,7 @@ impl Tree {
             refusing: None,
             survey: None,
             moved: None,
+            has_no_spare: false,
             now: T,
             seed,
         };
@@ -278,12 +281,25 @@ impl Tree {
 
     /// Whether the agent of a rank runs.
     pub(super) fn runs(&self, rank: u32) -> bool {
-        self.agents.contains_key(&self.agent_of[&(NS, Rank(rank))])
+        self.agent_of.get(&(NS, Rank(rank))).is_some_and(|agent| self.agents.contains_key(agent))
+    }
+
+    /// Ends the process of a rank with a failure. The rank runs again when its agent has been told so.
+    pub(super) fn fail(&mut self, rank: u32) {
+        let rank = Rank(rank);
+        if let Some(agent) = self.agent_of.remove(&(NS, rank)) {
+            self.agent(agent, Input::RankEnded(NS, rank, Exit::Code(7)));
+        }
     }
 
     /// Whether an agent runs and has a parent.
     pub(super) fn is_linked(&self, agent: u32) -> bool {
         self.agents.contains_key(&AgentId(agent)) && !self.orphaned.contains(&AgentId(agent))
+    }
+
+    /// Whether an agent looks for an ancestor.
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphaned.is_empty()
     }
 
     /// Kills an agent and its ranks. Messages in flight to and from it are lost.
@@ -402,9 +418,13 @@ impl Tree {
                     self.adopted.extend(agents.into_iter().map(|agent| (AgentId::ROOT, agent)));
                 }
                 RootAction::Notice(Notice::Surveyed(survey)) => self.survey = Some(*survey),
+                RootAction::Notice(Notice::NoSpare) => self.has_no_spare = true,
                 RootAction::Notice(Notice::Moved(placement)) => self.moved = Some(placement),
                 RootAction::Notice(_) | RootAction::WakeAt(_) => {}
                 RootAction::Over(outcome) => self.outcome = Some(outcome),
+                RootAction::CloseChild(child, _) if self.on_failure == FailurePolicy::RestartRank => {
+                    self.crash(child.0);
+                }
                 RootAction::CloseChild(..) => panic!("{action:?}"),
             }
         }
@@ -428,6 +448,8 @@ impl Tree {
                     } else if !ranks.is_empty() {
                         self.boards.insert((id, namespace), board);
                         self.agent(id, Input::Started(namespace, ranks));
+                    } else if self.on_failure == FailurePolicy::RestartRank {
+                        self.boards.insert((id, namespace), board);
                     }
                 }
                 Action::Publish(namespace, epoch) => {
@@ -469,6 +491,7 @@ impl Tree {
                     }
                 }
                 Action::Restart(namespace, rank, _) => {
+                    self.agent_of.insert((namespace, rank), id);
                     self.agent(id, Input::Started(namespace, std::iter::once(rank).collect()))
                 }
                 Action::Clear => {
@@ -483,6 +506,7 @@ impl Tree {
                     let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
                     ranks.iter().for_each(|rank| self.agent(id, Input::RankEnded(namespace, rank, killed)));
                 }
+                Action::CloseChild(child, _) if self.on_failure == FailurePolicy::RestartRank => self.crash(child.0),
                 // A rank that has been waited for too long ignores it.
                 Action::Signal(..) | Action::Suspended(_) if self.on_failure != FailurePolicy::Abort => {}
                 Action::CloseChild(..) | Action::Signal(..) | Action::Suspended(_) | Action::Leave(_) => {

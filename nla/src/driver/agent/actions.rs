@@ -126,12 +126,13 @@ impl AgentDriver {
             self.input.borrow_mut().open(&takers, children.cloned().collect());
         }
         match &mut self.startup {
-            _ if ranks.is_empty() => {}
-            Some(startup) => {
+            // A spare agent may take over ranks at any time: its board is kept up to date.
+            Some(startup) if !ranks.is_empty() || startup.revives_ranks() => {
                 let local = startup.enqueue(plan, &ranks, board);
                 self.namespaces.insert(id, local);
             }
-            None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
+            _ if ranks.is_empty() => {}
+            Some(_) | None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
         }
     }
 
