@@ -126,10 +126,11 @@ impl Guardian {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
-        let guardian = Pid::this();
+        let guardian = Target::this();
         let Some(agent) = fork_alone()? else {
             return Ok(Side::Agent(become_agent(theirs, guardian, &mask)?));
         };
+        drop(guardian);
         // Close our copies of the agent's streams, so that their peers see the agent's end.
         let null = descriptors::dev_null_rw()?;
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
@@ -302,13 +303,13 @@ fn fork_alone() -> io::Result<Option<Pid>> {
 }
 
 /// Gives the agent a session, a name and the original signal mask.
-fn become_agent(link: UnixStream, guardian: Pid, mask: &SigSet) -> io::Result<GuardianLink> {
+fn become_agent(link: UnixStream, guardian: Target, mask: &SigSet) -> io::Result<GuardianLink> {
     identity::new_session()?;
     // A guardian that has died before is noticed on the link.
     identity::continue_when_parent_dies()?;
     let _ = identity::set_process_name(c"scela-agent");
     mask.thread_set_mask()?;
-    Ok(GuardianLink { link: descriptors::move_up(link.into())?, guardian })
+    Ok(GuardianLink { link: descriptors::move_up(link.into())?, guardian: guardian.moved_up()? })
 }
 
 /// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell
@@ -341,7 +342,41 @@ fn print_line(message: impl Display) {
 #[derive(Debug)]
 pub struct GuardianLink {
     link: OwnedFd,
-    guardian: Pid,
+    guardian: Target,
+}
+
+/// The guardian, as its agent signals it.
+#[derive(Debug)]
+enum Target {
+    /// A pidfd never refers to a later process with the same pid (Linux 5.3).
+    Descriptor(OwnedFd),
+    /// A pid, for kernels and sandboxes without pidfds.
+    Pid(Pid),
+}
+
+impl Target {
+    /// Refers to this process.
+    fn this() -> Self {
+        reap::pidfd_of_this().map_or_else(|_| Self::Pid(Pid::this()), Self::Descriptor)
+    }
+
+    /// Frees the low descriptor.
+    fn moved_up(self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Descriptor(fd) => Self::Descriptor(descriptors::move_up(fd)?),
+            Self::Pid(_) => self,
+        })
+    }
+
+    /// Sends SIGKILL, unless the guardian has ended. Called by the agent, its child.
+    fn kill(&self) -> io::Result<()> {
+        match self {
+            Self::Descriptor(fd) => reap::kill_by(fd.as_fd()),
+            // An orphan has another parent. The guardian may still end, and be reaped, between the check and the signal.
+            Self::Pid(pid) if Pid::parent() == *pid => reap::kill(pid.as_raw(), libc::SIGKILL),
+            Self::Pid(_) => Ok(()),
+        }
+    }
 }
 
 impl GuardianLink {
@@ -372,10 +407,8 @@ impl GuardianLink {
 
     /// Kills the guardian, which no longer answers, so that it does not stay behind.
     pub fn kill(&self) {
-        // While the guardian is our parent, its pid is its own.
-        if Pid::parent() == self.guardian {
-            let _ = reap::kill(self.guardian.as_raw(), libc::SIGKILL);
-        }
+        // ESRCH: it has ended.
+        let _ = self.guardian.kill();
     }
 
     /// Returns the descriptor, which becomes readable when the guardian answers heartbeats or dies; see
