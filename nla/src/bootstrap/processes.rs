@@ -33,6 +33,10 @@ impl Process {
                 Ok(Some(status)) => {
                     tracing::debug!(%status, "a started process has ended");
                     (self.has_ended, self.code) = (true, status.code());
+                    if self.is_guardian {
+                        // A guardian that was killed has left its agent's cgroup.
+                        sys::end_group_of(self.child.id());
+                    }
                 }
                 // It was reaped elsewhere.
                 Err(_) => self.has_ended = true,

@@ -6,7 +6,8 @@
 //! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. When the agent dies, the kernel kills its ranks, also
 //! if the guardian is dead. That does not cover setuid programs, which clear the setting, and processes that ranks
 //! have started: they outlive an agent and a guardian that were killed together. While both are stopped, the ranks run
-//! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine.
+//! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine. Where the
+//! user may create a cgroup, the launcher also ends what agents and guardians on its machine have left (`cgroup.rs`).
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
@@ -38,6 +39,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::{ForkResult, Pid, fork};
 
+use super::cgroup::AgentGroup;
 use super::descriptors;
 use super::identity;
 use super::reap::{self, Ended};
@@ -101,6 +103,8 @@ struct Guardian {
     link: Option<UnixStream>,
     signals: SignalFd,
     dead_time: Duration,
+    /// The cgroup of the agent and its processes, where one may be created.
+    group: Option<AgentGroup>,
 }
 
 /// Why the guardian kills the agent's processes.
@@ -127,7 +131,10 @@ impl Guardian {
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let guardian = Target::this();
+        let group = AgentGroup::create();
         let Some(agent) = fork_alone()? else {
+            // Without the cgroup, the guardian kills the agent's processes one by one.
+            let _ = group.map(|group| group.enter());
             return Ok(Side::Agent(become_agent(theirs, guardian, &mask)?));
         };
         drop(guardian);
@@ -136,7 +143,7 @@ impl Guardian {
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
         let agent = agent.as_raw().unsigned_abs();
-        Ok(Side::Guardian(Self { agent, link: Some(ours), signals, dead_time }))
+        Ok(Side::Guardian(Self { agent, link: Some(ours), signals, dead_time, group }))
     }
 
     /// Waits for a reason to end, kills all processes, and returns the exit code.
@@ -214,6 +221,10 @@ impl Guardian {
     fn kill_all(&mut self) -> (Option<Ended>, bool) {
         let mut agent = None;
         let mut refusals = 0;
+        let group = self.group.take();
+        // One write reaches every process, also one that forks meanwhile or belongs to another user (setuid).
+        group.iter().filter(|_| reap::has_children()).for_each(AgentGroup::kill);
+        let remove_group = || group.iter().for_each(AgentGroup::remove);
         loop {
             let killed = reap::kill_children(libc::SIGKILL);
             while let Some((pid, ended)) = reap::reap() {
@@ -222,10 +233,12 @@ impl Guardian {
                 }
             }
             if !reap::has_children() {
+                remove_group();
                 return (agent, false);
             }
             refusals = if killed == 0 { refusals + 1 } else { 0 };
             if refusals == REFUSALS_MAX {
+                remove_group();
                 return (agent, true);
             }
             self.link = None;

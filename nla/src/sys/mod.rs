@@ -19,6 +19,7 @@
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
+mod cgroup;
 mod child;
 pub mod descriptors;
 pub mod guardian;
@@ -35,6 +36,7 @@ pub mod shared_files;
 pub mod shell;
 pub mod spawn;
 
+pub use cgroup::end_group_of;
 pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, pipe, raise_limit, reserve_low, send_descriptor, set_nonblocking,
     socket_pair, terminal_columns, unread_bytes,

@@ -302,7 +302,7 @@ fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
 }
 
 /// Returns root and mount point if this line of mountinfo is the hierarchy with the memory controller.
-fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
+pub(super) fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let (filesystem, options) = (kind.next()?, kind.nth(1).unwrap_or(""));
