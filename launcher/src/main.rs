@@ -72,6 +72,8 @@ fn begin() -> (ExitCode, Duration) {
             {
                 return (fail(&error.with_hint(), error.early_end().code()), stderr::EXIT_TIME);
             }
+            // The shell's state, which ranks get, was recorded before.
+            sys::reset_sigchld();
             trace();
             // The panic hook has already printed where the panic happened.
             catch_unwind(AssertUnwindSafe(|| launch(&name, arguments))).unwrap_or_else(|_| {

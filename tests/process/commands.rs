@@ -207,3 +207,22 @@ fn a_launcher_in_a_rank_does_not_disturb_the_ranks_conversation() {
         outcome.wrote_lines(outer.into_iter().chain(inner));
     }
 }
+
+/// A rank that opens idle connections to its PMI port, and then one that names it.
+const CROWDING_RANK: &str = r#"
+import os, socket, time
+host, port = os.environ["PMI_PORT"].split(":")
+began = time.monotonic()
+idle = [socket.create_connection((host, int(port))) for _ in range(50)]
+own = socket.create_connection((host, int(port)))
+own.sendall(b"cmd=initack pmiid=0\n")
+print(own.recv(16), "at once" if time.monotonic() - began < 2 else "late")
+"#;
+
+/// The agent has fewer descriptors than there are connections. Each of them ends after 2 s by itself.
+#[test]
+fn connections_to_a_port_that_use_up_the_descriptors_keep_no_rank_out() {
+    let run = scela().np(1).arg("--pmi-port").shell("ulimit -n 64");
+    let program = ["python3", "-c", CROWDING_RANK].iter().map(Into::into).collect();
+    run.program(program).run().has_code(0).wrote("b'cmd=initack rc=0' at once\n");
+}

@@ -90,6 +90,22 @@ fn a_stopped_guardian_is_noticed_by_its_agent() {
     outcome.says(&format!("error: agent {} on {} was lost: its guardian process does not answer", tree.leaf(), host()));
 }
 
+/// The launcher would kill the guardian at the end of the session, which goes on here.
+#[test]
+fn a_stopped_guardian_is_killed_by_its_agent() {
+    let options = ["--on-failure", "continue", "--dead-time", "1", "--heartbeat", "0.25"];
+    let run = scela().np(2).agents(2).args(options);
+    let go = run.world().file("go");
+    let wait = format!("echo here; until [ -e {} ]; do sleep 0.02; done", go.display());
+    let running = run.program(sh(&wait)).spawn();
+    running.wait_for_times("here", 2);
+    let guardian = Process::of(Tree::new(2, 32).process(running.world(), 2).parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    running.wait_until("the guardian is dead", || guardian.state_now().is_none_or(|state| state == 'Z').then_some(()));
+    fs::write(&go, "").unwrap();
+    running.finish().has_code(252).says("agent 2 on ").says(" was lost: its guardian process does not answer");
+}
+
 #[test]
 fn a_stopped_agent_is_killed_by_its_guardian() {
     let (running, tree) = start_seven_agents();

@@ -4,6 +4,7 @@
 //!
 //! | file | about |
 //! |---|---|
+//! | `cgroups` | cgroups that are delegated to the user |
 //! | `codes` | how sessions end, and with which exit code |
 //! | `losses` | agents, guardians and launchers that die or are stopped; the dead time |
 //! | `leftovers` | files that killed ranks leave in /dev/shm |
@@ -35,6 +36,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
 mod board;
+mod cgroups;
 mod codes;
 mod commands;
 mod descriptors;

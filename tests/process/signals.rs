@@ -192,3 +192,13 @@ fn a_stopped_job_can_be_ended() {
     assert_eq!(terminal.code(), 143);
     terminal.close();
 }
+
+/// The kernel reaps the children of a process that ignores SIGCHLD. Their pids may then be those of other processes.
+#[test]
+fn a_launcher_started_with_sigchld_ignored_reaps_its_remote_shells() {
+    let run = scela().shell("trap '' CHLD").args(["-hosts", "n1,n2,n3", "-ppn", "1", "--launch", "flat"]);
+    let shell = run.world().file("remote-shell");
+    std::fs::write(&shell, "exit 77\n").unwrap();
+    let run = run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display())).program(sh("true"));
+    run.run().has_code(251).says("n[1-3]: the remote shell ended with code 77 and said nothing\n");
+}

@@ -9,10 +9,19 @@ use crate::host;
 
 /// Starts a rank that waits for `file` next to one whose program stalls in `call`. The agent may be silent for 2 s.
 fn start_stalled(call: Call) -> Option<(Running, StallingFiles)> {
+    start_stalled_with(call, &[])
+}
+
+/// Does the same with options.
+fn start_stalled_with(call: Call, options: &[&str]) -> Option<(Running, StallingFiles)> {
     let files = StallingFiles::mount(call).inspect_err(|why| skip(why)).ok()?;
-    let run = scela().np(1).args(["-v", "--dead-time", "2"]);
+    let run = scela().np(1).args(["-v", "--dead-time", "2"]).args(options);
     let wait = format!("echo here; while ! test -e {}; do sleep 0.1; done", run.world().file("go").display());
-    let running = run.program(sh(&wait)).and(1, vec![files.program().into()]).spawn();
+    let program = match call {
+        Call::Exec | Call::LookUp => vec![files.program().into()],
+        Call::Directory => ["-wdir".into(), files.directory().into()].into_iter().chain(sh("echo ran")).collect(),
+    };
+    let running = run.program(sh(&wait)).and(1, program).spawn();
     Some((running, files))
 }
 
@@ -58,4 +67,27 @@ fn a_session_with_a_stalled_exec_ends_in_bounded_time_after_an_interrupt() {
     files.answer();
     let outcome = running.finish_killed();
     outcome.has_code(130).says(&format!(" cannot be killed: it is in uninterruptible sleep on {}", host()));
+}
+
+#[test]
+fn a_rank_whose_working_directory_stalls_is_named_and_starts_when_it_answers() {
+    let Some((running, files)) = start_stalled(Call::Directory) else { return };
+    running.wait_for("here");
+    running.wait_for_error(&format!(": busy in chdir to {} for 5 s on {}", files.directory().display(), host()));
+    files.answer();
+    running.wait_for("ran");
+    std::fs::write(running.world().file("go"), "").unwrap();
+    running.finish().has_code(0).never_says("error");
+}
+
+#[test]
+fn the_time_limit_ends_a_session_with_a_stalled_exec() {
+    let Some((running, files)) = start_stalled_with(Call::Exec, &["--timeout", "3"]) else { return };
+    running.wait_for("here");
+    running.wait_for_error(&format!(" of rank 1 in exec of {}", files.program().display()));
+    let launcher = running.launcher();
+    eventually(|| launcher.state_now().is_none_or(|state| state == 'Z').then_some(()))
+        .unwrap_or_else(|| running.fail("late"));
+    files.answer();
+    running.finish_killed().has_code(124).says("the job ran longer than 3 s (--timeout) and was ended");
 }

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -41,6 +41,8 @@ pub enum Call {
     Exec,
     /// The agent's look-up of the program, before its start.
     LookUp,
+    /// chdir(2) of a rank to the directory, before its exec.
+    Directory,
 }
 
 /// The mounted file system. Dropping it answers all calls and unmounts it.
@@ -66,6 +68,11 @@ impl StallingFiles {
         let of_thread = Arc::clone(&gate);
         thread::spawn(move || serve(device, call, &of_thread));
         Ok(Self { directory, gate })
+    }
+
+    /// The path of the directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// The path of the program.
@@ -98,6 +105,7 @@ fn serve(mut device: File, stalled: Call, gate: &(Mutex<bool>, Condvar)) {
         let call = match opcode {
             OPEN if word(body, 0) & OPEN_FOR_EXEC != 0 => Some(Call::Exec),
             LOOKUP if is_of_spawner(word(&request, 32)) => Some(Call::LookUp),
+            ACCESS if is_of_starting_rank(word(&request, 32)) => Some(Call::Directory),
             _ => None,
         };
         if call == Some(stalled) {
@@ -132,6 +140,12 @@ fn serve(mut device: File, stalled: Call, gate: &(Mutex<bool>, Condvar)) {
 /// Returns whether this is an agent's thread that starts ranks. The launcher looks for the program too.
 fn is_of_spawner(thread: u32) -> bool {
     fs::read_to_string(format!("/proc/{thread}/comm")).is_ok_and(|name| name == "spawner\n")
+}
+
+/// Returns whether this is a rank that the thread starts, which has its name until exec, and not the thread itself.
+fn is_of_starting_rank(process: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    is_of_spawner(process) && status.lines().any(|line| line == format!("Tgid:\t{process}"))
 }
 
 /// Returns a struct fuse_attr.

@@ -16,6 +16,7 @@ use tracing::Span;
 use super::agent_channel::{self, AgentChannel, close_standard_streams, connect_to_any};
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::relay::{Relay, RelayAction, RelayInput};
+use super::processes::Processes;
 use super::protocol::{BootOrder, BootReport, Joining, Links};
 use super::starter::Starter;
 use crate::core::limits::AGENTS_MAX;
@@ -65,6 +66,8 @@ pub(crate) struct Joined {
     /// The session's clock.
     pub(crate) clock: Clock,
     pub(crate) children: ChildLinks,
+    /// The processes that this agent has started. The relay may signal them until all agents below have joined.
+    pub(crate) started: Processes,
     /// The ancestors above the parent and their addresses, the nearest first.
     pub(crate) ancestors: Vec<(AgentId, Vec<SocketAddr>)>,
     /// The launcher's log of long epochs, if this agent can read it.
@@ -118,6 +121,7 @@ async fn join_by_connection(
     let Some(joining) = relaying.position(here, guardian, order.dead_time).await else {
         return Ok(JoinOutcome::Exit(0));
     };
+    let started = relaying.starter.as_ref().map(Starter::processes).unwrap_or_default();
     let (joined, on_joined) = mpsc::channel(1);
     let mut relay = tasks.spawn("relay", Span::current(), relaying.finish(on_joined, order.is_remote()));
     let ancestors = ancestors(joining.position, &joining.ancestors);
@@ -135,7 +139,7 @@ async fn join_by_connection(
     };
     let here = position.subtree().unwrap_or(Subtree::whole(0, 1));
     let children = listener.filter(|_| here.size() > 1).map_or(ChildLinks::None, ChildLinks::Listener);
-    Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, ancestors, log })))
+    Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, started, ancestors, log })))
 }
 
 /// Pairs the ancestors above the parent with their addresses.
@@ -269,6 +273,7 @@ async fn join_over_shell(
     match connect_over(stream, role, position.agent, order.session, &order.key).await {
         Ok((parent, now)) => {
             close_channel(order.is_remote());
+            let started = starter.as_ref().map(Starter::processes).unwrap_or_default();
             let children = starter.map_or(ChildLinks::None, ChildLinks::Shells);
             let clock = Clock::joined(now);
             Ok(JoinOutcome::Joined(Box::new(Joined {
@@ -277,6 +282,7 @@ async fn join_over_shell(
                 parent,
                 clock,
                 children,
+                started,
                 ancestors: Vec::new(),
                 log: None,
             })))

@@ -52,7 +52,7 @@ async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channe
             };
             return Ok((channel, report));
         }
-        Ok(None) => shell.end_reason(shared).await,
+        Ok(None) => shell.end_reason().await,
     };
     shared.close(shell, true);
     Err(Failed { failure, was_unchecked })
@@ -120,9 +120,9 @@ impl Channel {
     }
 
     /// Returns why the channel ended, as far as that can be known.
-    async fn end_reason(&mut self, shared: &Shared) -> StartFailure {
+    async fn end_reason(&mut self) -> StartFailure {
         match self {
-            Self::Shell(shell) => shell.end_reason(shared).await,
+            Self::Shell(shell) => shell.end_reason().await,
             Self::Callback(_, lost) => StartFailure::new(*lost, "its agent ended before it was part of the tree"),
         }
     }
@@ -146,7 +146,7 @@ pub(super) async fn converse(
         heard = match next {
             Next::Wait => channel.next(&mut commands).await,
             Next::ReportEnd => {
-                let failure = channel.end_reason(shared).await;
+                let failure = channel.end_reason().await;
                 shared.report(target, BootReport::NotStarted(failure));
                 return false;
             }

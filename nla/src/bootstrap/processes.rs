@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::process::Child;
+use std::rc::Rc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill, killpg};
@@ -32,6 +33,10 @@ impl Process {
                 Ok(Some(status)) => {
                     tracing::debug!(%status, "a started process has ended");
                     (self.has_ended, self.code) = (true, status.code());
+                    if self.is_guardian {
+                        // A guardian that was killed has left its agent's cgroup.
+                        sys::end_group_of(self.child.id());
+                    }
                 }
                 // It was reaped elsewhere.
                 Err(_) => self.has_ended = true,
@@ -56,26 +61,58 @@ impl Process {
     }
 }
 
-/// All started processes that have not been reaped.
-#[derive(Default)]
-pub(super) struct Processes(RefCell<Vec<Process>>);
+/// A process that was started. It is never mistaken for a later process with the same pid.
+#[derive(Clone)]
+pub(super) struct Started(Rc<RefCell<Process>>);
+
+impl Started {
+    /// Sends SIGTERM, unless the process was reaped.
+    pub(super) fn end(&self) {
+        self.0.borrow().terminate();
+    }
+
+    /// Waits up to `limit` for the exit code; `None` if a signal killed the process, if its code is unknown since it was
+    /// reaped elsewhere, or if it takes longer.
+    pub(super) async fn exit_code(&self, limit: Duration) -> Option<i32> {
+        let mut exits = signal(SignalKind::child()).ok()?;
+        let code = async {
+            while !self.0.borrow_mut().has_ended() {
+                exits.recv().await;
+            }
+            self.0.borrow().code
+        };
+        timeout(limit, code).await.ok().flatten()
+    }
+}
+
+/// All started processes that have not been reaped. The clones share them.
+///
+/// An agent reaps all its children (`waitid(P_ALL)`), and reports each to these, so that no pid is signalled afterwards.
+#[derive(Clone, Default)]
+pub(crate) struct Processes(Rc<RefCell<Vec<Started>>>);
 
 impl Processes {
-    pub(super) fn add(&self, child: Child, is_guardian: bool) {
-        // Keeps the list short. Before the push: the exit code of a process that has exited already is still wanted.
+    pub(super) fn add(&self, child: Child, is_guardian: bool) -> Started {
+        // Keeps the list short.
         self.reap();
-        self.0.borrow_mut().push(Process { child, has_ended: false, code: None, is_guardian });
+        let process = Process { child, has_ended: false, code: None, is_guardian };
+        let started = Started(Rc::new(RefCell::new(process)));
+        self.0.borrow_mut().push(started.clone());
+        started
     }
 
     /// Returns the pids of the processes that have not been reaped.
-    pub(super) fn pids(&self) -> BTreeSet<u32> {
-        self.0.borrow().iter().filter(|process| !process.has_ended).map(|process| process.child.id()).collect()
+    pub(crate) fn pids(&self) -> BTreeSet<u32> {
+        let all = self.0.borrow();
+        let left = all.iter().map(|started| started.0.borrow()).filter(|process| !process.has_ended);
+        left.map(|process| process.child.id()).collect()
     }
 
     /// Notes that `waitid(P_ALL)` elsewhere has reaped this process. Returns whether it is one of these.
-    pub(super) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
-        let mut all = self.0.borrow_mut();
-        let Some(process) = all.iter_mut().find(|process| process.child.id() == pid && !process.has_ended) else {
+    pub(crate) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
+        let all = self.0.borrow();
+        let mut processes = all.iter().map(|started| started.0.borrow_mut());
+        let Some(mut process) = processes.find(|process| process.child.id() == pid && !process.has_ended) else {
             return false;
         };
         process.has_ended = true;
@@ -85,38 +122,15 @@ impl Processes {
         true
     }
 
-    /// Sends SIGTERM to one process.
-    pub(super) fn end(&self, pid: u32) {
-        self.0.borrow().iter().filter(|process| process.child.id() == pid).for_each(Process::terminate);
-    }
-
     /// Sends SIGTERM to all remote shells.
     pub(super) fn end_shells(&self) {
-        self.0.borrow().iter().filter(|process| !process.is_guardian).for_each(Process::terminate);
+        let all = self.0.borrow();
+        all.iter().filter(|started| !started.0.borrow().is_guardian).for_each(Started::end);
     }
 
     /// Sends SIGTERM to all processes.
     pub(super) fn end_all(&self) {
-        self.0.borrow().iter().for_each(Process::terminate);
-    }
-
-    /// Waits up to `limit` for the exit code of a process; `None` if a signal killed it, if its code is unknown since
-    /// it was reaped elsewhere, or if it takes longer.
-    pub(super) async fn exit_code(&self, pid: u32, limit: Duration) -> Option<i32> {
-        let mut exits = signal(SignalKind::child()).ok()?;
-        let code = async {
-            loop {
-                {
-                    let mut all = self.0.borrow_mut();
-                    let process = all.iter_mut().find(|process| process.child.id() == pid)?;
-                    if process.has_ended() {
-                        return process.code;
-                    }
-                }
-                exits.recv().await;
-            }
-        };
-        timeout(limit, code).await.ok().flatten()
+        self.0.borrow().iter().for_each(Started::end);
     }
 
     /// Waits up to `limit` until all processes have exited. Returns how many have not.
@@ -134,7 +148,7 @@ impl Processes {
     /// Removes the processes that have exited. Returns how many are left.
     fn reap(&self) -> usize {
         let mut all = self.0.borrow_mut();
-        all.retain_mut(|process| !process.has_ended());
+        all.retain(|started| !started.0.borrow_mut().has_ended());
         all.len()
     }
 }
@@ -154,10 +168,9 @@ mod tests {
         let processes = Processes::default();
         for (script, code) in [("exit 7", Some(7)), ("kill -9 $$", None)] {
             let child = Command::new("sh").args(["-c", script]).spawn().expect("sh exists");
-            let pid = child.id();
-            processes.add(child, false);
+            let started = processes.add(child, false);
             for _ in 0..2 {
-                assert_eq!(processes.exit_code(pid, Duration::from_secs(60)).await, code);
+                assert_eq!(started.exit_code(Duration::from_secs(60)).await, code);
                 assert!(processes.pids().is_empty());
             }
         }
@@ -180,25 +193,62 @@ mod tests {
         assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
     }
 
+    /// Starts a guardian that exits with 7 on SIGTERM. Returns when it would.
+    fn guardian(processes: &Processes) -> Started {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap 'exit 7' TERM; echo; while :; do sleep 0.01; done"]).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("sh runs");
+        let mut output = child.stdout.take().expect("it is a pipe");
+        std::io::Read::read_exact(&mut output, &mut [0]).expect("it writes");
+        processes.add(child, true)
+    }
+
+    #[tokio::test]
+    async fn a_running_guardian_is_asked_to_end() {
+        let processes = Processes::default();
+        let started = guardian(&processes);
+        processes.end_shells();
+        assert_eq!(processes.wait(Duration::ZERO).await, 1, "it is no remote shell");
+        processes.end_all();
+        assert_eq!(started.exit_code(Duration::from_secs(60)).await, Some(7));
+    }
+
+    #[tokio::test]
+    async fn a_stopped_guardian_is_killed() {
+        let processes = Processes::default();
+        let started = guardian(&processes);
+        let pid = started.0.borrow().child.id();
+        kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).expect("it is our child");
+        let began = std::time::Instant::now();
+        while !sys::is_stopped(pid) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not stop");
+            tokio::task::yield_now().await;
+        }
+        processes.end_all();
+        assert_eq!(processes.wait(Duration::from_secs(60)).await, 0);
+        assert_eq!(started.exit_code(Duration::from_secs(60)).await, None, "it was killed");
+    }
+
     #[tokio::test]
     async fn a_process_reaped_elsewhere_is_not_signalled() {
-        let processes = Processes::default();
-        let child = Command::new("sleep").arg("60").spawn().expect("sleep exists");
+        let (processes, child) = (Processes::default(), Command::new("sleep").arg("60").spawn().expect("sleep exists"));
         let pid = child.id();
-        processes.add(child, false);
-        assert_eq!(processes.pids(), BTreeSet::from([pid]));
+        // An agent has a clone of the list, and its relay has the starter.
+        let of_agent = processes.clone();
+        let started = processes.add(child, false);
+        assert_eq!(of_agent.pids(), BTreeSet::from([pid]));
         // As if it had been reaped elsewhere, and its pid belonged to another process.
-        assert!(processes.note_ended(pid, Ended::Exited(7)));
-        assert!(!processes.note_ended(pid, Ended::Exited(7)) && !processes.note_ended(pid + 1, Ended::Exited(0)));
+        assert!(of_agent.note_ended(pid, Ended::Exited(7)));
+        assert!(!of_agent.note_ended(pid, Ended::Exited(7)) && !of_agent.note_ended(pid + 1, Ended::Exited(0)));
         assert!(processes.pids().is_empty());
-        processes.end(pid);
+        started.end();
         processes.end_shells();
         processes.end_all();
-        assert_eq!(processes.exit_code(pid, Duration::from_secs(1)).await, Some(7));
-        let mut process = processes.0.borrow_mut().pop().expect("it is still known");
-        assert_eq!(process.child.try_wait().expect("it is our child"), None, "it runs");
-        process.child.kill().expect("it is our child");
-        process.child.wait().expect("it is our child");
         assert_eq!(processes.wait(Duration::ZERO).await, 0);
+        assert_eq!(started.exit_code(Duration::from_secs(1)).await, Some(7), "the code outlives the entry");
+        let child = &mut started.0.borrow_mut().child;
+        assert_eq!(child.try_wait().expect("it is our child"), None, "it runs");
+        child.kill().expect("it is our child");
+        child.wait().expect("it is our child");
     }
 }

@@ -19,6 +19,7 @@ use tracing::Span;
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::schedule::Task;
 use super::decide::ssh::judge;
+use super::processes::Started;
 use super::protocol::{BootOrder, BootReport, HostAt, Method, RemoteProgram};
 use super::shell_channel::Reader;
 use super::starter::{END_TIME, Shared};
@@ -36,7 +37,7 @@ pub(super) struct Shell {
     pub(super) input: Sender,
     pub(super) reader: Reader,
     /// The process of this machine.
-    pub(super) pid: u32,
+    pub(super) process: Started,
     errors: Option<Errors>,
     /// The script for the shell at the other end; `None` for a forked agent.
     script: Option<Script>,
@@ -121,9 +122,8 @@ impl Shell {
         let reader = Reader::new(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?);
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
         let errors = errors.map(|errors| Errors::read(errors, &shared.spawner));
-        let pid = child.id();
-        shared.processes.add(child, script.is_none());
-        Ok(Self { input, reader, pid, errors, script, was_unchecked: false, lasts })
+        let process = shared.processes.add(child, script.is_none());
+        Ok(Self { input, reader, process, errors, script, was_unchecked: false, lasts })
     }
 
     /// Runs the script, sends the program if the node lacks it, sends the order, and waits for the agent's first
@@ -163,8 +163,8 @@ impl Shell {
     }
 
     /// Returns why a remote shell ended, by its exit code and its last words.
-    pub(super) async fn end_reason(&mut self, shared: &Shared) -> StartFailure {
-        let code = shared.processes.exit_code(self.pid, END_TIME).await;
+    pub(super) async fn end_reason(&mut self) -> StartFailure {
+        let code = self.process.exit_code(END_TIME).await;
         let Some(errors) = &mut self.errors else {
             let rest = self.reader.rest();
             let words = if rest.is_empty() {

@@ -30,30 +30,30 @@ pub(super) async fn time_out(shared: Rc<Shared>, target: u32) {
 
 /// Makes the link over a remote shell whose agent joins, and reads its standard error until it ends.
 pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
-    let pid = shell.pid;
+    let process = shell.process.clone();
     let agent = shared.pending_joins.borrow().agent(target);
     let (stream, mut errors) = shell.into_parts();
     let (Some(agent), Some((clock, joined))) = (agent, shared.links.get()) else {
         // No `Join` was sent for this agent, so it does not belong to this session.
-        return shared.processes.end(pid);
+        return process.end();
     };
     // In a tree of remote shells, a starter's number is its target.
     let role = Role::Link { parent: AgentId(shared.order.starter) };
     let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), role, [agent]);
     let accepted = accept_over(stream, &RefCell::new(authenticator), || clock.now()).await;
-    let Some(took) = shared.settle(target) else { return shared.processes.end(pid) };
+    let Some(took) = shared.settle(target) else { return process.end() };
     match accepted {
         Ok(accepted) => {
             shared.report(target, BootReport::Joined { took });
             let _ = joined.send(accepted).await;
         }
         Err(_) if is_late(took) => {
-            shared.processes.end(pid);
+            process.end();
             return shared.report(target, BootReport::NotStarted(late()));
         }
         Err(error) => {
-            let code = shared.processes.exit_code(pid, END_TIME).await;
-            shared.processes.end(pid);
+            let code = process.exit_code(END_TIME).await;
+            process.end();
             let said = match &mut errors {
                 Some(errors) => errors.last_words(END_TIME).await,
                 None => String::new(),

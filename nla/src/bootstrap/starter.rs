@@ -7,7 +7,6 @@
 //! bootstrap channel. One command may also start many agents ([`Step`]); each of them calls back.
 
 use std::cell::{OnceCell, RefCell};
-use std::collections::BTreeSet;
 use std::future::pending;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -33,7 +32,6 @@ use super::shell_links;
 use super::step::Step;
 use crate::core::{AgentId, Subtree, Time};
 use crate::link::{Accepted, Clock, Reach};
-use crate::sys::Ended;
 use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
@@ -222,15 +220,9 @@ impl Starter {
         }
     }
 
-    /// Returns the pids of started processes that have not been reaped.
-    pub(crate) fn processes(&self) -> BTreeSet<u32> {
-        self.shared.processes.pids()
-    }
-
-    /// Notes that the process with this pid was reaped elsewhere (`waitid(P_ALL)`). Returns whether it was started
-    /// here.
-    pub(crate) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
-        self.shared.processes.note_ended(pid, ended)
+    /// Returns the started processes. Each of them that is reaped elsewhere must be reported to them.
+    pub(crate) fn processes(&self) -> Processes {
+        self.shared.processes.clone()
     }
 
     /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then
@@ -336,7 +328,7 @@ impl Shared {
     /// Closes the descriptors of a remote shell. Ends its process as well, unless an agent needs it.
     pub(super) fn close(&self, shell: Shell, is_over: bool) {
         if self.method != Method::Fork && (is_over || !shell.lasts) {
-            self.processes.end(shell.pid);
+            shell.process.end();
         }
     }
 }

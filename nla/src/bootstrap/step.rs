@@ -26,7 +26,7 @@ use super::attempt::{Channel, converse};
 use super::callback::CallbackListener;
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::roster::{Roster, RosterInput, StepOutcome, StepTargets};
-use super::processes::Processes;
+use super::processes::Started;
 use super::protocol::{BootOrder, BootReport, Method, RemoteProgram, Sent};
 use super::shell::remote_command;
 use super::starter::{END_TIME, Shared};
@@ -48,9 +48,8 @@ pub(super) struct Step {
 }
 
 /// A step under way. Dropping it ends the command, unless its agents are needed.
-struct Running<'a> {
-    processes: &'a Processes,
-    pid: u32,
+struct Running {
+    process: Started,
     is_needed: bool,
     /// The lines that the command writes to standard error.
     lines: mpsc::Receiver<String>,
@@ -60,10 +59,10 @@ struct Running<'a> {
     agents: LiteMap<String, Box<(Accepted, BootReport)>>,
 }
 
-impl Drop for Running<'_> {
+impl Drop for Running {
     fn drop(&mut self) {
         if !self.is_needed {
-            self.processes.end(self.pid);
+            self.process.end();
         }
     }
 }
@@ -129,7 +128,7 @@ impl Step {
     }
 
     /// Starts the command and writes the order for all tasks to its standard input.
-    async fn start(&self, targets: &StepTargets, sent: Option<&Sent>) -> Result<Running<'_>, StartFailure> {
+    async fn start(&self, targets: &StepTargets, sent: Option<&Sent>) -> Result<Running, StartFailure> {
         let shared = &self.shared;
         let Method::Step { words, program } = &shared.method else {
             return Err(StartFailure::new(StartPhase::Command, "there is no command that starts a step"));
@@ -143,7 +142,7 @@ impl Step {
         let mut words = step_words(words, &(self.fold)(&nodes), nodes.len());
         words.push(script);
         tracing::debug!(?words, "a step is started");
-        let (pid, mut input, lines) = self
+        let (process, mut input, lines) = self
             .spawn(&words)
             .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))?;
 
@@ -156,16 +155,17 @@ impl Step {
             let _ = input.write_all(&secret_frame(&order)).await;
         });
         let agents = LiteMap::new();
-        Ok(Running { processes: &shared.processes, pid, is_needed: false, lines, listener, agents })
+        Ok(Running { process, is_needed: false, lines, listener, agents })
     }
 
     /// Tells the roster what happens to a step until all its targets are settled.
-    async fn follow(&self, targets: StepTargets, running: &mut Running<'_>) -> Roster {
+    async fn follow(&self, targets: StepTargets, running: &mut Running) -> Roster {
         let shared = &self.shared;
         let deadline = shared.now() + shared.deadline.timeout(shared.now(), false);
         let mut roster = Roster::new(targets, deadline);
         let (introduced, mut introductions) = mpsc::channel(QUEUE);
-        let mut ended = pin!(running.processes.exit_code(running.pid, Duration::MAX));
+        let process = running.process.clone();
+        let mut ended = pin!(process.exit_code(Duration::MAX));
         while !roster.is_settled() {
             let input = tokio::select! {
                 Some(accepted) = running.listener.arrivals.recv() => {
@@ -194,18 +194,17 @@ impl Step {
         roster
     }
 
-    /// Starts the command. Returns its pid, its input, and the lines that it writes to standard error.
-    fn spawn(&self, words: &[String]) -> io::Result<(u32, Sender, mpsc::Receiver<String>)> {
+    /// Starts the command. Returns its process, its input, and the lines that it writes to standard error.
+    fn spawn(&self, words: &[String]) -> io::Result<(Started, Sender, mpsc::Receiver<String>)> {
         // All tasks inherit its environment.
         let mut child = remote_command(words).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
         let pipes = child.stdin.take().zip(child.stderr.take()).ok_or_else(|| io::Error::other("no pipes"))?;
-        let pid = child.id();
-        self.shared.processes.add(child, true);
+        let process = self.shared.processes.add(child, true);
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let errors = Receiver::from_owned_fd(OwnedFd::from(pipes.1))?;
         let (line, lines) = mpsc::channel(QUEUE);
         self.shared.spawner.spawn("step errors", Span::current(), read_lines(errors, line));
-        Ok((pid, input, lines))
+        Ok((process, input, lines))
     }
 }
 

@@ -221,8 +221,8 @@ type Turn<'a> = turn::Turn<'a, Action>;
 enum Phase {
     /// Agents join, ranks are started and served.
     Serving,
-    /// The ranks are being ended. At `kill_at`, if that is not over, those that are left get SIGKILL.
-    Ending { kill_at: Option<Time> },
+    /// The ranks are being ended: they get `signal`. At `kill_at`, if that is not over, those that are left get SIGKILL.
+    Ending { signal: i32, kill_at: Option<Time> },
     /// All of this agent's ranks have ended; the driver kills the processes that outlived them.
     Sweeping,
     /// This agent has no process left; children may have some.
@@ -601,11 +601,11 @@ impl Agent {
             let count = std::mem::take(&mut self.failures_more);
             turn.push(Action::ToParent(Up::FailedMore { count }));
         }
-        if let Phase::Ending { kill_at: Some(at) } = self.phase
+        if let Phase::Ending { kill_at: Some(at), .. } = self.phase
             && turn.now >= at
         {
             self.signal_all(SIGKILL, turn);
-            self.enter(Phase::Ending { kill_at: None }, "the grace is over");
+            self.enter(Phase::Ending { signal: SIGKILL, kill_at: None }, "the grace is over");
         }
     }
 
@@ -635,7 +635,7 @@ impl Agent {
 
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         let kill_at = match self.phase {
-            Phase::Ending { kill_at } => kill_at,
+            Phase::Ending { kill_at, .. } => kill_at,
             Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
         };
         let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at);

@@ -30,7 +30,7 @@ use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::table::{Key, RankTable};
 use super::uplink::Uplink;
-use crate::bootstrap::{BootOrder, ChildLinks, Joined, Starter};
+use crate::bootstrap::{BootOrder, ChildLinks, Joined, Processes, Starter};
 use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
     Traffic, Up,
@@ -74,6 +74,8 @@ pub(super) struct AgentDriver {
     pub(super) children: Children,
     /// Opened the remote shells that carry the links to the children, if links are piped.
     pub(super) child_starter: Option<Starter>,
+    /// The processes that the bootstrap has started. They are children of this process, like the ranks.
+    started: Processes,
     joined: mpsc::Receiver<Accepted>,
     input: Rc<RefCell<InputHub>>,
     table: RankTable,
@@ -145,7 +147,7 @@ fn input_sink(input: &Rc<RefCell<InputHub>>) -> StreamSink {
 impl AgentDriver {
     /// Prepares the actor of an agent that has joined, and lets its children join.
     pub(super) fn new(joined: Joined, guardian: GuardianLink, order: &BootOrder, tasks: &Tasks) -> io::Result<Self> {
-        let Joined { position, here, parent, clock, children, ancestors, log } = joined;
+        let Joined { position, here, parent, clock, children, started, ancestors, log } = joined;
         let input = Rc::new(RefCell::new(InputHub::new()));
         let streams = input_sink(&input);
         let parent_id = parent.peer;
@@ -190,6 +192,7 @@ impl AgentDriver {
             parent_lost: false,
             children: Children::default(),
             child_starter,
+            started,
             joined,
             input,
             table: RankTable::default(),
@@ -509,15 +512,22 @@ impl AgentDriver {
                 Some(launching) => launching.reap(step),
                 None => sys::reap(),
             };
+            // Before the inputs, whose actions may signal ranks: the pid may be another process's by then.
+            if let Some((pid, ended)) = reaped {
+                self.on_reaped(pid, ended);
+            }
             inputs.into_iter().for_each(|input| self.handle(input));
-            let Some((pid, ended)) = reaped else { return };
-            if self.child_starter.as_ref().is_some_and(|starter| starter.note_ended(pid, ended)) {
-                continue;
+            if reaped.is_none() {
+                return;
             }
-            let is_rank = self.table.on_reaped(pid, ended);
-            if !is_rank && let Ended::Killed { signal: 9, .. } = ended {
-                self.sweep.note_killed();
-            }
+        }
+    }
+
+    /// Reports a reaped child to the part of this agent that may still signal it.
+    fn on_reaped(&mut self, pid: u32, ended: Ended) {
+        let is_known = self.started.note_ended(pid, ended) || self.table.on_reaped(pid, ended);
+        if !is_known && let Ended::Killed { signal: 9, .. } = ended {
+            self.sweep.note_killed();
         }
     }
 

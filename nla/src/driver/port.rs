@@ -129,11 +129,16 @@ async fn accept(listener: TcpListener, port: Rc<Port>, is_own: IsOwn, tasks: Tas
     loop {
         let Ok((stream, peer)) = next_connection(&listener).await else {
             // No descriptor is left.
-            let oldest = port.unproven.borrow_mut().remove_oldest();
-            port.close(oldest);
+            port.close_oldest();
             continue;
         };
-        let own = stream.local_addr().and_then(|local| is_own(local, peer));
+        let own = loop {
+            match stream.local_addr().and_then(|local| is_own(local, peer)) {
+                // The connection has the last descriptor, and the check needs another.
+                Err(error) if is_full(&error) && port.close_oldest() => yield_now().await,
+                own => break own,
+            }
+        };
         if !matches!(own, Ok(true)) {
             port.refuse(peer, &own.err().unwrap_or_else(|| io::Error::other("it belongs to another user")));
             // A stream of such connections must not hold up the agent's other tasks.
@@ -159,7 +164,19 @@ async fn accept(listener: TcpListener, port: Rc<Port>, is_own: IsOwn, tasks: Tas
     }
 }
 
+/// Returns whether an error says that no descriptor is left.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 impl Port {
+    /// Closes the oldest connection that has not named its rank. Returns whether there was one.
+    fn close_oldest(&self) -> bool {
+        let oldest = self.unproven.borrow_mut().remove_oldest();
+        self.close(oldest);
+        oldest.is_some()
+    }
+
     /// Closes a connection that has not named its rank.
     fn close(&self, number: Option<u64>) {
         if let Some(task) = number.and_then(|number| self.running.borrow_mut().remove(&number)) {
@@ -207,6 +224,7 @@ async fn within<T>(time: Duration, read: impl Future<Output = io::Result<T>>) ->
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::BTreeMap;
 
     use tokio::task::LocalSet;
@@ -272,9 +290,49 @@ mod tests {
             }
             assert_eq!(admitted(&port, 2).await, "cmd=initack rc=0\n");
             assert!(connections.recv().await.is_some());
-            assert!(began.elapsed() < HELLO_TIME, "it waited for a timeout");
-            assert!(is_closed(&mut silent[0]).await, "the oldest one was closed");
+            // The rank is the last one of its source. Those that are closed for another one do not wait for a timeout.
+            let kept = UNAUTHENTICATED_PER_SOURCE_MAX - 1;
+            let (closed, open) = silent.split_at_mut(UNAUTHENTICATED_MAX + 1 - kept);
+            for stream in closed {
+                assert!(is_closed(stream).await);
+            }
+            assert!(open.iter().all(|stream| stream.try_read(&mut [0]).is_err()), "no newer one was closed");
+            assert!(began.elapsed() < FIRST_MESSAGE_TIME, "it waited for a timeout");
         });
+    }
+
+    #[test]
+    fn a_connection_with_the_last_descriptor_is_checked_after_the_oldest_is_closed() {
+        thread_local! {
+            static CHECKS: Cell<u32> = const { Cell::new(0) };
+        }
+        let is_own: IsOwn = |local, peer| match CHECKS.replace(CHECKS.get() + 1) {
+            1 => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            _ => is_own(local, peer),
+        };
+        run(is_own, async |port| {
+            let (task, mut connections) = mpsc::channel(1);
+            port.expect(Rank(2), task);
+            let began = Instant::now();
+            let mut silent = connect(&port).await;
+            assert_eq!(admitted(&port, 2).await, "cmd=initack rc=0\n");
+            assert!(connections.recv().await.is_some());
+            assert!(is_closed(&mut silent).await);
+            assert!(began.elapsed() < FIRST_MESSAGE_TIME, "it waited for a timeout");
+        });
+        assert_eq!(CHECKS.get(), 3);
+    }
+
+    #[test]
+    fn a_failed_check_closes_no_other_connection_if_descriptors_are_left() {
+        run(
+            |_, _| Err(io::ErrorKind::PermissionDenied.into()),
+            async |port| {
+                port.port.unproven.borrow_mut().add(Ipv4Addr::LOCALHOST.into(), 1);
+                assert!(is_closed(&mut connect(&port).await).await);
+                assert_eq!(port.port.unproven.borrow_mut().remove_oldest(), Some(0));
+            },
+        );
     }
 
     #[test]

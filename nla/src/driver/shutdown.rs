@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::agent::AgentDriver;
 use super::leftovers::CLEAN_DEADLINE;
 use super::root::RootDriver;
-use crate::bootstrap::{Links, Starter};
+use crate::bootstrap::Links;
 use crate::core::{FileReport, Input};
 use crate::link::Receipt;
 use crate::sys;
@@ -148,7 +148,8 @@ impl AgentDriver {
 
     fn kill_leftovers(&mut self, since: Instant) {
         // Remote shells that carry links are children of this process too.
-        let spared = |driver: &Self| driver.child_starter.as_ref().map(Starter::processes).unwrap_or_default();
+        let spared =
+            |driver: &Self| driver.child_starter.as_ref().map(|starter| starter.processes().pids()).unwrap_or_default();
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let is_late = since.elapsed() > SWEEP_TIME;
         let kill = || sys::kill_children_but(9, &spared(self));

@@ -6,7 +6,8 @@
 //! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. When the agent dies, the kernel kills its ranks, also
 //! if the guardian is dead. That does not cover setuid programs, which clear the setting, and processes that ranks
 //! have started: they outlive an agent and a guardian that were killed together. While both are stopped, the ranks run
-//! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine.
+//! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine. Where the
+//! user may create a cgroup, the launcher also ends what agents and guardians on its machine have left (`cgroup.rs`).
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
@@ -38,6 +39,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::{ForkResult, Pid, fork};
 
+use super::cgroup::AgentGroup;
 use super::descriptors;
 use super::identity;
 use super::reap::{self, Ended};
@@ -101,6 +103,8 @@ struct Guardian {
     link: Option<UnixStream>,
     signals: SignalFd,
     dead_time: Duration,
+    /// The cgroup of the agent and its processes, where one may be created.
+    group: Option<AgentGroup>,
 }
 
 /// Why the guardian kills the agent's processes.
@@ -126,16 +130,20 @@ impl Guardian {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
-        let guardian = Pid::this();
+        let guardian = Target::this();
+        let group = AgentGroup::create();
         let Some(agent) = fork_alone()? else {
+            // Without the cgroup, the guardian kills the agent's processes one by one.
+            let _ = group.map(|group| group.enter());
             return Ok(Side::Agent(become_agent(theirs, guardian, &mask)?));
         };
+        drop(guardian);
         // Close our copies of the agent's streams, so that their peers see the agent's end.
         let null = descriptors::dev_null_rw()?;
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
         let agent = agent.as_raw().unsigned_abs();
-        Ok(Side::Guardian(Self { agent, link: Some(ours), signals, dead_time }))
+        Ok(Side::Guardian(Self { agent, link: Some(ours), signals, dead_time, group }))
     }
 
     /// Waits for a reason to end, kills all processes, and returns the exit code.
@@ -213,6 +221,10 @@ impl Guardian {
     fn kill_all(&mut self) -> (Option<Ended>, bool) {
         let mut agent = None;
         let mut refusals = 0;
+        let group = self.group.take();
+        // One write reaches every process, also one that forks meanwhile or belongs to another user (setuid).
+        group.iter().filter(|_| reap::has_children()).for_each(AgentGroup::kill);
+        let remove_group = || group.iter().for_each(AgentGroup::remove);
         loop {
             let killed = reap::kill_children(libc::SIGKILL);
             while let Some((pid, ended)) = reap::reap() {
@@ -221,10 +233,12 @@ impl Guardian {
                 }
             }
             if !reap::has_children() {
+                remove_group();
                 return (agent, false);
             }
             refusals = if killed == 0 { refusals + 1 } else { 0 };
             if refusals == REFUSALS_MAX {
+                remove_group();
                 return (agent, true);
             }
             self.link = None;
@@ -302,13 +316,13 @@ fn fork_alone() -> io::Result<Option<Pid>> {
 }
 
 /// Gives the agent a session, a name and the original signal mask.
-fn become_agent(link: UnixStream, guardian: Pid, mask: &SigSet) -> io::Result<GuardianLink> {
+fn become_agent(link: UnixStream, guardian: Target, mask: &SigSet) -> io::Result<GuardianLink> {
     identity::new_session()?;
     // A guardian that has died before is noticed on the link.
     identity::continue_when_parent_dies()?;
     let _ = identity::set_process_name(c"scela-agent");
     mask.thread_set_mask()?;
-    Ok(GuardianLink { link: descriptors::move_up(link.into())?, guardian })
+    Ok(GuardianLink { link: descriptors::move_up(link.into())?, guardian: guardian.moved_up()? })
 }
 
 /// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell
@@ -341,7 +355,41 @@ fn print_line(message: impl Display) {
 #[derive(Debug)]
 pub struct GuardianLink {
     link: OwnedFd,
-    guardian: Pid,
+    guardian: Target,
+}
+
+/// The guardian, as its agent signals it.
+#[derive(Debug)]
+enum Target {
+    /// A pidfd never refers to a later process with the same pid (Linux 5.3).
+    Descriptor(OwnedFd),
+    /// A pid, for kernels and sandboxes without pidfds.
+    Pid(Pid),
+}
+
+impl Target {
+    /// Refers to this process.
+    fn this() -> Self {
+        reap::pidfd_of_this().map_or_else(|_| Self::Pid(Pid::this()), Self::Descriptor)
+    }
+
+    /// Frees the low descriptor.
+    fn moved_up(self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Descriptor(fd) => Self::Descriptor(descriptors::move_up(fd)?),
+            Self::Pid(_) => self,
+        })
+    }
+
+    /// Sends SIGKILL, unless the guardian has ended. Called by the agent, its child.
+    fn kill(&self) -> io::Result<()> {
+        match self {
+            Self::Descriptor(fd) => reap::kill_by(fd.as_fd()),
+            // An orphan has another parent. The guardian may still end, and be reaped, between the check and the signal.
+            Self::Pid(pid) if Pid::parent() == *pid => reap::kill(pid.as_raw(), libc::SIGKILL),
+            Self::Pid(_) => Ok(()),
+        }
+    }
 }
 
 impl GuardianLink {
@@ -372,10 +420,8 @@ impl GuardianLink {
 
     /// Kills the guardian, which no longer answers, so that it does not stay behind.
     pub fn kill(&self) {
-        // While the guardian is our parent, its pid is its own.
-        if Pid::parent() == self.guardian {
-            let _ = reap::kill(self.guardian.as_raw(), libc::SIGKILL);
-        }
+        // ESRCH: it has ended.
+        let _ = self.guardian.kill();
     }
 
     /// Returns the descriptor, which becomes readable when the guardian answers heartbeats or dies; see

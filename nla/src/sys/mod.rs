@@ -7,8 +7,10 @@
 //!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
 //!   [`Spawner`]. A constructor has recorded the state of the user's shell ([`ShellState`]) before `main`.
 //! - **One thread reaps and signals.** [`Launching::reap`], [`reap()`], [`has_children`], [`kill_children`] and
-//!   [`Child::signal_group`] belong to one thread: a pid is signalled only while no other thread can reap it, so a
-//!   reused pid is never signalled. [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
+//!   [`Child::signal_group`] belong to one thread: a pid is signalled only while no other thread can reap it, and each
+//!   reaped child is reported to whatever may signal it before the next signal. So a reused pid is never signalled. The
+//!   launcher does not let the kernel reap its children ([`reset_sigchld`]); an agent signals its guardian, which is no
+//!   child of its, by a pidfd. [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
 //!   it reaps only a child that could not exec, under the lock of [`Launching`].
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
 //!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
@@ -17,6 +19,7 @@
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
+mod cgroup;
 mod child;
 pub mod descriptors;
 pub mod guardian;
@@ -33,6 +36,7 @@ pub mod shared_files;
 pub mod shell;
 pub mod spawn;
 
+pub use cgroup::end_group_of;
 pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, pipe, raise_limit, reserve_low, send_descriptor, set_nonblocking,
     socket_pair, terminal_columns, unread_bytes,
@@ -55,4 +59,6 @@ pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
-pub use spawn::{Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, restore_termination_signals};
+pub use spawn::{
+    Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
+};

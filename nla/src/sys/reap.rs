@@ -5,11 +5,14 @@
 //! reaches that child or no process.
 
 use std::collections::BTreeSet;
+use std::ffi::c_int;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::ptr;
 
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
@@ -299,7 +302,7 @@ fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
 }
 
 /// Returns root and mount point if this line of mountinfo is the hierarchy with the memory controller.
-fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
+pub(super) fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
     let (filesystem, options) = (kind.next()?, kind.nth(1).unwrap_or(""));
@@ -320,6 +323,25 @@ fn counter(text: &str, name: &str) -> Option<u64> {
 pub(super) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two numbers.
     if unsafe { libc::kill(pid, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Opens a descriptor of this process, for its future children. It is close-on-exec.
+pub(super) fn pidfd_of_this() -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+    match c_int::try_from(fd) {
+        // SAFETY: the kernel has just opened it, so no other value owns it.
+        Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sends SIGKILL to the process of a pidfd. Fails with ESRCH if the process was reaped, even if another has its pid now.
+pub(super) fn kill_by(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    let no_info = ptr::null::<libc::siginfo_t>();
+    // SAFETY: numbers, and a null pointer that the kernel permits.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, no_info, 0) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -402,7 +402,7 @@ impl Drop for SignalsBlocked {
 }
 
 /// Resets an ignored SIGCHLD to its default. Otherwise the kernel would discard the statuses of our children.
-pub(super) fn reset_sigchld() {
+pub fn reset_sigchld() {
     if disposition(libc::SIGCHLD) == Some(libc::SIG_IGN) {
         set_disposition(libc::SIGCHLD, libc::SIG_DFL);
     }

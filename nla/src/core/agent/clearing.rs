@@ -33,6 +33,11 @@ enum Own {
 }
 
 impl Clearing {
+    /// The signal that ranks get now.
+    pub(super) fn signal(&self) -> i32 {
+        if self.kill_at.is_some() { self.signal } else { SIGKILL }
+    }
+
     /// When the next step is due if nothing happens.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.kill_at

@@ -20,15 +20,24 @@ impl Agent {
             Phase::Serving => {
                 turn.push(Action::CancelStarts);
                 self.signal_all(signal, turn);
-                self.enter(Phase::Ending { kill_at }, why);
+                self.enter(Phase::Ending { signal, kill_at }, why);
             }
-            Phase::Ending { kill_at: Some(before) } => {
+            Phase::Ending { kill_at: Some(before), .. } => {
                 if kill_at.is_none_or(|at| at < before) {
                     self.signal_all(signal, turn);
-                    self.enter(Phase::Ending { kill_at }, why);
+                    self.enter(Phase::Ending { signal, kill_at }, why);
                 }
             }
-            Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
+            Phase::Ending { kill_at: None, .. } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
+        }
+    }
+
+    /// Returns the signal for a rank whose start could not be cancelled any more.
+    pub(super) fn signal_of_late_rank(&self) -> i32 {
+        match (self.phase, &self.clearing) {
+            (Phase::Ending { signal, .. }, _) => signal,
+            (Phase::Serving, Some(clearing)) => clearing.signal(),
+            (Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over, _) => SIGKILL,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use pmi::{Rank, Ranks, Request};
 
-use super::{Action, Agent, SIGKILL, SIGSTOP, Turn};
+use super::{Action, Agent, SIGSTOP, Turn};
 use crate::core::cause::{Cause, Exit, Failure};
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
@@ -21,8 +21,9 @@ impl Agent {
         }
         let complete = ns.on_started(ranks);
         if ns.undone || !self.is_serving() {
-            // The driver had started them before it cancelled the others.
-            turn.push(Action::Signal(namespace, ranks.clone(), SIGKILL));
+            // The driver had started them before it cancelled the others. Those that are left get SIGKILL with the others.
+            let signal = self.signal_of_late_rank();
+            turn.push(Action::Signal(namespace, ranks.clone(), signal));
         } else if self.suspended {
             turn.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
         }

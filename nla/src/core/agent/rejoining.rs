@@ -10,8 +10,6 @@ use crate::core::parent::{Heritage, Parent, forgotten, missed};
 use crate::core::reason::LossReason;
 use crate::core::topology::Subtree;
 
-const SIGTERM: i32 = 15;
-
 impl Agent {
     /// The link to the parent was lost: looks for an ancestor, if the session goes on.
     pub(super) fn on_parent_link_lost(&mut self, why: &LossReason, turn: &mut Turn<'_>) {
@@ -87,8 +85,8 @@ impl Agent {
         messages.push(match self.phase {
             Phase::Serving if self.suspended => Down::Suspend,
             Phase::Serving => Down::Resume,
-            Phase::Ending { kill_at: Some(at) } => Down::End { signal: SIGTERM, grace: at.saturating_sub(now) },
-            Phase::Ending { kill_at: None } | Phase::Sweeping | Phase::Swept => {
+            Phase::Ending { signal, kill_at: Some(at) } => Down::End { signal, grace: at.saturating_sub(now) },
+            Phase::Ending { kill_at: None, .. } | Phase::Sweeping | Phase::Swept => {
                 Down::End { signal: SIGKILL, grace: Time::ZERO }
             }
             Phase::Over => Down::Leave,

@@ -316,14 +316,18 @@ fn a_second_end_can_only_shorten_the_grace() {
 }
 
 #[test]
-fn ranks_that_start_after_the_end_was_ordered_are_killed() {
-    let mut world = World::joined(1, 1, 2);
-    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0-1")])))));
-    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
+fn ranks_that_start_after_the_end_was_ordered_get_its_signal() {
+    let mut world = World::joined(1, 1, 3);
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-2")])))));
+    world.after(T, Input::FromParent(Down::End { signal: 2, grace: Duration::from_secs(5) }));
     let actions = world.after(T, Input::Started(NS, ranks("0")));
-    assert!(actions.contains(&Action::Signal(NS, ranks("0"), SIGKILL)), "{actions:?}");
+    assert!(actions.contains(&Action::Signal(NS, ranks("0"), 2)), "{actions:?}");
     assert_eq!(world.after(T, Input::NotStarted(NS, ranks("1"), NotStartedReason::Cancelled)), []);
-    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0))), [Action::Sweep]);
+    assert_eq!(world.after(at(5000), Input::Timeout), [Action::Signal(NS, ranks("0"), SIGKILL)]);
+    let actions = world.after(at(5001), Input::Started(NS, ranks("2")));
+    assert!(actions.contains(&Action::Signal(NS, ranks("2"), SIGKILL)), "the grace is over: {actions:?}");
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0))), []);
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(2), Exit::Code(0))), [Action::Sweep]);
 }
 
 #[test]

@@ -77,3 +77,15 @@ fn processes_that_cannot_be_killed_prevent_a_restart() {
     let actions = world.after(T, Input::NotCleared);
     assert!(matches!(failures(&actions)[..], [Cause::Lost { why: LossReason::NotCleared }]), "{actions:?}");
 }
+
+#[test]
+fn a_rank_that_starts_after_the_order_gets_its_signal() {
+    let mut world = World::joined(1, 1, 2);
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0-1")])))));
+    world.after(T, Input::FromParent(CLEAR));
+    let actions = world.after(T, Input::Started(NS, ranks("0")));
+    assert!(actions.contains(&Action::Signal(NS, ranks("0"), 15)), "{actions:?}");
+    world.after(at(5000), Input::Timeout);
+    let actions = world.after(at(5001), Input::Started(NS, ranks("1")));
+    assert!(actions.contains(&Action::Signal(NS, ranks("1"), SIGKILL)), "the grace is over: {actions:?}");
+}
