@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use crate::random::Random;
 use crate::rank;
+use tests::Random;
 
 /// The maximum number of ranks of a session.
 const RANKS_MAX: u32 = 256;

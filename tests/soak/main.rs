@@ -11,7 +11,6 @@
 
 mod draw;
 mod leftovers;
-mod random;
 mod rank;
 mod run;
 
@@ -21,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use draw::Round;
 use leftovers::Before;
-use random::Random;
+use tests::Random;
 
 /// The name under which libtest would list this test.
 const NAME: &str = "sessions_end_in_time_with_the_right_code_and_leave_nothing";
