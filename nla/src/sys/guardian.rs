@@ -3,7 +3,8 @@
 //!
 //! **They watch each other.** The guardian answers heartbeats; an agent whose heartbeats stay unanswered reports itself
 //! as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
-//! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. When the agent dies, the kernel kills its ranks, also
+//! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. An agent that exits continues its guardian, which may
+//! have been stopped shortly before. When the agent dies, the kernel kills its ranks, also
 //! if the guardian is dead. That does not cover setuid programs, which clear the setting, and processes that ranks
 //! have started: they outlive an agent and a guardian that were killed together. While both are stopped, the ranks run
 //! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine.
@@ -372,9 +373,13 @@ impl GuardianLink {
 
     /// Kills the guardian, which no longer answers, so that it does not stay behind.
     pub fn kill(&self) {
+        self.signal(libc::SIGKILL);
+    }
+
+    fn signal(&self, signal: i32) {
         // While the guardian is our parent, its pid is its own.
         if Pid::parent() == self.guardian {
-            let _ = reap::kill(self.guardian.as_raw(), libc::SIGKILL);
+            let _ = reap::kill(self.guardian.as_raw(), signal);
         }
     }
 
@@ -382,5 +387,12 @@ impl GuardianLink {
     /// [`take_answers`](Self::take_answers).
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
+    }
+}
+
+impl Drop for GuardianLink {
+    /// Continues the guardian: one that was stopped shortly before would not notice the agent's end.
+    fn drop(&mut self) {
+        self.signal(libc::SIGCONT);
     }
 }
