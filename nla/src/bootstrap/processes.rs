@@ -41,12 +41,13 @@ impl Process {
     }
 
     /// Sends SIGTERM; to a remote shell with its process group, because a script may run the command that connects.
-    /// A stopped guardian, which would not act on SIGTERM, gets SIGKILL. The kernel then continues its agent.
+    /// The group is also continued: nsenter stops itself when the process that it has started is stopped, and a stopped
+    /// process does not act on SIGTERM. A stopped guardian gets SIGKILL. The kernel then continues its agent.
     fn terminate(&self) {
         if !self.has_ended {
             let pid = Pid::from_raw(self.child.id() as i32);
             let _ = if !self.is_guardian {
-                killpg(pid, Signal::SIGTERM)
+                killpg(pid, Signal::SIGTERM).and_then(|()| killpg(pid, Signal::SIGCONT))
             } else if sys::is_stopped(self.child.id()) {
                 kill(pid, Signal::SIGKILL)
             } else {
@@ -177,6 +178,20 @@ mod tests {
         // Both processes hold the pipe open.
         let mut end = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
         assert_eq!(poll(&mut end, 10_000u16).expect("poll"), 1, "the pipe ends with the last of them");
+        assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_stopped_remote_shell_ends() {
+        let child = Command::new("sleep").arg("1000").process_group(0).spawn().expect("sleep exists");
+        let pid = child.id();
+        kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).expect("it is our child");
+        while !sys::is_stopped(pid) {
+            tokio::task::yield_now().await;
+        }
+        let processes = Processes::default();
+        processes.add(child, false);
+        processes.end_all();
         assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
     }
 
