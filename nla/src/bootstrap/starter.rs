@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use litemap::LiteMap;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
@@ -33,7 +34,7 @@ use super::shell_links;
 use super::step::Step;
 use crate::core::{AgentId, Subtree, Time};
 use crate::link::{Accepted, Clock, Reach};
-use crate::sys::Ended;
+use crate::sys::{self, Ended};
 use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
@@ -231,6 +232,18 @@ impl Starter {
     /// here.
     pub(crate) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
         self.shared.processes.note_ended(pid, ended)
+    }
+
+    /// Ends orphans that this process adopts, whenever a child exits, until the starter is dropped or waited for. The exit
+    /// of a guardian or of an agent without a guardian comes after the adoption of its children.
+    pub(super) fn end_orphans(&self) {
+        let shared = Rc::clone(&self.shared);
+        self.shared.spawn(async move {
+            let Ok(mut exits) = signal(SignalKind::child()) else { return };
+            while exits.recv().await.is_some() {
+                sys::end_orphans(&shared.processes.pids(), true);
+            }
+        });
     }
 
     /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then

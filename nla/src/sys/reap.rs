@@ -206,6 +206,34 @@ pub fn kill_children_but(signal: i32, spared: &BTreeSet<u32>) -> usize {
     children.into_iter().filter(|&pid| pid > 1 && !is_spared(pid, spared) && kill(pid, signal).is_ok()).count()
 }
 
+/// Makes this process adopt orphaned descendants, which [`end_orphans`] then ends. Returns false and changes nothing if it
+/// has children already, as a program that a shell script executes may have: their orphans are not ours to end.
+pub fn adopt_orphans() -> io::Result<bool> {
+    if has_children() {
+        return Ok(false);
+    }
+    super::identity::become_subreaper()?;
+    Ok(true)
+}
+
+/// Reaps and kills all children but `spared`. With `spares_agents`, agents that have lost their guardian run on: they end
+/// their ranks themselves. Returns how many children were left.
+pub fn end_orphans(spared: &BTreeSet<u32>, spares_agents: bool) -> usize {
+    let orphans = children().unwrap_or_default().into_iter().filter(|&pid| pid > 1 && !is_spared(pid, spared));
+    let is_agent = |pid: i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"scela-agent\n");
+    let is_left = |pid: i32| {
+        if reap_ended(pid.unsigned_abs()).is_some() {
+            return false;
+        }
+        if !(spares_agents && is_agent(pid)) {
+            // A refusal means that the process belongs to another user (setuid).
+            let _ = kill(pid, libc::SIGKILL);
+        }
+        true
+    };
+    orphans.filter(|&pid| is_left(pid)).count()
+}
+
 fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
     u32::try_from(pid).is_ok_and(|pid| spared.contains(&pid))
 }
