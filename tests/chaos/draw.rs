@@ -49,7 +49,12 @@ pub(crate) enum Place {
 /// How agents are started on hosts.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
+    /// By ssh from the launcher's host.
     Ssh,
+    /// By ssh from agent to agent.
+    SshTree,
+    /// By ssh from agent to agent, with links over the remote shells (`--no-ports`).
+    SshPipes,
     /// By a command that enters the host's namespaces.
     Enter,
 }
@@ -171,7 +176,7 @@ impl Session {
         let agents = random.of_any_size(if on_hosts { HOSTS - 1 } else { AGENTS_MAX });
         let ranks = agents * random.of_any_size(RANKS_MAX);
         let spares = if on_hosts && policy == Policy::Restart && random.once_in(2) { 1 } else { 0 };
-        let by = if random.once_in(3) { Way::Ssh } else { Way::Enter };
+        let by = one_of(random, &[Way::Enter, Way::Enter, Way::Enter, Way::Ssh, Way::SshTree, Way::SshPipes]);
         let place = if on_hosts { Place::Hosts { by, spares } } else { Place::Here };
         let mut session = Self {
             place,
@@ -269,6 +274,11 @@ impl Session {
         }
         if let Place::Hosts { spares: spares @ 1.., .. } = self.place {
             words.extend(["--spares".into(), spares.to_string()]);
+        }
+        match self.place {
+            Place::Hosts { by: Way::SshTree, .. } => words.extend(["--launch".into(), "tree".into()]),
+            Place::Hosts { by: Way::SshPipes, .. } => words.push("--no-ports".into()),
+            Place::Hosts { by: Way::Ssh | Way::Enter, .. } | Place::Here => {}
         }
         let seconds = |time: Duration| time.as_secs_f64().to_string();
         words.extend(["--dead-time".into(), seconds(DEAD_TIME), "--kill-grace".into(), seconds(GRACE)]);

@@ -468,7 +468,10 @@ impl<'a> Play<'a> {
         match fault.what {
             What::Signal { party, .. } => {
                 let left = self.others();
-                if party == Party::Launcher && oracle::is_long(fault.lasts) && !left.is_empty() {
+                // While the tree is assembled, agents wait for a launcher that is slow.
+                let was_up = self.happened.iter().any(|happened| happened.fault == fault && happened.was_up);
+                let has_ended = party == Party::Launcher && oracle::is_long(fault.lasts) && was_up;
+                if has_ended && !left.is_empty() {
                     return Err(format!("  beside the stopped launcher there are still\n{left}"));
                 }
                 self.resume();
