@@ -19,9 +19,15 @@ const SLOW_BYTES: usize = 4096;
 const SLOW_PAUSE: Duration = Duration::from_millis(5);
 /// How long a reader waits for bytes before it looks at its pace again.
 const READ_WAIT_MS: u8 = 20;
+struct State {
+    pace: Pace,
+    /// The beginning of the stream.
+    stored: Vec<u8>,
+}
+
 /// Reads a stream at a pace that can be changed.
 pub(crate) struct Reader {
-    shared: Arc<(Mutex<(Pace, Vec<u8>)>, Condvar)>,
+    shared: Arc<(Mutex<State>, Condvar)>,
     /// Ends with the stream, or when the reader closes it.
     pub(crate) thread: Option<JoinHandle<()>>,
 }
@@ -29,7 +35,7 @@ pub(crate) struct Reader {
 impl Reader {
     /// Starts to read `source` at full pace.
     pub(crate) fn of(mut source: impl Read + AsFd + Send + 'static) -> Self {
-        let shared = Arc::new((Mutex::new((Pace::Full, Vec::new())), Condvar::new()));
+        let shared = Arc::new((Mutex::new(State { pace: Pace::Full, stored: Vec::new() }), Condvar::new()));
         let of_thread = Arc::clone(&shared);
         let read = move || {
             let (state, changed) = &*of_thread;
@@ -38,14 +44,14 @@ impl Reader {
                 let mut size = block.len();
                 {
                     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                    while state.0 == Pace::Stalled {
+                    while state.pace == Pace::Stalled {
                         state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                     }
-                    if state.0 == Pace::Slow {
+                    if state.pace == Pace::Slow {
                         size = SLOW_BYTES;
                         state = changed.wait_timeout(state, SLOW_PAUSE).unwrap_or_else(PoisonError::into_inner).0;
                     }
-                    if state.0 == Pace::Closed {
+                    if state.pace == Pace::Closed {
                         return;
                     }
                 }
@@ -56,8 +62,8 @@ impl Reader {
                 match source.read(&mut block[..size]) {
                     Ok(count @ 1..) => {
                         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-                        let room = STORED_BYTES.saturating_sub(state.1.len()).min(count);
-                        state.1.extend_from_slice(&block[..room]);
+                        let room = STORED_BYTES.saturating_sub(state.stored.len()).min(count);
+                        state.stored.extend_from_slice(&block[..room]);
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Ok(0) | Err(_) => return,
@@ -69,13 +75,13 @@ impl Reader {
 
     /// Changes the pace.
     pub(crate) fn set(&self, pace: Pace) {
-        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).0 = pace;
+        self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).pace = pace;
         self.shared.1.notify_all();
     }
 
     /// Makes a slow or stalled reader fast again. Returns whether it was one.
     pub(crate) fn quicken(&self) -> bool {
-        let pace = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).0;
+        let pace = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).pace;
         let was_slow = matches!(pace, Pace::Slow | Pace::Stalled);
         if was_slow {
             self.set(Pace::Full);
@@ -87,6 +93,6 @@ impl Reader {
     pub(crate) fn text(&self) -> String {
         let is_done = || self.thread.as_ref().is_none_or(JoinHandle::is_finished).then_some(());
         before(Instant::now() + Duration::from_millis(200), is_done);
-        String::from_utf8_lossy(&self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).1).into_owned()
+        String::from_utf8_lossy(&self.shared.0.lock().unwrap_or_else(PoisonError::into_inner).stored).into_owned()
     }
 }
