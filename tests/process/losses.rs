@@ -116,6 +116,17 @@ fn processes_that_the_launcher_did_not_start_are_left() {
     assert!(other.is_some_and(|process| process.argv.first().is_some_and(|name| name == "sleep")));
 }
 
+#[test]
+fn a_stopped_guardian_of_a_killed_agent_does_not_delay_the_end() {
+    let (running, tree) = start_seven_agents();
+    let agent = tree.process(running.world(), tree.leaf());
+    Process::of(agent.parent).unwrap().signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    assert_lost(&outcome, tree.leaf());
+    outcome.took_less_than(Duration::from_secs(4));
+}
+
 /// SIGCONT wakes the stopped agent when its guardian dies.
 #[test]
 fn a_stopped_agent_whose_guardian_was_killed_ends() {

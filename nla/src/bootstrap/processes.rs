@@ -96,6 +96,13 @@ impl Processes {
         self.0.borrow().iter().filter(|process| !process.is_guardian).for_each(Process::terminate);
     }
 
+    /// Continues stopped guardians, which would not notice that their agents have ended.
+    pub(super) fn continue_guardians(&self) {
+        for process in self.0.borrow().iter().filter(|process| process.is_guardian && !process.has_ended) {
+            let _ = kill(Pid::from_raw(process.child.id() as i32), Signal::SIGCONT);
+        }
+    }
+
     /// Sends SIGTERM to all processes.
     pub(super) fn end_all(&self) {
         self.0.borrow().iter().for_each(Process::terminate);
@@ -193,6 +200,19 @@ mod tests {
         processes.add(child, false);
         processes.end_all();
         assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_stopped_guardian_is_continued() {
+        let child = Command::new("sh").args(["-c", "kill -STOP $$; exit 5"]).spawn().expect("sh exists");
+        let pid = child.id();
+        while !sys::is_stopped(pid) {
+            tokio::task::yield_now().await;
+        }
+        let processes = Processes::default();
+        processes.add(child, true);
+        processes.continue_guardians();
+        assert_eq!(processes.exit_code(pid, Duration::from_secs(60)).await, Some(5));
     }
 
     #[tokio::test]

@@ -256,6 +256,7 @@ impl Starter {
             processes.wait(END_TIME.min(timeout)).await;
         }
         processes.end_shells();
+        processes.continue_guardians();
         match processes.wait(timeout).await {
             0 => 0,
             _ => {
