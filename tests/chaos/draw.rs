@@ -193,6 +193,12 @@ impl Session {
             let fault = session.draw_fault(random);
             session.faults.push(fault);
         }
+        if on_hosts && session.faults.len() > 1 {
+            // On another host nothing continues a stopped guardian whose agent was killed or stopped, too.
+            let is_stop = |what| matches!(what, What::Signal { party: Party::Guardian, signal: Signal::SIGSTOP, .. });
+            let stops = session.faults.iter_mut().filter(|fault| is_stop(fault.what));
+            stops.for_each(|fault| fault.lasts = fault.lasts.or(Some(LONG)));
+        }
         session
     }
 

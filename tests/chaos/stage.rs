@@ -622,13 +622,13 @@ impl<'a> Play<'a> {
         if let (Place::Hosts { .. }, Some(cluster)) = (self.session.place, &self.stage.cluster) {
             for fault in &self.session.faults {
                 match fault.what {
-                    What::Cut { host } => {
-                        cluster.mend(self.host(cluster, host));
-                        wait_connected(cluster);
-                    }
+                    What::Cut { host } => cluster.mend(self.host(cluster, host)),
                     What::Loss { host, .. } => cluster.lose_no_packets(self.host(cluster, host)),
                     _ => {}
                 }
+            }
+            if self.session.faults.iter().any(|fault| matches!(fault.what, What::Cut { .. })) {
+                wait_connected(cluster);
             }
             let temporary = self.run.world().temporary();
             for host in cluster.hosts() {

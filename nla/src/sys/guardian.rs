@@ -8,7 +8,8 @@
 //! does not cover setuid programs, which clear the setting, and processes that ranks have started: they outlive an agent
 //! and a guardian that were killed together, unless these were children of the launcher, which adopts and ends them
 //! ([`end_orphans`](super::reap::end_orphans)). While both are stopped, the ranks run on until a process kills or
-//! continues the guardian; the launcher kills stopped guardians on its own machine.
+//! continues the guardian, and a stopped guardian whose agent was killed stays as it is. The launcher continues and kills
+//! stopped guardians on its own machine.
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
