@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             ("a_silent_agent_is_killed", a_silent_agent_is_killed),
             ("an_agent_that_closed_its_link_is_killed", an_agent_that_closed_its_link_is_killed),
             ("an_agent_that_exits_leaves_nothing", an_agent_that_exits_leaves_nothing),
+            ("an_agent_that_exits_continues_its_guardian", an_agent_that_exits_continues_its_guardian),
             ("a_signalled_guardian_kills_everything", a_signalled_guardian_kills_everything),
             ("a_guardian_passes_sigterm_on", a_guardian_passes_sigterm_on),
             ("the_agent_detects_the_death_of_its_guardian", the_agent_detects_the_death_of_its_guardian),
@@ -106,6 +107,7 @@ fn agent(mode: &str, link: GuardianLink) {
         }
         if fds[0].any() == Some(true) {
             let line = stdin.lines().next().unwrap().unwrap();
+            drop(link.take());
             std::process::exit(line.strip_prefix("exit ").unwrap().parse().unwrap());
         }
         let _ = link.as_ref().map(GuardianLink::alive);
@@ -243,6 +245,13 @@ fn an_agent_that_exits_leaves_nothing() {
         world.order(&format!("exit {code}"));
         assert_eq!(world.end().status.code(), Some(code));
     }
+}
+
+fn an_agent_that_exits_continues_its_guardian() {
+    let mut world = World::new("serve", LONG);
+    world.signal_guardian(Signal::SIGSTOP);
+    world.order("exit 3");
+    assert_eq!(world.end().status.code(), Some(3));
 }
 
 fn a_signalled_guardian_kills_everything() {

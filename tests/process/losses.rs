@@ -65,6 +65,68 @@ fn an_agent_killed_with_its_guardian_leaves_no_rank() {
     assert_lost(&running.finish(), tree.leaf());
 }
 
+/// Kills an agent and its guardian so that neither acts on the death of the other.
+fn kill_with_its_guardian(agent: &Process) {
+    let guardian = Process::of(agent.parent).unwrap();
+    guardian.signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGKILL);
+    guardian.signal(Signal::SIGKILL);
+}
+
+/// The launcher adopts and ends the processes that the ranks have started.
+#[test]
+fn an_agent_killed_with_its_guardian_leaves_no_process() {
+    let script = "sleep 1000 & setsid sleep 1000 & env -i setsid sleep 1000 & echo here; wait";
+    let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(sh(script)).spawn();
+    running.wait_for_times("here", AGENTS as usize);
+    let tree = Tree::new(AGENTS, 2);
+    kill_with_its_guardian(&tree.process(running.world(), tree.leaf()));
+    assert_lost(&running.finish(), tree.leaf());
+}
+
+#[test]
+fn the_processes_of_a_lost_agent_end_while_the_others_go_on() {
+    let script = "if [ $PMI_RANK = 1 ]; then sleep 1234567 & fi; echo here; exec sleep 1000";
+    let run = scela().np(2).agents(2).args(["--on-failure", "continue"]).program(sh(script));
+    let running = run.spawn();
+    running.wait_for_times("here", 2);
+    let started =
+        || running.world().processes().into_iter().find(|process| process.argv.iter().any(|w| w == "1234567"));
+    assert!(started().is_some());
+    kill_with_its_guardian(&Tree::new(2, 32).process(running.world(), 2));
+    running.wait_until("the child of the lost rank ends", || started().is_none().then_some(()));
+    assert_eq!(running.world().ranks().len(), 1, "the other rank runs");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+/// A shell may have started processes before it executes scela-run.
+#[test]
+fn processes_that_the_launcher_did_not_start_are_left() {
+    let run = scela().np(1).agents(1).program(sh("echo here; sleep 1000 & wait"));
+    let file = run.world().file("pid");
+    let running = run.shell(&format!("env -u SCELA_TEST_WORLD sleep 1000 & echo $! >{}", file.display())).spawn();
+    running.wait_for("here");
+    let pid = fs::read_to_string(file).unwrap().trim().parse().unwrap();
+    let launcher = running.launcher();
+    kill_with_its_guardian(&running.world().agents()[0]);
+    running.wait_until("the launcher ends", || launcher.state_now().is_none_or(|state| state == 'Z').then_some(()));
+    let other = Process::of(pid);
+    other.iter().for_each(|process| process.signal(Signal::SIGKILL));
+    assert!(other.is_some_and(|process| process.argv.first().is_some_and(|name| name == "sleep")));
+}
+
+#[test]
+fn a_stopped_guardian_of_a_killed_agent_does_not_delay_the_end() {
+    let (running, tree) = start_seven_agents();
+    let agent = tree.process(running.world(), tree.leaf());
+    Process::of(agent.parent).unwrap().signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    assert_lost(&outcome, tree.leaf());
+    outcome.took_less_than(Duration::from_secs(4));
+}
+
 /// SIGCONT wakes the stopped agent when its guardian dies.
 #[test]
 fn a_stopped_agent_whose_guardian_was_killed_ends() {

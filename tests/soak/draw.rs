@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use crate::random::Random;
 use crate::rank;
+use tests::{Random, quote};
 
 /// The maximum number of ranks of a session.
 const RANKS_MAX: u32 = 256;
@@ -234,16 +234,6 @@ impl Display for Session {
             write!(f, "  [SIGINT {} ms after {before}]", after.as_millis())?;
         }
         Ok(())
-    }
-}
-
-/// Quotes a word for a shell.
-fn quote(word: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=+:,@%".contains(&byte);
-    if !word.is_empty() && word.bytes().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 

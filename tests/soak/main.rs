@@ -11,7 +11,6 @@
 
 mod draw;
 mod leftovers;
-mod random;
 mod rank;
 mod run;
 
@@ -21,7 +20,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use draw::Round;
 use leftovers::Before;
-use random::Random;
+use tests::{Random, is_wanted};
 
 /// The name under which libtest would list this test.
 const NAME: &str = "sessions_end_in_time_with_the_right_code_and_leave_nothing";
@@ -37,7 +36,7 @@ fn main() -> ExitCode {
     if arguments.first().is_some_and(|word| word == rank::ARGUMENT) {
         return rank::run(&arguments[1..]);
     }
-    if !is_wanted(&arguments) {
+    if !is_wanted(NAME, &arguments) {
         return ExitCode::SUCCESS;
     }
     match soak(&Settings::from_environment()) {
@@ -50,29 +49,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Returns whether libtest's arguments select this test.
-fn is_wanted(arguments: &[String]) -> bool {
-    let mut filters = Vec::new();
-    let (mut exact, mut list, mut ignored) = (false, false, false);
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--exact" => exact = true,
-            "--list" => list = true,
-            "--ignored" => ignored = true,
-            "--test-threads" | "--skip" | "--color" | "--format" | "--logfile" | "-Z" => drop(words.next()),
-            flag if flag.starts_with('-') => {}
-            filter => filters.push(filter),
-        }
-    }
-    let fits = |filter: &&str| if exact { NAME == *filter } else { NAME.contains(filter) };
-    let wanted = !ignored && (filters.is_empty() || filters.iter().any(fits));
-    if list && wanted {
-        println!("{NAME}: test");
-    }
-    wanted && !list
 }
 
 struct Settings {

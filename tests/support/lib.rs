@@ -7,6 +7,7 @@
 //!
 //! A test always waits for a condition, with a deadline: [`eventually`].
 
+mod arguments;
 mod binary;
 mod capture;
 mod cluster;
@@ -14,6 +15,7 @@ pub mod lines;
 mod mock;
 mod outcome;
 mod process;
+mod random;
 mod run;
 mod running;
 mod skip;
@@ -26,13 +28,15 @@ mod tree;
 mod waiting;
 mod world;
 
+pub use arguments::is_wanted;
 pub use binary::scela_run;
 pub use capture::Capture;
 pub use cluster::{Broken, Builder as ClusterBuilder, Cluster, Host};
 pub use mock::{Manager, Mock};
 pub use outcome::Outcome;
 pub use process::Process;
-pub use run::{CACHES, MPICH_OVER_TCP, Program, Run, scela, sh};
+pub use random::Random;
+pub use run::{CACHES, MPICH_OVER_TCP, Program, Run, quote, scela, sh};
 pub use running::Running;
 pub use skip::skip;
 pub use slurm::{Allocation, Slurm};
@@ -41,5 +45,5 @@ pub use stalling::{Call, StallingFiles};
 pub use strangers::{Strangers, Target};
 pub use terminal::Terminal;
 pub use tree::Tree;
-pub use waiting::{event_timeout, eventually};
+pub use waiting::{before, event_timeout, eventually};
 pub use world::World;

@@ -21,6 +21,16 @@ pub fn sh(script: &str) -> Program {
     ["sh", "-c", script, "sh"].map(OsString::from).into()
 }
 
+/// Quotes a word for a shell.
+pub fn quote(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./=+:,@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
 /// Makes PyPI's MPICH use TCP between nodes. With libfabric's own `tcp` or `sockets`, sixteen ranks on two cores,
 /// configured to look like five nodes (`MPIR_CVAR_NUM_CLIQUES=5`), hung in MPI_Init in every seventh run, under Hydra
 /// as under scela-run; with `ofi_rxm`, in none of eighty runs. The buffers are made small, because those of 512 ranks
@@ -268,7 +278,8 @@ impl Run {
         words
     }
 
-    pub(crate) fn command(&self) -> Command {
+    /// Returns the command, for a test that starts it itself.
+    pub fn command(&self) -> Command {
         let words = self.words();
         let close = if matches!(self.stdin, Input::Closed) { "exec <&-\n" } else { "" };
         let mut command = match (&self.prelude, close) {

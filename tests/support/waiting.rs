@@ -17,7 +17,7 @@ pub fn eventually<T>(condition: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 /// Waits like [`eventually`], until `deadline`.
-pub(crate) fn before<T>(deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn before<T>(deadline: Instant, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         if let Some(value) = condition() {
             return Some(value);

@@ -97,7 +97,7 @@ impl World {
     }
 
     /// Returns the directory that is the run's TMPDIR. It must be empty when the run ends.
-    pub(crate) fn temporary(&self) -> PathBuf {
+    pub fn temporary(&self) -> PathBuf {
         let path = self.file("tmp");
         fs::create_dir_all(&path).expect("a directory for temporary files");
         path
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// Describes processes and files that are left after the run; `None` if there are none.
-    pub(crate) fn leftovers(&self) -> Option<String> {
+    pub fn leftovers(&self) -> Option<String> {
         let mut text = self.listing();
         // Benchmarks that run on the same machine keep their files there.
         let is_ours = |path: &PathBuf| {
@@ -170,7 +170,7 @@ impl World {
     }
 
     /// Lists the living processes, one per line.
-    pub(crate) fn listing(&self) -> String {
+    pub fn listing(&self) -> String {
         let mut text = String::new();
         for Process { pid, parent, state, argv, .. } in self.processes() {
             let _ = writeln!(text, "{pid} (child of {parent}, {state}): {}", argv.join(" "));
@@ -179,7 +179,7 @@ impl World {
     }
 
     /// Kills all processes that are left.
-    pub(crate) fn end_all(&self) {
+    pub fn end_all(&self) {
         let have_ended = eventually(|| {
             let left = self.processes();
             left.iter().for_each(|process| process.signal(Signal::SIGKILL));

@@ -46,12 +46,13 @@ impl Process {
     }
 
     /// Sends SIGTERM; to a remote shell with its process group, because a script may run the command that connects.
-    /// A stopped guardian, which would not act on SIGTERM, gets SIGKILL. The kernel then continues its agent.
+    /// The group is also continued: nsenter stops itself when the process that it has started is stopped, and a stopped
+    /// process does not act on SIGTERM. A stopped guardian gets SIGKILL. The kernel then continues its agent.
     fn terminate(&self) {
         if !self.has_ended {
             let pid = Pid::from_raw(self.child.id() as i32);
             let _ = if !self.is_guardian {
-                killpg(pid, Signal::SIGTERM)
+                killpg(pid, Signal::SIGTERM).and_then(|()| killpg(pid, Signal::SIGCONT))
             } else if sys::is_stopped(self.child.id()) {
                 kill(pid, Signal::SIGKILL)
             } else {
@@ -126,6 +127,15 @@ impl Processes {
     pub(super) fn end_shells(&self) {
         let all = self.0.borrow();
         all.iter().filter(|started| !started.0.borrow().is_guardian).for_each(Started::end);
+    }
+
+    /// Continues stopped guardians, which would not notice that their agents have ended.
+    pub(super) fn continue_guardians(&self) {
+        let all = self.0.borrow();
+        let processes = all.iter().map(|started| started.0.borrow());
+        for process in processes.filter(|process| process.is_guardian && !process.has_ended) {
+            let _ = kill(Pid::from_raw(process.child.id() as i32), Signal::SIGCONT);
+        }
     }
 
     /// Sends SIGTERM to all processes.
@@ -227,6 +237,33 @@ mod tests {
         processes.end_all();
         assert_eq!(processes.wait(Duration::from_secs(60)).await, 0);
         assert_eq!(started.exit_code(Duration::from_secs(60)).await, None, "it was killed");
+    }
+
+    #[tokio::test]
+    async fn a_stopped_remote_shell_ends() {
+        let child = Command::new("sleep").arg("1000").process_group(0).spawn().expect("sleep exists");
+        let pid = child.id();
+        kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).expect("it is our child");
+        while !sys::is_stopped(pid) {
+            tokio::task::yield_now().await;
+        }
+        let processes = Processes::default();
+        processes.add(child, false);
+        processes.end_all();
+        assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
+    }
+
+    #[tokio::test]
+    async fn a_stopped_guardian_is_continued() {
+        let child = Command::new("sh").args(["-c", "kill -STOP $$; exit 5"]).spawn().expect("sh exists");
+        let pid = child.id();
+        while !sys::is_stopped(pid) {
+            tokio::task::yield_now().await;
+        }
+        let processes = Processes::default();
+        let started = processes.add(child, true);
+        processes.continue_guardians();
+        assert_eq!(started.exit_code(Duration::from_secs(60)).await, Some(5));
     }
 
     #[tokio::test]

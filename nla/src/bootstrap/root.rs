@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::decide::arrival_times::ArrivalTimes;
 use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
@@ -19,10 +19,15 @@ use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport
 use super::starter::Starter;
 use crate::core::{AgentId, Subtree};
 use crate::link::{Accepted, Clock, Reach};
+use crate::sys;
 use crate::tasks::Tasks;
 
 /// How long agents that are not to join may take to leave before others are started in their places.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
+/// How long the launcher tries to kill orphans that it may not signal (setuid programs).
+const ORPHANS_TIME: Duration = Duration::from_secs(3);
+/// The pause between two searches for orphans.
+const ORPHANS_PAUSE: Duration = Duration::from_millis(20);
 /// The interval at which [`Launch::on_progress`] is called.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -46,6 +51,8 @@ pub struct Bootstrap {
     starter: Starter,
     assembly: Assembly,
     clock: Clock,
+    /// The processes of an agent and a guardian that were killed together become children of this process.
+    adopts_orphans: bool,
 }
 
 impl Bootstrap {
@@ -63,6 +70,12 @@ impl Bootstrap {
         let settings =
             AssemblySettings { starters, crosses_nodes: false, links: order.links, root, rejoins: order.rejoins };
         let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, settings, tasks);
+        // Without remote shells, guardians are the only processes that the launcher starts. An orphan that it adopts has
+        // lost its guardian and its agent.
+        bootstrap.adopts_orphans = sys::adopt_orphans().unwrap_or(false);
+        if bootstrap.adopts_orphans {
+            bootstrap.starter.end_orphans();
+        }
         bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
         for target in 1..=agents {
             let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);
@@ -113,7 +126,8 @@ impl Bootstrap {
         tasks: Tasks,
     ) -> Self {
         let assembly = Assembly::new(clock.now(), settings);
-        Self { starter: Starter::new(order, method, batch, timeout, tasks), assembly, clock }
+        let starter = Starter::new(order, method, batch, timeout, tasks);
+        Self { starter, assembly, clock, adopts_orphans: false }
     }
 
     /// Waits for the next report. Cancel safe.
@@ -194,8 +208,22 @@ impl Bootstrap {
 
     /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then
     /// sends SIGTERM to those that are left, and waits once more. Returns how many have not exited.
+    ///
+    /// Then ends orphans that this process has adopted. Agents among them have `timeout` to end by themselves.
     pub async fn wait(&mut self, timeout: Duration) -> usize {
-        self.starter.wait(timeout).await
+        let left = self.starter.wait(timeout).await;
+        if self.adopts_orphans {
+            let guardians = self.starter.processes().pids();
+            let begun = Instant::now();
+            while sys::end_orphans(&guardians, begun.elapsed() < timeout) > 0 {
+                if begun.elapsed() > timeout + ORPHANS_TIME {
+                    tracing::warn!("processes are left that cannot be killed");
+                    break;
+                }
+                sleep(ORPHANS_PAUSE).await;
+            }
+        }
+        left
     }
 }
 

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use litemap::LiteMap;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
@@ -32,6 +33,7 @@ use super::shell_links;
 use super::step::Step;
 use crate::core::{AgentId, Subtree, Time};
 use crate::link::{Accepted, Clock, Reach};
+use crate::sys;
 use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
@@ -225,6 +227,18 @@ impl Starter {
         self.shared.processes.clone()
     }
 
+    /// Ends orphans that this process adopts, whenever a child exits, until the starter is dropped or waited for. The exit
+    /// of a guardian or of an agent without a guardian comes after the adoption of its children.
+    pub(super) fn end_orphans(&self) {
+        let shared = Rc::clone(&self.shared);
+        self.shared.spawn(async move {
+            let Ok(mut exits) = signal(SignalKind::child()) else { return };
+            while exits.recv().await.is_some() {
+                sys::end_orphans(&shared.processes.pids(), true);
+            }
+        });
+    }
+
     /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then
     /// sends SIGTERM to those that are left, and waits once more. Returns how many have not exited.
     pub(crate) async fn wait(&mut self, timeout: Duration) -> usize {
@@ -235,6 +249,7 @@ impl Starter {
             processes.wait(END_TIME.min(timeout)).await;
         }
         processes.end_shells();
+        processes.continue_guardians();
         match processes.wait(timeout).await {
             0 => 0,
             _ => {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use pmi::Rank;
 use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
@@ -97,6 +98,31 @@ impl PmiWaits {
     }
 }
 
+/// The runtime of the thread. If a limit refuses the thread, this is dropped by a task of the agent's runtime. There the
+/// drop of a runtime that waits for its threads would panic.
+struct ThreadRuntime(Option<Runtime>);
+
+impl ThreadRuntime {
+    fn build() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        Ok(Self(Some(runtime)))
+    }
+
+    fn block_on(&self, work: impl Future<Output = ()>) {
+        if let Some(runtime) = &self.0 {
+            LocalSet::new().block_on(runtime, work);
+        }
+    }
+}
+
+impl Drop for ThreadRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 impl OutputPump {
     /// Starts the thread. With `hold_lines`, a line waits for its newline; otherwise it is sent after
     /// [`PARTIAL_LINE_DELAY`].
@@ -108,11 +134,11 @@ impl OutputPump {
         let waits = Arc::clone(&pmi_waits);
         let streams = tasks.group();
         // Built here, because the thread could not report a failure of it.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let runtime = ThreadRuntime::build()?;
         tasks.spawn_thread("output", move || {
             sys::leave_exit_signals();
             sys::set_thread_nice(5);
-            LocalSet::new().block_on(&runtime, run(incoming, streams, parent, hold_lines, waits));
+            runtime.block_on(run(incoming, streams, parent, hold_lines, waits));
         })?;
         Ok(Self { commands, unsent: RefCell::default(), pmi_waits })
     }
@@ -370,5 +396,16 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.clear_held();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As when a limit on threads (RLIMIT_NPROC) refuses the thread.
+    #[tokio::test]
+    async fn the_runtime_of_a_thread_that_did_not_start_is_dropped_without_a_panic() {
+        drop(ThreadRuntime::build().expect("a runtime"));
     }
 }

@@ -3,11 +3,14 @@
 //!
 //! **They watch each other.** The guardian answers heartbeats; an agent whose heartbeats stay unanswered reports itself
 //! as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
-//! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. When the agent dies, the kernel kills its ranks, also
-//! if the guardian is dead. That does not cover setuid programs, which clear the setting, and processes that ranks
-//! have started: they outlive an agent and a guardian that were killed together. While both are stopped, the ranks run
-//! on until a process kills or continues the guardian; the launcher kills stopped guardians on its own machine. Where the
-//! user may create a cgroup, the launcher also ends what agents and guardians on its machine have left (`cgroup.rs`).
+//! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. An agent that exits continues its guardian, which may
+//! have been stopped shortly before. When the agent dies, the kernel kills its ranks, also if the guardian is dead. That
+//! does not cover setuid programs, which clear the setting, and processes that ranks have started: they outlive an agent
+//! and a guardian that were killed together, unless these were children of the launcher, which adopts and ends them
+//! ([`end_orphans`](super::reap::end_orphans)). While both are stopped, the ranks run on until a process kills or
+//! continues the guardian, and a stopped guardian whose agent was killed stays as it is. The launcher continues and kills
+//! stopped guardians on its own machine. Where the user may create a cgroup, the launcher also
+//! ends what agents and guardians on its machine have left (`cgroup.rs`).
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
@@ -381,12 +384,12 @@ impl Target {
         })
     }
 
-    /// Sends SIGKILL, unless the guardian has ended. Called by the agent, its child.
-    fn kill(&self) -> io::Result<()> {
+    /// Sends a signal, unless the guardian has ended. Called by the agent, its child.
+    fn signal(&self, signal: i32) -> io::Result<()> {
         match self {
-            Self::Descriptor(fd) => reap::kill_by(fd.as_fd()),
+            Self::Descriptor(fd) => reap::signal_by(fd.as_fd(), signal),
             // An orphan has another parent. The guardian may still end, and be reaped, between the check and the signal.
-            Self::Pid(pid) if Pid::parent() == *pid => reap::kill(pid.as_raw(), libc::SIGKILL),
+            Self::Pid(pid) if Pid::parent() == *pid => reap::kill(pid.as_raw(), signal),
             Self::Pid(_) => Ok(()),
         }
     }
@@ -421,12 +424,19 @@ impl GuardianLink {
     /// Kills the guardian, which no longer answers, so that it does not stay behind.
     pub fn kill(&self) {
         // ESRCH: it has ended.
-        let _ = self.guardian.kill();
+        let _ = self.guardian.signal(libc::SIGKILL);
     }
 
     /// Returns the descriptor, which becomes readable when the guardian answers heartbeats or dies; see
     /// [`take_answers`](Self::take_answers).
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
+    }
+}
+
+impl Drop for GuardianLink {
+    /// Continues the guardian: one that was stopped shortly before would not notice the agent's end.
+    fn drop(&mut self) {
+        let _ = self.guardian.signal(libc::SIGCONT);
     }
 }

@@ -6,8 +6,8 @@
 //! - **Order at start-up.** `main` of an agent calls [`guarded`], [`reserve_low`], [`raise_limit`],
 //!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
 //!   [`Spawner`]. A constructor has recorded the state of the user's shell ([`ShellState`]) before `main`.
-//! - **One thread reaps and signals.** [`Launching::reap`], [`reap()`], [`has_children`], [`kill_children`] and
-//!   [`Child::signal_group`] belong to one thread: a pid is signalled only while no other thread can reap it, and each
+//! - **One thread reaps and signals.** [`Launching::reap`], [`reap()`], [`has_children`], [`kill_children`], [`end_orphans`]
+//!   and [`Child::signal_group`] belong to one thread: a pid is signalled only while no other thread can reap it, and each
 //!   reaped child is reported to whatever may signal it before the next signal. So a reused pid is never signalled. The
 //!   launcher does not let the kernel reap its children ([`reset_sigchld`]); an agent signals its guardian, which is no
 //!   child of its, by a pidfd. [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
@@ -52,8 +52,9 @@ pub use launching::{InLaunch, Launching, wait_channel};
 pub use output_file::{OutputMode, open_output};
 pub use readiness::{Watched, watch};
 pub use reap::{
-    Ended, ExitSignalsHeld, blocked_children_but, catches, has_children, has_children_but, is_stopped, kill_children,
-    kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, process_state, reap, signal_name,
+    Ended, ExitSignalsHeld, adopt_orphans, blocked_children_but, catches, end_orphans, has_children, has_children_but,
+    is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, process_state,
+    reap, signal_name,
 };
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};

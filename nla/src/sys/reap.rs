@@ -209,6 +209,34 @@ pub fn kill_children_but(signal: i32, spared: &BTreeSet<u32>) -> usize {
     children.into_iter().filter(|&pid| pid > 1 && !is_spared(pid, spared) && kill(pid, signal).is_ok()).count()
 }
 
+/// Makes this process adopt orphaned descendants, which [`end_orphans`] then ends. Returns false and changes nothing if it
+/// has children already, as a program that a shell script executes may have: their orphans are not ours to end.
+pub fn adopt_orphans() -> io::Result<bool> {
+    if has_children() {
+        return Ok(false);
+    }
+    super::identity::become_subreaper()?;
+    Ok(true)
+}
+
+/// Reaps and kills all children but `spared`. With `spares_agents`, agents that have lost their guardian run on: they end
+/// their ranks themselves. Returns how many children were left.
+pub fn end_orphans(spared: &BTreeSet<u32>, spares_agents: bool) -> usize {
+    let orphans = children().unwrap_or_default().into_iter().filter(|&pid| pid > 1 && !is_spared(pid, spared));
+    let is_agent = |pid: i32| fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"scela-agent\n");
+    let is_left = |pid: i32| {
+        if reap_ended(pid.unsigned_abs()).is_some() {
+            return false;
+        }
+        if !(spares_agents && is_agent(pid)) {
+            // A refusal means that the process belongs to another user (setuid).
+            let _ = kill(pid, libc::SIGKILL);
+        }
+        true
+    };
+    orphans.filter(|&pid| is_left(pid)).count()
+}
+
 fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
     u32::try_from(pid).is_ok_and(|pid| spared.contains(&pid))
 }
@@ -336,11 +364,11 @@ pub(super) fn pidfd_of_this() -> io::Result<OwnedFd> {
     }
 }
 
-/// Sends SIGKILL to the process of a pidfd. Fails with ESRCH if the process was reaped, even if another has its pid now.
-pub(super) fn kill_by(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends a signal to the process of a pidfd. Fails with ESRCH if the process was reaped, even if another has its pid now.
+pub(super) fn signal_by(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let no_info = ptr::null::<libc::siginfo_t>();
     // SAFETY: numbers, and a null pointer that the kernel permits.
-    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, no_info, 0) };
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

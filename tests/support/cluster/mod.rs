@@ -163,6 +163,24 @@ impl Cluster {
         self.switch.ip(&format!("link set {} down\n", port(host)));
     }
 
+    /// Makes the host lose this share of the packets that other hosts send to it, chosen at random.
+    #[track_caller]
+    pub fn lose_packets(&self, host: &Host, percent: u32) {
+        host.filter(&format!(
+            "table inet loss {{ chain input {{ type filter hook input priority 0;
+            iifname != \"lo\" numgen random mod 100 < {percent} drop
+            }}
+            }}"
+        ));
+    }
+
+    /// Makes the host receive all packets again.
+    #[track_caller]
+    pub fn lose_no_packets(&self, host: &Host) {
+        // The first line creates the table if there is none.
+        host.filter("table inet loss\ndelete table inet loss");
+    }
+
     /// Reconnects the host to the switch.
     #[track_caller]
     pub fn mend(&self, host: &Host) {
