@@ -175,7 +175,8 @@ impl Session {
         );
         let agents = random.of_any_size(if on_hosts { HOSTS - 1 } else { AGENTS_MAX });
         let ranks = agents * random.of_any_size(RANKS_MAX);
-        let spares = if on_hosts && policy == Policy::Restart && random.once_in(2) { 1 } else { 0 };
+        let restarts = matches!(policy, Policy::Restart | Policy::RestartRank);
+        let spares = u32::from(on_hosts && restarts && random.once_in(2));
         let by = one_of(random, &[Way::Enter, Way::Enter, Way::Enter, Way::Ssh, Way::SshTree, Way::SshPipes]);
         let place = if on_hosts { Place::Hosts { by, spares } } else { Place::Here };
         let mut session = Self {

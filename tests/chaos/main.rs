@@ -1,9 +1,8 @@
 //! Runs random sessions that meet one or two faults at random moments, and checks that each ends in time, with a code
 //! and a report that the faults explain, and leaves nothing behind.
 //!
-//! The first sessions are the same in each run: [`FIXED`] sessions of seed 1. Then sessions of a new seed, which is
-//! printed, are run until `SCELA_CHAOS_SECONDS` are over (default: 200). `SCELA_CHAOS_SESSIONS` runs so many sessions of
-//! the seed `SCELA_CHAOS_SEED` instead (default: a new one), and `SCELA_CHAOS_ONLY` repeats one session of a seed.
+//! Sessions of the seed `SCELA_CHAOS_SEED` (default: 1) are run until `SCELA_CHAOS_SECONDS` are over (default: 200), or
+//! `SCELA_CHAOS_SESSIONS` of them. `SCELA_CHAOS_ONLY` repeats one session of a seed.
 //!
 //! As in the soak, this process is a child subreaper: processes that a session leaves behind become its children, also
 //! those that have cleared their environment. As root it starts itself again with a /dev/shm of its own, so that files
@@ -17,7 +16,7 @@ mod stage;
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use draw::{Place, Session};
 use stage::Stage;
@@ -25,11 +24,9 @@ use tests::{Cluster, Random, is_wanted};
 
 /// The name under which libtest would list this test.
 const NAME: &str = "sessions_survive_faults_or_end_in_time_and_leave_nothing";
-/// The number of sessions that each run plays.
-const FIXED: u64 = 40;
-/// The seed of these sessions.
-const FIXED_SEED: u64 = 1;
-/// How long further sessions are started, by default.
+/// The seed by default: a commit's checks do not depend on chance more than processes do.
+const SEED: u64 = 1;
+/// How long sessions are started, by default.
 const SECONDS: u64 = 200;
 /// The number of reported failures after which the test gives up.
 const FAILURES_MAX: usize = 20;
@@ -80,9 +77,9 @@ fn has_own_shared_memory() -> bool {
 
 /// The sessions to run.
 struct Settings {
-    /// Seeds and the numbers of their sessions, in order.
-    series: Vec<(u64, std::ops::Range<u64>)>,
-    /// When no further session of the last series is started.
+    seed: u64,
+    numbers: std::ops::Range<u64>,
+    /// When no further session is started.
     until: Option<Instant>,
 }
 
@@ -92,19 +89,14 @@ impl Settings {
             let value = std::env::var(name).ok()?;
             Some(value.parse::<u64>().unwrap_or_else(|_| panic!("{name}={value} is no number")))
         };
-        let fresh = || {
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            now.as_nanos() as u64 % 1_000_000_000
-        };
-        let seed = number("SCELA_CHAOS_SEED").unwrap_or_else(fresh);
+        let seed = number("SCELA_CHAOS_SEED").unwrap_or(SEED);
         let seconds = number("SCELA_CHAOS_SECONDS").unwrap_or(SECONDS);
         match (number("SCELA_CHAOS_ONLY"), number("SCELA_CHAOS_SESSIONS")) {
-            (Some(only), _) => Self { series: vec![(seed, only..only + 1)], until: None },
-            (None, Some(count)) => Self { series: vec![(seed, 0..count)], until: None },
-            (None, None) => Self {
-                series: vec![(FIXED_SEED, 0..FIXED), (seed, 0..u64::MAX)],
-                until: Some(Instant::now() + Duration::from_secs(seconds)),
-            },
+            (Some(only), _) => Self { seed, numbers: only..only + 1, until: None },
+            (None, Some(count)) => Self { seed, numbers: 0..count, until: None },
+            (None, None) => {
+                Self { seed, numbers: 0..u64::MAX, until: Some(Instant::now() + Duration::from_secs(seconds)) }
+            }
         }
     }
 }
@@ -127,44 +119,41 @@ fn chaos(settings: &Settings) -> Result<(), String> {
     let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
     let (mut played, mut on_hosts, mut skipped) = (0u32, 0u32, 0u32);
     let mut open = None;
-    for (index, (seed, numbers)) in settings.series.iter().enumerate() {
-        println!("chaos: seed {seed}, from session {}", numbers.start);
-        let is_last = index + 1 == settings.series.len();
-        for number in numbers.clone() {
-            let is_late = settings.until.is_some_and(|until| Instant::now() > until);
-            if (is_last && is_late) || failures.len() >= FAILURES_MAX {
-                break;
-            }
-            let session = Session::draw(&mut Random::of_session(*seed, number));
-            if session.needs_root() && Cluster::missing().is_some() {
-                skipped += 1;
-                continue;
-            }
-            let at = Instant::now();
-            let mut result = stage.play(&session);
-            // The first sessions open what is opened once.
-            let descriptors = stage::descriptors(open.unwrap_or(usize::MAX));
-            if open.is_some_and(|open| descriptors > open) && result.is_ok() {
-                result = Err(format!("  the test has {descriptors} descriptors open, and had {open:?}"));
-            }
-            open = Some(descriptors);
-            let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-            println!("chaos: {seed}/{number} {verdict} in {:.1} s: {session}", at.elapsed().as_secs_f64());
-            played += 1;
-            on_hosts += u32::from(session.place != Place::Here);
-            for fault in &session.faults {
-                let tally = tallies.entry(fault.what.kind()).or_default();
-                tally.sessions += 1;
-                tally.failures += u32::from(result.is_err());
-            }
-            if let Err(why) = result {
-                let failure = format!(
-                    "--- session {number} of seed {seed} failed\n  {session}\n{why}\n    again: SCELA_CHAOS_SEED={seed} \
+    let Settings { seed, numbers, until } = settings;
+    for number in numbers.clone() {
+        let is_late = until.is_some_and(|until| Instant::now() > until);
+        if is_late || failures.len() >= FAILURES_MAX {
+            break;
+        }
+        let session = Session::draw(&mut Random::of_session(*seed, number));
+        if session.needs_root() && Cluster::missing().is_some() {
+            skipped += 1;
+            continue;
+        }
+        let at = Instant::now();
+        let mut result = stage.play(&session);
+        // The first sessions open what is opened once.
+        let descriptors = stage::descriptors(open.unwrap_or(usize::MAX));
+        if open.is_some_and(|open| descriptors > open) && result.is_ok() {
+            result = Err(format!("  the test has {descriptors} descriptors open, and had {open:?}"));
+        }
+        open = Some(descriptors);
+        let verdict = if result.is_ok() { "ok" } else { "FAILED" };
+        println!("chaos: {seed}/{number} {verdict} in {:.1} s: {session}", at.elapsed().as_secs_f64());
+        played += 1;
+        on_hosts += u32::from(session.place != Place::Here);
+        for fault in &session.faults {
+            let tally = tallies.entry(fault.what.kind()).or_default();
+            tally.sessions += 1;
+            tally.failures += u32::from(result.is_err());
+        }
+        if let Err(why) = result {
+            let failure = format!(
+                "--- session {number} of seed {seed} failed\n  {session}\n{why}\n    again: SCELA_CHAOS_SEED={seed} \
                      SCELA_CHAOS_ONLY={number} cargo test --release -p tests --test chaos\n"
-                );
-                println!("{failure}");
-                failures.push(failure);
-            }
+            );
+            println!("{failure}");
+            failures.push(failure);
         }
     }
     let took = begun.elapsed().as_secs_f64();

@@ -108,16 +108,10 @@ fn effect(session: &Session, happened: &Happened) -> Effect {
             match signal {
                 Signal::SIGTERM => Effect::ends(BY_TERM, format!("agent {number}")),
                 Signal::SIGSTOP if !is_long(fault.lasts) => Effect::perhaps([LOST]),
-                _ => {
-                    let ends = matches!(session.policy, Policy::Abort | Policy::RestartRank);
-                    Effect::ends(LOST, format!("agent {number}")).if_it_ends(ends)
-                }
+                _ => Effect::ends(LOST, format!("agent {number}")).if_it_ends(is_abort),
             }
         }
-        (What::Cut { .. }, _) if is_long(fault.lasts) => {
-            let ends = matches!(session.policy, Policy::Abort | Policy::RestartRank);
-            Effect::ends(LOST, "was lost: ").if_it_ends(ends)
-        }
+        (What::Cut { .. }, _) if is_long(fault.lasts) => Effect::ends(LOST, "was lost: ").if_it_ends(is_abort),
         (What::Cut { .. } | What::Loss { .. }, _) => Effect::perhaps([LOST]),
         (What::Reader { stream: Stream::Output, pace: Pace::Closed }, _) if session.program == Program::Flood => {
             Effect { report: None, ..Effect::ends(BY_PIPE, "") }
