@@ -97,7 +97,7 @@ pub(super) trait Parent {
     }
 
     /// What becomes of the subtree of a child that is lost now.
-    fn heritage(&self) -> Heritage;
+    fn heritage(&self, now: Time) -> Heritage;
 
     /// The namespaces, in the order of their numbers.
     fn namespace_ids(&self) -> Vec<NamespaceId>;
@@ -241,7 +241,7 @@ pub(super) trait Parent {
         }
         self.on_failure(Failure::of_agent(turn.now, child, cause), turn);
         let Some(subtree) = self.children().subtree(child) else { return };
-        let heirs = match self.heritage() {
+        let heirs = match self.heritage(turn.now) {
             Heritage::End => return,
             Heritage::Lost => Vec::new(),
             Heritage::Adopted { within } => self.children_mut().replace(child, turn.now + within),

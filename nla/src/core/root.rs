@@ -64,6 +64,9 @@ pub enum RootInput {
     Forward(i32),
     /// The launcher is about to be stopped (true), or was continued (false).
     Suspend(bool),
+    /// The launcher did not run for a dead time or longer, without [`RootInput::Suspend`]: it was stopped, or its machine
+    /// was. Agents have given it up.
+    Stopped,
     /// The user asks how far the ranks are.
     Survey,
     /// The time of `--timeout` is over.
@@ -217,6 +220,8 @@ pub struct Root {
     nodes: LiteMap<AgentId, u32>,
     /// Agents that were lost.
     lost: BTreeSet<AgentId>,
+    /// Agents that are lost before this time have given up a launcher that was stopped.
+    given_up_until: Time,
     phase: Phase,
     children: Children,
     namespaces: LiteMap<NamespaceId, Namespace>,
@@ -258,6 +263,7 @@ impl Root {
             session,
             nodes,
             lost: BTreeSet::new(),
+            given_up_until: Time::ZERO,
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
             children: Children::new(tree, ChildStage::Joined),
@@ -305,6 +311,10 @@ impl Root {
             RootInput::Survey => self.begin_survey(turn),
             RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),
             RootInput::Suspend(false) => self.to_children(&Down::Resume, turn),
+            RootInput::Stopped => {
+                self.given_up_until = turn.now + self.session.dead_time;
+                self.children.hurry(self.given_up_until);
+            }
             RootInput::TimeLimit(limit) => {
                 self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", turn);
             }

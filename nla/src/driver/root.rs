@@ -10,11 +10,12 @@ use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::Span;
 
 use super::children::{Children, LinkContext, Received};
@@ -123,6 +124,7 @@ pub struct RootDriver {
     /// Bounded by the notices of one turn: the launcher takes them before the next.
     events: VecDeque<RootEvent>,
     suspending: Option<Suspending>,
+    pulse: Pulse,
     /// The time from the last arrival to the release, for each fence.
     release_times: DurationHistogram,
     /// The arrival time of the input that is being handled.
@@ -148,6 +150,8 @@ enum Event {
     OutputEnded,
     /// All `Suspend` messages have been written, or their deadline has expired.
     SuspendWritten,
+    /// The launcher did not run for a dead time.
+    Stopped,
     /// The core's alarm has expired.
     Alarm,
 }
@@ -187,6 +191,7 @@ impl RootDriver {
             actions: Vec::new(),
             events: VecDeque::new(),
             suspending: None,
+            pulse: Pulse::new(liveness.dead_time),
             release_times: DurationHistogram::default(),
             handling: Time::ZERO,
         };
@@ -208,6 +213,8 @@ impl RootDriver {
     async fn next_event(&mut self) -> Event {
         tokio::select! {
             biased;
+            // First: it would take other events for a stop.
+            () = self.pulse.stopped() => Event::Stopped,
             events = self.links.events.next_turn() => Event::Links(events),
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
             report = self.bootstrap.next() => Event::Report(report),
@@ -235,6 +242,8 @@ impl RootDriver {
                 self.suspending = None;
                 self.events.push_back(RootEvent::Suspended);
             }
+            Event::Stopped if self.links.suspended.get() => {}
+            Event::Stopped => self.handle(RootInput::Stopped),
             Event::Alarm => self.handle(RootInput::Timeout),
         }
     }
@@ -381,6 +390,40 @@ impl RootDriver {
     }
 }
 
+/// Notices that this process did not run, as the pulse of a process that does is regular.
+struct Pulse {
+    dead_time: Duration,
+    last: Instant,
+}
+
+impl Pulse {
+    fn new(dead_time: Duration) -> Self {
+        Self { dead_time, last: Instant::now() }
+    }
+
+    /// Waits until this process has not run for the dead time. Cancel-safe.
+    async fn stopped(&mut self) {
+        loop {
+            sleep_until(self.next()).await;
+            if self.beat(Instant::now()) {
+                return;
+            }
+        }
+    }
+
+    /// When the next beat is due.
+    fn next(&self) -> Instant {
+        self.last + self.dead_time / 4
+    }
+
+    /// Notes a beat. Returns whether it is late by the dead time.
+    fn beat(&mut self, now: Instant) -> bool {
+        let late = now.saturating_duration_since(self.next());
+        self.last = now;
+        late >= self.dead_time
+    }
+}
+
 impl Suspending {
     /// Returns the receipt of one more message.
     fn expect(&mut self) -> Receipt {
@@ -396,6 +439,23 @@ impl Suspending {
             // No value is sent: the channel closes when its sender is dropped.
             let _ = timeout_at(*until, next).await;
             written.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_stop_of_a_dead_time_is_noticed() {
+        const DEAD_TIME: Duration = Duration::from_secs(4);
+        let mut pulse = Pulse::new(DEAD_TIME);
+        for (late, is_stop) in
+            [(DEAD_TIME * 9 / 10, false); 3].into_iter().chain([(DEAD_TIME, true), (DEAD_TIME, true)])
+        {
+            let now = pulse.next() + late;
+            assert_eq!(pulse.beat(now), is_stop, "{late:?}");
         }
     }
 }

@@ -117,7 +117,7 @@ impl Parent for Agent {
         }
     }
 
-    fn heritage(&self) -> Heritage {
+    fn heritage(&self, _: Time) -> Heritage {
         match &self.plan {
             Some(plan) if self.is_serving() => Heritage::of(plan),
             _ => Heritage::End,

@@ -14,7 +14,7 @@ impl Agent {
     /// The link to the parent was lost: looks for an ancestor, if the session goes on.
     pub(super) fn on_parent_link_lost(&mut self, why: &LossReason, turn: &mut Turn<'_>) {
         tracing::debug!(agent = self.id().0, %why, "the parent was lost");
-        match (&self.plan, self.heritage()) {
+        match (&self.plan, self.heritage(turn.now)) {
             (Some(plan), Heritage::Adopted { .. }) => {
                 turn.push(Action::Rejoin(turn.now + plan.rejoin_time()));
                 self.is_orphaned = true;

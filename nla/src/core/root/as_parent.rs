@@ -120,13 +120,20 @@ impl Parent for Root {
         self.session.on_failure
     }
 
-    fn heritage(&self) -> Heritage {
-        match self.phase {
+    fn heritage(&self, now: Time) -> Heritage {
+        let heritage = match self.phase {
             Phase::Running => Heritage::of(&self.session),
             Phase::Gathering { .. } | Phase::Restarting { .. } if self.policy() == FailurePolicy::Restart => {
                 Heritage::of(&self.session)
             }
             _ => Heritage::End,
+        };
+        match heritage {
+            // The child has given the launcher up, as its own children have.
+            Heritage::Adopted { .. } if now < self.given_up_until => {
+                Heritage::Adopted { within: self.given_up_until.saturating_sub(now) }
+            }
+            heritage => heritage,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::failure_policy::FailurePolicy;
+use crate::core::parent::Heritage;
 
 const SEGV: Cause = Cause::Signal { signal: 11, core: false, out_of_memory: false };
 
@@ -172,5 +173,31 @@ fn a_child_that_reports_a_death_it_may_not_report_is_cut_off() {
         let actions = world.died(T, 1, set);
         let RootAction::CloseChild(AgentId(1), why) = &actions[0] else { panic!("{actions:?}") };
         assert!(why.to_string().contains("which it may not"), "{why}");
+    }
+}
+
+#[test]
+fn a_launcher_that_was_stopped_does_not_wait_for_agents_that_have_given_it_up() {
+    const LOST_AT: Duration = Duration::from_secs(50);
+    let lost = |child: AgentId| RootInput::ChildLost(child, LossReason::Closed);
+    for (stopped, is_first) in [(false, true), (true, true), (true, false)] {
+        // 0 - 1 (2), 3 (4)
+        let mut world = World::new(8, 4, 2);
+        world.root.session.on_failure = FailurePolicy::Continue;
+        let children: Vec<_> = world.root.tree.children().map(|child| child.head()).collect();
+        assert_eq!(children, [AgentId(1), AgentId(3)]);
+        children.iter().for_each(|child| drop(world.up(T, child.0, Up::Ready)));
+        children.iter().for_each(|child| drop(world.up(T, child.0, Up::Started { namespace: NS })));
+        // The launcher may notice the losses before or after it notices that it was stopped.
+        let mut inputs: Vec<_> = children.iter().map(|child| lost(*child)).collect();
+        if stopped {
+            inputs.insert(if is_first { 0 } else { 2 }, RootInput::Stopped);
+        }
+        inputs.into_iter().for_each(|input| drop(world.after(LOST_AT, input)));
+        let SessionPlan { dead_time, .. } = world.root.session;
+        let wait = if stopped { dead_time } else { world.root.session.adoption_time() };
+        assert_eq!(world.root.children.orphan_deadline(), Some(LOST_AT + wait), "{stopped} {is_first}");
+        // Later losses have other causes.
+        assert_eq!(world.root.heritage(LOST_AT + wait), Heritage::of(&world.root.session));
     }
 }
