@@ -263,6 +263,7 @@ impl AgentDriver {
 
     async fn next_event(&mut self) -> Event {
         let is_starting = self.startup.as_ref().is_some_and(Startup::is_busy);
+        let awaits_former = self.startup.as_ref().is_some_and(Startup::awaits_former);
         tokio::select! {
             biased;
             events = self.links.events.next_turn() => Event::Links(events),
@@ -290,6 +291,7 @@ impl AgentDriver {
                 Event::Stalled,
             () = ready(()), if is_starting => Event::StartDue,
             () = sleep(SWEEP_PAUSE), if self.sweep.is_killing() => Event::SweepDue,
+            () = sleep(SWEEP_PAUSE), if awaits_former => Event::Reaped,
         }
     }
 
@@ -499,13 +501,16 @@ impl AgentDriver {
         let revives = self.startup.as_ref().is_some_and(Startup::revives_ranks);
         loop {
             let mut inputs = Vec::new();
-            let step = |ended| match (ended, &mut self.startup) {
+            let step = |ended: Option<(u32, Ended)>| {
+                let Some(startup) = &mut self.startup else { return };
                 // A rank that starts again must not meet processes of its former start.
-                (Some((pid, ended)), _) if revives && ended != Ended::Exited(0) && self.table.is_rank(pid) => {
-                    sys::kill_group(pid);
+                let may_be_failed = ended.filter(|(_, ended)| revives && *ended != Ended::Exited(0));
+                if ended.is_none() || may_be_failed.is_some() {
+                    inputs.extend(startup.take_results(&mut self.table));
                 }
-                (None, Some(startup)) => inputs = startup.take_results(&mut self.table),
-                _ => {}
+                if let Some((pid, _)) = may_be_failed.filter(|(pid, _)| self.table.is_rank(*pid)) {
+                    startup.kill_former(pid);
+                }
             };
             // The results of starts are taken before the pid of a reaped rank is looked up.
             let reaped = match &launching {
@@ -518,8 +523,11 @@ impl AgentDriver {
             }
             inputs.into_iter().for_each(|input| self.handle(input));
             if reaped.is_none() {
-                return;
+                break;
             }
+        }
+        if let Some(startup) = &mut self.startup {
+            startup.check_former();
         }
     }
 

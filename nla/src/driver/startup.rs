@@ -34,6 +34,8 @@ use crate::sys::{self, Child, ExitSignalsHeld, Image, ImageError, InLaunch, Laun
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
 
+/// How long a rank that starts again waits for the end of killed processes: those in uninterruptible sleep may not end.
+const FORMER_TIME: Duration = Duration::from_secs(1);
 /// How long the orders of one group last before the actor handles other events.
 const BATCH_TIME: Duration = Duration::from_millis(2);
 /// The maximum number of orders that the spawner thread has not completed: each has four descriptors or more.
@@ -103,6 +105,8 @@ pub(super) struct Startup {
     events: mpsc::Sender<RankEvent>,
     tasks: Tasks,
     jobs: VecDeque<Job>,
+    /// The process groups of failed ranks that have got SIGKILL, and until when a start waits for their end.
+    former: Vec<(u32, Instant)>,
     /// The orders of the spawner thread, in their order.
     pending: VecDeque<Pending>,
     /// The first of `pending`.
@@ -142,6 +146,7 @@ impl Startup {
             events,
             tasks,
             jobs: VecDeque::new(),
+            former: Vec::new(),
             pending: VecDeque::new(),
             stall: None,
             signals_held: None,
@@ -151,7 +156,25 @@ impl Startup {
 
     /// Returns whether ranks can be ordered now.
     pub(super) fn is_busy(&self) -> bool {
-        self.pending.len() + RESULTS_AT_ONCE <= ORDERS_MAX && self.jobs.front().is_some_and(Job::is_prepared)
+        let is_prepared = self.jobs.front().is_some_and(Job::is_prepared);
+        self.pending.len() + RESULTS_AT_ONCE <= ORDERS_MAX && is_prepared && !self.awaits_former()
+    }
+
+    /// Returns whether the next rank waits for the end of processes of its former start, or of those of another rank.
+    pub(super) fn awaits_former(&self) -> bool {
+        self.jobs.front().is_some_and(|job| job.incarnation.is_some()) && !self.former.is_empty()
+    }
+
+    /// Kills the processes that a failed rank has started. `pid` is the rank's process, which was not reaped.
+    pub(super) fn kill_former(&mut self, pid: u32) {
+        sys::kill_group(pid);
+        self.former.push((pid, Instant::now() + FORMER_TIME));
+    }
+
+    /// Forgets the groups of failed ranks whose processes have ended, or have had the time to.
+    pub(super) fn check_former(&mut self) {
+        let now = Instant::now();
+        self.former.retain(|(group, until)| now < *until && sys::has_group(*group));
     }
 
     /// Returns whether a rank that fails may start again while the others go on.

@@ -53,8 +53,8 @@ pub use output_file::{OutputMode, open_output};
 pub use readiness::{Watched, watch};
 pub use reap::{
     Ended, ExitSignalsHeld, adopt_orphans, blocked_children_but, catches, end_orphans, has_children, has_children_but,
-    is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, process_state,
-    reap, signal_name,
+    has_group, is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills,
+    process_state, reap, signal_name,
 };
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};

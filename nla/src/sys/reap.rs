@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,11 @@ pub fn kill_group(child: u32) {
         // The child itself has ended, so the group may be empty: ESRCH.
         let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
     }
+}
+
+/// Returns whether a process group has members. Those that were not reaped count.
+pub fn has_group(group: u32) -> bool {
+    i32::try_from(group).is_ok_and(|group| killpg(Pid::from_raw(group), None) != Err(Errno::ESRCH))
 }
 
 /// Reaps this child if it has ended. Never blocks.
