@@ -41,6 +41,34 @@ fn fences_work_after_a_restart() {
 }
 
 #[test]
+fn the_user_knows_only_one_job() {
+    // Rank 1 fails at the first start. At the second one, rank 0 waits for it in a fence.
+    let second = |words: &[&str]| {
+        let mut program = sh("echo start $SCELA_INCARNATION; if [ $SCELA_INCARNATION = 0 ]; then
+            [ $PMI_RANK = 0 ] && exec sleep 1000; exit 1; fi; exec \"$@\"");
+        program.extend(script(words.iter().copied()));
+        program
+    };
+    let run = restarting(1).args(["-l", "-v"]).np(1).agents(2).program(second(&["init", "fence", "finalize"]));
+    let running = run.and(1, second(&["init", "say ready", "pause"])).spawn();
+    running.wait_for("ready");
+    let host = nla::sys::host_name();
+    let line = format!("scela-run:   rank 1 on {host}: sleeping, last PMI call: PMI_Init\n");
+    running.wait_until("the ranks of the second start are reported", || {
+        running.signal(Signal::SIGQUIT);
+        let said = running.stderr().text();
+        (said.contains("scela-run: fence 0: 1 ranks have arrived and wait for 1\n") && said.contains(&line))
+            .then_some(())
+    });
+    running.world().ranks()[1].1.signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    outcome.has_code(137).never_says("of namespace");
+    // The first start may be ended before it has written anything.
+    outcome.wrote_among_others("[0] start 1\n").wrote_among_others("[1] start 1\n");
+    assert!(!outcome.out().contains(":0] "), "{outcome}");
+}
+
+#[test]
 fn nothing_of_a_start_is_left_when_the_next_one_begins() {
     // The process that each start leaves would write at the next start.
     let program = sh("i=$SCELA_INCARNATION; echo start $i

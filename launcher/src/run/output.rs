@@ -164,6 +164,7 @@ impl Page {
 
     fn take(&mut self, message: Bytes) {
         let Some((namespace, rank, data)) = split_stream_message(message) else { return };
+        let namespace = self.style.locations.known(namespace);
         if let Some(pattern) = &self.style.pattern {
             let host = self.style.locations.of_rank(namespace, rank);
             let values = PlaceholderValues { namespace, rank, host, session: &self.style.session };

@@ -15,6 +15,8 @@ pub(crate) struct RankLocations {
     /// The ranks of each agent in the first namespace. It changes when ranks start again on other agents; threads that
     /// write output read it.
     placement: Mutex<Arc<[(AgentId, Ranks)]>>,
+    /// The namespaces of the job's later starts.
+    restarts: Mutex<Vec<NamespaceId>>,
 }
 
 impl RankLocations {
@@ -36,7 +38,7 @@ impl RankLocations {
 
     /// Returns the locations of a session with this placement.
     pub(crate) fn with_placement(own: String, agents: Vec<String>, placement: Vec<(AgentId, Ranks)>) -> Self {
-        Self { own, agents, placement: Mutex::new(placement.into()) }
+        Self { own, agents, placement: Mutex::new(placement.into()), restarts: Mutex::default() }
     }
 
     fn placement(&self) -> Arc<[(AgentId, Ranks)]> {
@@ -58,6 +60,17 @@ impl RankLocations {
             .iter()
             .map(|(agent, ranks)| (*agent, at(*agent).map_or(ranks.clone(), |at| ranks.difference(at))));
         moved.filter(|(_, ranks)| !ranks.is_empty()).collect()
+    }
+
+    /// Notes that the job has started again, as this namespace.
+    pub(crate) fn note_restart(&self, namespace: NamespaceId) {
+        self.restarts.lock().unwrap_or_else(PoisonError::into_inner).push(namespace);
+    }
+
+    /// Returns the namespace by which the user knows `namespace`: the first one for all starts of the job.
+    pub(crate) fn known(&self, namespace: NamespaceId) -> NamespaceId {
+        let is_job = || self.restarts.lock().unwrap_or_else(PoisonError::into_inner).contains(&namespace);
+        if namespace != NamespaceId::FIRST && is_job() { NamespaceId::FIRST } else { namespace }
     }
 
     /// Returns the host of an agent.

@@ -83,6 +83,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         Notice::RanksEnded => "all ranks have ended".to_owned(),
         Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
         Notice::Restarting { .. } | Notice::Reviving { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
+        Notice::Restarted(_) => "no rank is left; all ranks start again".to_owned(),
         Notice::Ending(signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }

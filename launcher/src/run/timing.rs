@@ -78,11 +78,16 @@ impl Phases {
 
     /// Records a notice from the root.
     pub fn on_notice(&mut self, notice: &Notice) {
-        if let Notice::Released { namespace: NamespaceId::FIRST, number, took, .. } = notice {
-            self.fences = self.fences.saturating_add(1);
-            if *number > 0 && self.slowest.is_none_or(|(_, longest)| *took > longest) {
-                self.slowest = Some((*number, *took));
+        match notice {
+            Notice::Released { namespace: NamespaceId::FIRST, number, took, .. } => {
+                self.fences = self.fences.saturating_add(1);
+                if *number > 0 && self.slowest.is_none_or(|(_, longest)| *took > longest) {
+                    self.slowest = Some((*number, *took));
+                }
             }
+            // The agents, too, report the times of the last start.
+            Notice::Restarted(_) => (self.fences, self.slowest) = (0, None),
+            _ => {}
         }
     }
 

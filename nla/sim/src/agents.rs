@@ -217,6 +217,7 @@ impl World {
             | Notice::Failure(_)
             | Notice::Ending(..)
             | Notice::Restarting { .. }
+            | Notice::Restarted(_)
             | Notice::NoSpare
             | Notice::Reviving { .. }
             | Notice::Moved(_)

@@ -505,6 +505,8 @@ impl Agent {
         self.launch_below(&plan, turn);
         if plan.id == NamespaceId::FIRST {
             self.times.on_described(turn.now, self.plan_sent);
+        } else if plan.spawner.is_none() {
+            self.times.on_restarted(turn.now);
         }
         let namespace = Namespace::new(&plan, self.here, &self.children.subtrees(), self.cache, self.adopts());
         let without_agent = namespace.without_agent(&plan, self.here);

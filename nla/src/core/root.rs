@@ -145,6 +145,9 @@ pub enum Notice {
         /// How often they may.
         of: u32,
     },
+    /// All ranks start again. All other notices name the job's ranks as those of the first namespace; their output has this
+    /// one.
+    Restarted(NamespaceId),
     /// This rank has failed and starts again, while the others go on.
     Reviving {
         /// The failure.
@@ -168,6 +171,35 @@ pub enum Notice {
     Busy(AgentId, String),
     /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
+}
+
+impl Notice {
+    /// Names the first namespace in place of `job`, a later start of the job.
+    fn name_job(&mut self, job: NamespaceId) {
+        let name = |namespace: &mut NamespaceId| {
+            if *namespace == job {
+                *namespace = NamespaceId::FIRST;
+            }
+        };
+        match self {
+            Self::Started(namespace, _) | Self::Contact(namespace) | Self::Released { namespace, .. } => {
+                name(namespace)
+            }
+            Self::Surveyed(survey) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
+            Self::Failure(failure) | Self::Reviving { failure, .. } | Self::Restarting { first: failure, .. } => {
+                name(&mut failure.namespace);
+            }
+            Self::Joined
+            | Self::RanksEnded
+            | Self::Restarted(_)
+            | Self::NoSpare
+            | Self::Moved(_)
+            | Self::Ending(..)
+            | Self::FilesLeft(..)
+            | Self::Busy(..)
+            | Self::Leftovers(_) => {}
+        }
+    }
 }
 
 /// The plan and the tree of a session.
@@ -326,6 +358,14 @@ impl Root {
         self.on_time(turn);
         self.settle(turn);
         self.set_timer(turn);
+        if self.job != NamespaceId::FIRST {
+            // The user knows only one job, however often it has started.
+            for action in turn.actions.iter_mut() {
+                if let RootAction::Notice(notice) = action {
+                    notice.name_job(self.job);
+                }
+            }
+        }
     }
 
     /// Whether no rank of the first namespace has spoken PMI.

@@ -153,6 +153,15 @@ impl AgentTimes {
         self.timing.note(TimedPhase::Description, self.agent, sent, now);
     }
 
+    /// All ranks start again, by a plan that has arrived: their times replace those of the start before.
+    pub(super) fn on_restarted(&mut self, now: Time) {
+        let Timing { mut phases, .. } = std::mem::take(&mut self.timing);
+        phases.retain(|phase, _| *phase == TimedPhase::Description);
+        let again = Self::new(self.agent);
+        let timing = Timing { phases, ..again.timing };
+        *self = Self { described: Some(now), timing, ..again };
+    }
+
     /// One of this agent's ranks has spoken PMI for the first time.
     pub(super) fn on_contact(&mut self, now: Time) {
         self.contacts = Some((self.contacts.map_or(now, |(first, _)| first), now));
@@ -214,6 +223,23 @@ mod tests {
         times.ending.get_or_insert(at(32));
         times.swept = Some(at(35));
         times.report()
+    }
+
+    #[test]
+    fn the_times_of_a_restart_replace_those_of_the_start_before() {
+        let mut times = AgentTimes::new(AgentId(3));
+        times.on_described(ms(10), ms(9));
+        times.started = Some(ms(14));
+        times.on_contact(ms(15));
+        times.arrived = Some(ms(16));
+        times.on_released(ms(20), 0);
+        times.rank_ended = Some(ms(30));
+        times.on_restarted(ms(100));
+        let phases: Vec<_> = times.report().phases.keys().copied().collect();
+        assert_eq!(phases, [TimedPhase::Description]);
+        times.started = Some(ms(103));
+        let spawn = &times.report().phases[&TimedPhase::Spawn];
+        assert_eq!((spawn.took.max(), spawn.done()), (Some(ms(3)), Some(ms(103))));
     }
 
     #[test]

@@ -483,7 +483,8 @@ impl AgentDriver {
 
     /// Forgets all namespaces: none of their ranks is left, and others will start.
     pub(super) fn forget_namespaces(&mut self) {
-        self.namespaces.clear();
+        let all: Vec<_> = self.namespaces.keys().copied().collect();
+        all.into_iter().for_each(|namespace| self.forget(namespace));
         self.waiting.clear();
         if let Some(startup) = &mut self.startup {
             startup.resume();

@@ -270,6 +270,7 @@ impl Session {
                 let host = self.locations.of_agent(failure.agent);
                 self.reporter.note(&revival_text(failure, (*number, *of), host));
             }
+            Notice::Restarted(namespace) => self.locations.note_restart(*namespace),
             Notice::NoSpare => self.reporter.note(NO_SPARE),
             Notice::Moved(placement) => {
                 for (agent, ranks) in self.locations.move_to(placement) {

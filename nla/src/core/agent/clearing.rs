@@ -108,7 +108,7 @@ impl Agent {
         if clearing.own == Own::Cleared && clearing.awaited.is_empty() {
             let leftovers = clearing.leftovers;
             self.clearing = None;
-            self.namespaces.clear();
+            self.forget_all();
             // The bound on single reports counts anew, or the next failure would only be counted.
             self.failures.clear();
             self.failures_more = 0;

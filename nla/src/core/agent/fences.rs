@@ -31,7 +31,7 @@ impl Agent {
         match entered {
             Ok(()) => {
                 ns.on_entered(rank);
-                if namespace == NamespaceId::FIRST {
+                if ns.is_job {
                     self.times.arrived = Some(turn.now);
                 }
                 self.on_fence_complete(namespace, turn);
@@ -101,7 +101,7 @@ impl Agent {
         };
         // A release out of turn releases no rank and changes nothing.
         let Some(released) = ns.release(turn.now, number) else { return };
-        if namespace == NamespaceId::FIRST {
+        if ns.is_job {
             self.times.on_released(turn.now, number);
         }
         // Children go first: their ranks are farther away.

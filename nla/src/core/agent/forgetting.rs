@@ -36,14 +36,26 @@ impl Agent {
             // The places that could answer have forgotten the namespace too.
             self.answer_get(namespace, ReplyTo::OtherNamespace(requester), LookUpResult::Absent(key), turn);
         }
-        let stored = self.stored_peaks();
-        let Some(ns) = self.namespaces.remove(&namespace) else { return };
-        self.forgotten.note(&ns.exchange, stored);
-        self.forgotten.fences.merge(&ns.fence_times);
+        self.forget(namespace);
         self.requests.retain(|(_, requester, _), _| *requester != namespace);
         self.early_deaths.remove(&namespace);
         // The bound on single reports would be reached by spawns that fail one after another.
         self.failures.retain(|failure| failure.namespace != namespace);
         turn.push(Action::Forget(namespace));
+    }
+
+    /// Frees all namespaces: their ranks have ended, and the job starts again.
+    pub(super) fn forget_all(&mut self) {
+        let all: Vec<_> = self.namespaces.keys().copied().collect();
+        all.into_iter().for_each(|namespace| self.forget(namespace));
+    }
+
+    /// Frees a namespace, but not its counts.
+    fn forget(&mut self, namespace: NamespaceId) {
+        let stored = self.stored_peaks();
+        if let Some(ns) = self.namespaces.remove(&namespace) {
+            self.forgotten.note(&ns.exchange, stored);
+            self.forgotten.fences.merge(&ns.fence_times);
+        }
     }
 }

@@ -67,6 +67,8 @@ impl LocalRank {
 #[derive(Debug)]
 pub(super) struct Namespace {
     pub(super) id: NamespaceId,
+    /// The ranks are those of the job itself, of its first start or of a later one.
+    pub(super) is_job: bool,
     pub(super) exchange: Exchange,
     /// The root has ordered its end: what its ranks do is no failure any more.
     pub(super) undone: bool,
@@ -135,6 +137,7 @@ impl Namespace {
         }
         Self {
             id: plan.id,
+            is_job: plan.spawner.is_none(),
             undone: false,
             forgotten: false,
             node: NodeAttributes::default(),

@@ -16,7 +16,7 @@ impl Agent {
     /// The driver has started ranks of this agent.
     pub(super) fn on_started(&mut self, namespace: NamespaceId, ranks: &Ranks, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        if namespace == NamespaceId::FIRST {
+        if ns.is_job {
             self.times.started = Some(turn.now);
         }
         let complete = ns.on_started(ranks);
@@ -57,7 +57,7 @@ impl Agent {
         match request {
             Request::Joined => {
                 ns.set_active(rank, true);
-                if namespace == NamespaceId::FIRST {
+                if ns.is_job {
                     self.times.on_contact(turn.now);
                 }
                 if ns.on_contact() {
@@ -99,7 +99,7 @@ impl Agent {
     pub(super) fn on_rank_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let Some(state) = ns.end(rank, "its process ended") else { return };
-        if namespace == NamespaceId::FIRST {
+        if ns.is_job {
             self.times.rank_ended = Some(turn.now);
         }
         let undone = ns.undone;

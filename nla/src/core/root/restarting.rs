@@ -158,13 +158,15 @@ impl Root {
             return;
         }
         self.enter(Phase::Running, "no rank is left, and the job starts again");
-        self.namespaces.clear();
+        for namespace in self.namespace_ids() {
+            self.forget(namespace);
+        }
         self.ended.clear();
         self.names.clear();
-        self.answered.clear();
         self.failures.clear();
         self.failures_more = 0;
         self.job = next;
+        turn.push(RootAction::Notice(Notice::Restarted(next)));
         if placement != self.restarts.origin.placement {
             turn.push(RootAction::Notice(Notice::Moved(placement.clone())));
         }

@@ -115,7 +115,7 @@ impl AgentDriver {
     /// Queues the ranks of a namespace to be started.
     fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: Ranks, board: Board) {
         let id = plan.id;
-        if id == NamespaceId::FIRST {
+        if plan.spawner.is_none() {
             let takers: Ranks = ranks.iter().filter(|rank| plan.stdin.contains(*rank)).collect();
             let takes = |child: &Subtree| plan.takes_input(*child);
             let children = self.here.children().filter(takes).filter_map(|child| self.children.link(child.head()));
@@ -137,7 +137,7 @@ impl AgentDriver {
     }
 
     /// Frees the state of a namespace whose ranks have ended. Its output streams end with their pipes.
-    fn forget(&mut self, namespace: NamespaceId) {
+    pub(super) fn forget(&mut self, namespace: NamespaceId) {
         if let Some(local) = self.namespaces.remove(&namespace) {
             let board = local.board.borrow();
             self.forgotten.board_gets += board.board().answered();
