@@ -179,6 +179,26 @@ fn a_stopped_agent_is_killed_by_its_guardian() {
 }
 
 #[test]
+fn a_launcher_that_was_stopped_says_so_and_does_not_wait_for_agents_that_have_given_it_up() {
+    const STOP: Duration = Duration::from_secs(2);
+    let options = ["--on-failure", "continue", "--dead-time", "1"];
+    let run = scela().np(6).agents(6).fanout(2).args(options).program(sh("echo here; exec sleep 1000"));
+    let running = run.spawn();
+    running.wait_for_times("here", 6);
+    running.signal(Signal::SIGSTOP);
+    let began = Instant::now();
+    // Each agent tries to join the launcher before it gives up.
+    running.wait_until("the agents have given it up", || {
+        (running.world().agents().is_empty() && began.elapsed() > STOP).then_some(())
+    });
+    running.signal(Signal::SIGCONT);
+    let continued = Instant::now();
+    running.finish().has_code(252).says("scela-run itself did not run for ").says(" was lost: ");
+    // It waits 8 s for the children of an agent that was lost in another way.
+    assert!(continued.elapsed() < Duration::from_secs(6), "{:?}", continued.elapsed());
+}
+
+#[test]
 fn one_of_several_killed_agents_is_reported_and_the_others_are_counted() {
     let (running, _) = start_seven_agents();
     running.world().agents().iter().for_each(|agent| agent.signal(Signal::SIGKILL));

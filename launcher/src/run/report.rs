@@ -89,7 +89,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
-        Notice::Leftovers(_) | Notice::Surveyed(_) => return None,
+        Notice::Leftovers(_) | Notice::Surveyed(_) | Notice::Stopped(..) => return None,
     })
 }
 
@@ -112,6 +112,12 @@ fn files_text(host: &str, report: &FileReport) -> String {
         ));
     }
     format!("{host}: {}", parts.join("; "))
+}
+
+/// Returns the note about a launcher that did not run for `time`.
+pub fn stopped_text(time: Duration, dead_time: Duration) -> String {
+    let (time, dead_time) = (time.as_secs_f64(), dead_time.as_secs_f64());
+    format!("scela-run itself did not run for {time:.1} s; agents give it up after the dead time of {dead_time} s")
 }
 
 /// Returns the note about a failure after which all ranks start again.

@@ -223,6 +223,7 @@ impl World {
             | Notice::Moved(_)
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
+            | Notice::Stopped(..)
             | Notice::Leftovers(_)
             | Notice::Surveyed(_) => {}
         }

@@ -282,6 +282,7 @@ mod tests {
         let expected = [None, Some(1), Some(1), Some(1), Some(4), Some(5), Some(6), Some(7), Some(7), Some(7), None];
         assert_eq!(toward, expected);
         assert!(children.is_lost(AgentId(4)) && children.subtrees().len() == 4);
+        assert!(children.contains(AgentId(6)) && !children.contains(AgentId(2)), "agent 2 has another parent");
         assert_eq!(children.reachable().count(), 2, "the orphaned ones have not joined");
         assert!(!children.all_ended(), "their processes still run");
         children.on_joined(AgentId(5));

@@ -64,9 +64,9 @@ pub enum RootInput {
     Forward(i32),
     /// The launcher is about to be stopped (true), or was continued (false).
     Suspend(bool),
-    /// The launcher did not run for a dead time or longer, without [`RootInput::Suspend`]: it was stopped, or its machine
-    /// was. Agents have given it up.
-    Stopped,
+    /// The launcher did not run for this time, a dead time or longer, without [`RootInput::Suspend`]: it was stopped, or its
+    /// machine was. Agents have given it up.
+    Stopped(Duration),
     /// The user asks how far the ranks are.
     Survey,
     /// The time of `--timeout` is over.
@@ -163,6 +163,8 @@ pub enum Notice {
     Moved(Vec<(AgentId, Ranks)>),
     /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
     Ending(i32, Duration),
+    /// The launcher did not run for the first time, which is longer than the second one, the dead time.
+    Stopped(Duration, Duration),
     /// The answer to a survey.
     Surveyed(Box<Survey>),
     /// An agent has removed or found files that its ranks have left in /dev/shm.
@@ -195,6 +197,7 @@ impl Notice {
             | Self::NoSpare
             | Self::Moved(_)
             | Self::Ending(..)
+            | Self::Stopped(..)
             | Self::FilesLeft(..)
             | Self::Busy(..)
             | Self::Leftovers(_) => {}
@@ -343,7 +346,10 @@ impl Root {
             RootInput::Survey => self.begin_survey(turn),
             RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),
             RootInput::Suspend(false) => self.to_children(&Down::Resume, turn),
-            RootInput::Stopped => {
+            RootInput::Stopped(time) => {
+                if !matches!(self.phase, Phase::Joining { .. }) {
+                    turn.push(RootAction::Notice(Notice::Stopped(time, self.session.dead_time)));
+                }
                 self.given_up_until = turn.now + self.session.dead_time;
                 self.children.hurry(self.given_up_until);
             }

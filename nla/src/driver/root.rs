@@ -151,7 +151,7 @@ enum Event {
     /// All `Suspend` messages have been written, or their deadline has expired.
     SuspendWritten,
     /// The launcher did not run for a dead time.
-    Stopped,
+    Stopped(Duration),
     /// The core's alarm has expired.
     Alarm,
 }
@@ -214,7 +214,7 @@ impl RootDriver {
         tokio::select! {
             biased;
             // First: it would take other events for a stop.
-            () = self.pulse.stopped() => Event::Stopped,
+            time = self.pulse.stopped() => Event::Stopped(time),
             events = self.links.events.next_turn() => Event::Links(events),
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
             report = self.bootstrap.next() => Event::Report(report),
@@ -242,8 +242,8 @@ impl RootDriver {
                 self.suspending = None;
                 self.events.push_back(RootEvent::Suspended);
             }
-            Event::Stopped if self.links.suspended.get() => {}
-            Event::Stopped => self.handle(RootInput::Stopped),
+            Event::Stopped(_) if self.links.suspended.get() => {}
+            Event::Stopped(time) => self.handle(RootInput::Stopped(time)),
             Event::Alarm => self.handle(RootInput::Timeout),
         }
     }
@@ -401,12 +401,12 @@ impl Pulse {
         Self { dead_time, last: Instant::now() }
     }
 
-    /// Waits until this process has not run for the dead time. Cancel-safe.
-    async fn stopped(&mut self) {
+    /// Waits until this process has not run for the dead time or longer. Returns for how long. Cancel-safe.
+    async fn stopped(&mut self) -> Duration {
         loop {
             sleep_until(self.next()).await;
-            if self.beat(Instant::now()) {
-                return;
+            if let Some(time) = self.beat(Instant::now()) {
+                return time;
             }
         }
     }
@@ -416,11 +416,11 @@ impl Pulse {
         self.last + self.dead_time / 4
     }
 
-    /// Notes a beat. Returns whether it is late by the dead time.
-    fn beat(&mut self, now: Instant) -> bool {
+    /// Notes a beat. Returns by how much it is late, if that is the dead time or longer.
+    fn beat(&mut self, now: Instant) -> Option<Duration> {
         let late = now.saturating_duration_since(self.next());
         self.last = now;
-        late >= self.dead_time
+        (late >= self.dead_time).then_some(late)
     }
 }
 
@@ -455,7 +455,7 @@ mod tests {
             [(DEAD_TIME * 9 / 10, false); 3].into_iter().chain([(DEAD_TIME, true), (DEAD_TIME, true)])
         {
             let now = pulse.next() + late;
-            assert_eq!(pulse.beat(now), is_stop, "{late:?}");
+            assert_eq!(pulse.beat(now), is_stop.then_some(late));
         }
     }
 }

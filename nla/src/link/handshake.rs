@@ -365,6 +365,8 @@ fn log_refusal(refusals: &RefCell<RefusalLog>, now: Time, peer: SocketAddr, erro
     match error {
         // An agent that exits during its handshake is no reason to warn.
         HandshakeError::Io(error) => tracing::debug!(%peer, %error, "a connection broke during its handshake"),
+        // An agent that has lost its parent may notice that before its ancestor does. It tries again.
+        error @ HandshakeError::NotExpected(_) => tracing::debug!(%peer, %error, "a connection was refused"),
         error => {
             if let Some(omitted) = refusals.borrow_mut().note(now) {
                 log_omitted(omitted);

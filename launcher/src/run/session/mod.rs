@@ -34,7 +34,9 @@ use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
-use crate::run::report::{NO_SPARE, Reporter, leftovers_text, moved_text, restart_text, revival_text, step_text};
+use crate::run::report::{
+    NO_SPARE, Reporter, leftovers_text, moved_text, restart_text, revival_text, step_text, stopped_text,
+};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
 use crate::run::survey_text::survey_lines;
@@ -271,6 +273,7 @@ impl Session {
                 self.reporter.note(&revival_text(failure, (*number, *of), host));
             }
             Notice::Restarted(namespace) => self.locations.note_restart(*namespace),
+            Notice::Stopped(time, dead_time) => self.reporter.note(&stopped_text(*time, *dead_time)),
             Notice::NoSpare => self.reporter.note(NO_SPARE),
             Notice::Moved(placement) => {
                 for (agent, ranks) in self.locations.move_to(placement) {

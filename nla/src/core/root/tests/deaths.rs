@@ -191,7 +191,7 @@ fn a_launcher_that_was_stopped_does_not_wait_for_agents_that_have_given_it_up() 
         // The launcher may notice the losses before or after it notices that it was stopped.
         let mut inputs: Vec<_> = children.iter().map(|child| lost(*child)).collect();
         if stopped {
-            inputs.insert(if is_first { 0 } else { 2 }, RootInput::Stopped);
+            inputs.insert(if is_first { 0 } else { 2 }, RootInput::Stopped(LOST_AT));
         }
         inputs.into_iter().for_each(|input| drop(world.after(LOST_AT, input)));
         let SessionPlan { dead_time, .. } = world.root.session;
