@@ -14,6 +14,9 @@
 //! A task of a step cannot ask. Its script is a word of the command, so it contains no secret, and all tasks read the
 //! same input: the order, or the program and then the order. A task that has the program skips it.
 //!
+//! **systemd-logind may kill what an ssh connection leaves** when it closes (`KillUserProcesses=yes`). If the script runs in
+//! the scope of a login session, it asks logind, and its word says that the remote shell must last as long as the agent.
+//!
 //! **Other users of the node must not choose what the script runs.** The program found under the launcher's path must
 //! belong to root, to this user, or to the owner of the starter's own program, whose code this user runs already.
 //! Neither group nor others may write to it. The same holds for every directory above it, except that sticky
@@ -38,6 +41,9 @@ pub fn agent_id() -> String {
 
 /// The number of memfd_create, which the interpreters cannot call by name.
 const MEMFD_CREATE: i64 = libc::SYS_memfd_create;
+
+/// The script's word if the program is there, and systemd-logind would kill the agent at the end of the remote shell.
+pub(super) const HERE_LASTS: &str = "here lasts";
 
 /// The command that a remote shell runs.
 pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
@@ -100,7 +106,7 @@ test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
   echo "scela: $5, and in memory it does not run: $("$0" --agent-id 2>&1 </dev/null | head -n 1)" >&2
   exit 126
 }
-echo "$1 here"
+echo "$1 here$7"
 exec "$0" --guard "$2" "$3" "$4"
 '
 whole='
@@ -116,12 +122,29 @@ whole() {
 eval "$whole"
 interpreter() {
   "$1" "$2" "$3" "$c" >/dev/null 2>&1 </dev/null || return 0
-  exec "$1" "$2" "$3" "$c" "$s" "$m" "$whole$held" "$m" "$i" "$l" "$t" "$n$e" "$h"
+  ends_with_login
+  exec "$1" "$2" "$3" "$c" "$s" "$m" "$whole$held" "$m" "$i" "$l" "$t" "$n$e" "$h" "$k"
 }
 runs() { test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
 why() { "$1" --agent-id 2>&1 </dev/null | head -n 1; }
 skip() { test -z "$a" || head -c "$s" >/dev/null; }
-go() { echo "$m here"; exec "$1" --guard "$i" "$l" "$t"; }
+k=
+ends_with_login() {
+  while read -r x; do
+    case $x in
+    */session-*.scope)
+      case $(timeout 2 loginctl show-session --property=KillUserProcesses </dev/null) in
+      *=yes) k=' lasts' ;;
+      esac
+      ;;
+    esac
+  done </proc/self/cgroup
+} 2>/dev/null
+go() {
+  ends_with_login
+  echo "$m here$k"
+  exec "$1" --guard "$i" "$l" "$t"
+}
 no() { echo "scela: $n$1" >&2; exit 126; }
 back() { cd -P "${b:-/}" || cd -P "$HOME" || cd /; } 2>/dev/null
 opens() { test -f "$1" && test -r "$1" && { command exec 9<"$1"; } 2>/dev/null; }
@@ -351,7 +374,7 @@ mod tests {
                 output.read_line(&mut said).unwrap();
             }
         }
-        if said.ends_with("here\n") {
+        if said.ends_with("here\n") || said.ends_with("here lasts\n") {
             // A shell that fails to execute the program ends without reading.
             let _ = input.write_all(order.unwrap_or_default().as_bytes());
         }
@@ -398,6 +421,48 @@ mod tests {
         let command = RemoteProgram::Command(format!("env A=b '{}'", path.display()).replace("it's", r"it'\''s"));
         let output = run(&command, directory.path(), b"");
         assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+    }
+
+    #[test]
+    fn a_remote_shell_lasts_if_logind_kills_what_it_leaves() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, file) = (directory.path().join("scela-run"), program());
+        install(&path, file.as_bytes());
+        let bin = directory.path().join("bin");
+        std::fs::create_dir(&bin).unwrap();
+        let cgroup = directory.path().join("cgroup");
+        let scope = "0::/user.slice/user-1000.slice/session-3.scope\n";
+        let user = "0::/user.slice/user-1000.slice/user@1000.service/app.slice\n";
+        // The test machine has no systemd.
+        let (yes, no) = ("echo KillUserProcesses=yes", "echo KillUserProcesses=no");
+        let stalls = "exec sleep 1000";
+        for (cgroups, logind, word) in [
+            (scope, yes, "here lasts"),
+            (&format!("12:cpu:/\n1:name=systemd:{}", &scope[3..]), yes, "here lasts"),
+            (scope, no, "here"),
+            (scope, "echo 'Failed to connect to bus' >&2; exit 1", "here"),
+            (scope, stalls, "here"),
+            (user, yes, "here"),
+            ("0::/system.slice/ssh.service\n", yes, "here"),
+            ("", yes, "here"),
+        ] {
+            install(
+                &bin.join("loginctl"),
+                format!("#!/bin/sh\ntest \"$1\" = show-session || exit\n{logind}\n").as_bytes(),
+            );
+            std::fs::write(&cgroup, cgroups).unwrap();
+            for path in [&path, Path::new("/nonexistent/scela-run")] {
+                let text = script(&own(path, file.as_bytes()), false, MARK, "a label", "5000");
+                let text = text.replace("/proc/self/cgroup", cgroup.to_str().unwrap());
+                let mut command = Command::new(COMMAND[0]);
+                let search = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+                command.args(&COMMAND[1..]).env("XDG_RUNTIME_DIR", directory.path()).env("PATH", search);
+                let output = converse(command, &text, file.as_bytes(), Some("an order"));
+                let said = String::from_utf8_lossy(&output.stdout);
+                let ran = format!("{MARK} {word}\nrun --guard {} a label 5000\nan order", agent_id());
+                assert!(said.ends_with(&ran), "{cgroups:?}, {logind}: {output:?}");
+            }
+        }
     }
 
     #[test]

@@ -138,14 +138,22 @@ impl Shell {
     }
 
     async fn send_order(&mut self, order: impl Fn() -> BootOrder) -> Result<Option<BootReport>, StartFailure> {
-        let Self { input, reader, script, was_unchecked, .. } = self;
+        let Self { input, reader, script, was_unchecked, lasts, .. } = self;
         if let Some(Script { mark, text, is_unchecked }) = script {
             // A shell that does not read its input says why when it ends.
             let _ = input.write_all(text.as_bytes()).await;
-            let Some(word) = reader.word_behind(mark).await? else { return Ok(None) };
-            *was_unchecked = *is_unchecked && word == "here";
-            if word == "need" && (program::send(input).await.is_err() || reader.word_behind(mark).await?.is_none()) {
-                return Ok(None);
+            let Some(mut word) = reader.word_behind(mark).await? else { return Ok(None) };
+            *was_unchecked = *is_unchecked && word != "need";
+            if word == "need" {
+                if program::send(input).await.is_err() {
+                    return Ok(None);
+                }
+                let Some(then) = reader.word_behind(mark).await? else { return Ok(None) };
+                word = then;
+            }
+            if word == script::HERE_LASTS {
+                tracing::info!("the remote shell stays open: logind would kill the agent if it closed");
+                *lasts = true;
             }
         }
         let order = order();
