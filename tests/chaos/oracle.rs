@@ -75,7 +75,9 @@ pub(crate) fn end_time_of_hosts(session: &Session) -> Duration {
 
 /// Returns whether a session must end by itself after these faults.
 pub(crate) fn ends(session: &Session, happened: &[Happened]) -> bool {
-    happened.iter().any(|happened| effect(session, happened).ends) || ends_without_fault(session)
+    // A connection that loses packets may be slow for as long as it does.
+    let is_slow = happened.iter().any(|happened| matches!(happened.fault.what, What::Loss { .. }));
+    happened.iter().any(|happened| effect(session, happened).ends) || ends_without_fault(session) && !is_slow
 }
 
 fn ends_without_fault(session: &Session) -> bool {

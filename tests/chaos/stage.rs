@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use tests::{Cluster, Process, Run, before, event_timeout, eventually, scela, scela_run};
 
-use crate::draw::{Fault, HOSTS, Moment, Pace, Party, Place, Session, Stream, Way, What};
+use crate::draw::{Fault, HOSTS, Moment, Pace, Party, Place, Policy, Session, Stream, Way, What};
 use crate::oracle;
 use crate::reader::Reader;
 
@@ -470,7 +470,9 @@ impl<'a> Play<'a> {
                 let left = self.others();
                 // While the tree is assembled, agents wait for a launcher that is slow.
                 let was_up = self.happened.iter().any(|happened| happened.fault == fault && happened.was_up);
-                let has_ended = party == Party::Launcher && oracle::is_long(fault.lasts) && was_up;
+                // Under the other policies, agents look for an ancestor for two dead times and 2 s first.
+                let is_abort = self.session.policy == Policy::Abort;
+                let has_ended = party == Party::Launcher && oracle::is_long(fault.lasts) && was_up && is_abort;
                 if has_ended && !left.is_empty() {
                     return Err(format!("  beside the stopped launcher there are still\n{left}"));
                 }
