@@ -75,9 +75,10 @@ pub(crate) fn end_time_of_hosts(session: &Session) -> Duration {
 
 /// Returns whether a session must end by itself after these faults.
 pub(crate) fn ends(session: &Session, happened: &[Happened]) -> bool {
-    // A connection that loses packets may be slow for as long as it does.
-    let is_slow = happened.iter().any(|happened| matches!(happened.fault.what, What::Loss { .. }));
-    happened.iter().any(|happened| effect(session, happened).ends) || ends_without_fault(session) && !is_slow
+    // A connection that loses packets may be slow for as long as it does, and a host may be cut off before it is reached.
+    let is_slow = |happened: &Happened| !happened.was_up || matches!(happened.fault.what, What::Loss { .. });
+    let ends_itself = ends_without_fault(session) && !happened.iter().any(is_slow);
+    happened.iter().any(|happened| effect(session, happened).ends) || ends_itself
 }
 
 fn ends_without_fault(session: &Session) -> bool {
@@ -116,7 +117,9 @@ fn effect(session: &Session, happened: &Happened) -> Effect {
         (What::Cut { .. }, _) if is_long(fault.lasts) => Effect::ends(LOST, "was lost: ").if_it_ends(is_abort),
         (What::Cut { .. } | What::Loss { .. }, _) => Effect::perhaps([LOST]),
         (What::Reader { stream: Stream::Output, pace: Pace::Closed }, _) if session.program == Program::Flood => {
-            Effect { report: None, ..Effect::ends(BY_PIPE, "") }
+            // While ranks start again there is no output, and the launcher does not notice.
+            let restarts = matches!(session.policy, Policy::Restart | Policy::RestartRank);
+            Effect { report: None, ..Effect::ends(BY_PIPE, "") }.if_it_ends(!restarts || session.faults.len() == 1)
         }
         (What::Reader { stream: Stream::Output, pace: Pace::Closed }, _) => Effect::perhaps([BY_PIPE]),
         (What::Reader { .. }, _) => Effect::none(),
