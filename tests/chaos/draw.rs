@@ -68,7 +68,7 @@ pub(crate) enum Policy {
     RestartRank,
 }
 
-/// What the ranks do. Only [`Program::Exits`] ends without a fault.
+/// The ranks' program. Only [`Program::Exits`] ends without a fault.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Program {
     Sleep,
@@ -111,7 +111,7 @@ pub(crate) enum Moment {
     Running(Duration),
 }
 
-/// What happens.
+/// The kind of a fault.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     /// A process gets a signal. `which` selects it among those of its kind.

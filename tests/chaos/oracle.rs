@@ -1,4 +1,4 @@
-//! What must be true of a session that met faults: when it ends, with which code, and what it reports.
+//! The conditions that a session must meet after faults: when it ends, with which code, and what it reports.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -48,7 +48,7 @@ pub(crate) struct Happened {
     pub(crate) hit: Hit,
 }
 
-/// What a fault met.
+/// The process or thing that a fault met.
 #[derive(Clone, Debug)]
 pub(crate) enum Hit {
     /// There was no such process, or the fault is none of a process.

@@ -9,7 +9,7 @@ fn going_on() -> Run {
     scela().args(["--on-failure", "continue"])
 }
 
-/// What each of `ranks` prints.
+/// The line that each of `ranks` prints.
 fn seen(ranks: impl IntoIterator<Item = u32>, rounds: u32, failed: u32, dead: &str) -> Vec<String> {
     let line = |rank| format!("rank {rank}: {rounds} rounds, {failed} failed, dead: {dead}");
     ranks.into_iter().map(line).collect()

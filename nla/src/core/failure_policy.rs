@@ -1,10 +1,10 @@
-//! What a session does when a rank or an agent fails.
+//! The failure policy: how a session goes on after the failure of a rank or an agent.
 
 use serde::{Deserialize, Serialize};
 
 use super::cause::Cause;
 
-/// What a session does when a rank or an agent fails: `--on-failure`.
+/// How a session goes on after the failure of a rank or an agent: `--on-failure`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum FailurePolicy {
     /// The first failure ends all ranks.

@@ -96,7 +96,7 @@ pub(super) trait Parent {
         self.policy().adopts()
     }
 
-    /// What becomes of the subtree of a child that is lost now.
+    /// The fate of the subtree of a child that is lost now.
     fn heritage(&self, now: Time) -> Heritage;
 
     /// The namespaces, in the order of their numbers.
@@ -565,7 +565,7 @@ pub(super) trait Parent {
     }
 }
 
-/// What becomes of the subtree of a lost child.
+/// The fate of the subtree of a lost child.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Heritage {
     /// The session ends.
@@ -580,7 +580,7 @@ pub(super) enum Heritage {
 }
 
 impl Heritage {
-    /// What a session of `plan` does while its ranks run.
+    /// The fate in a session of `plan` while its ranks run.
     pub(super) fn of(plan: &SessionPlan) -> Self {
         match plan.on_failure {
             FailurePolicy::Continue if !plan.has_ports => Self::Lost,

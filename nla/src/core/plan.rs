@@ -95,7 +95,7 @@ pub struct SessionPlan {
     pub cache: CachePolicy,
     /// Which files that killed ranks leave in /dev/shm agents remove.
     pub clean_shm: CleanShm,
-    /// What happens when a rank or an agent fails.
+    /// The action after the failure of a rank or an agent.
     pub on_failure: FailurePolicy,
     /// How long a link may be silent before it counts as lost.
     pub dead_time: Duration,

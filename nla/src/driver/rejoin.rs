@@ -19,7 +19,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long one attempt may take: other ancestors may be reachable.
 const ATTEMPT_MAX: Duration = Duration::from_secs(2);
 
-/// What an agent needs to join an ancestor.
+/// The data with which an agent joins an ancestor.
 #[derive(Clone)]
 pub(super) struct Rejoining {
     pub(super) session: SessionId,

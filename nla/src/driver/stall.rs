@@ -1,4 +1,4 @@
-//! What an agent does while the kernel does not complete the start of a rank.
+//! The steps that an agent takes while the kernel does not complete the start of a rank.
 //!
 //! chdir and exec block as long as a file system does not answer. The agent reports that, and waits: the rank starts
 //! when the file system answers. Once the starts are cancelled, the agent kills the child, and gives it up if it does

@@ -50,7 +50,7 @@ pub(super) struct Local {
     shared: Rc<Shared>,
 }
 
-/// What the ranks of a namespace share.
+/// The data that the ranks of a namespace share.
 struct Shared {
     plan: Box<NamespacePlan>,
     attributes: Arc<JobAttributes>,

@@ -27,7 +27,7 @@ pub(super) fn check(data: &[u8]) {
     }
     let bytes: usize = whole.reports.iter().map(Vec::len).sum();
     assert!(bytes <= 2 * data.len());
-    // Whatever greetings are, the agent's own reports behind its marker arrive.
+    // With any greeting, the agent's own reports behind its marker arrive.
     let report = encode(&BootReport::Joining);
     let greeted = [data, AGENT, &framed(&report)].concat();
     if data.len() <= SHELL_GREETING_BYTES_MAX && !data.windows(MARKER).any(|window| window == AGENT) {

@@ -63,7 +63,7 @@ impl Agent {
             return;
         }
         self.to_children(&Down::Clear { signal, grace }, turn);
-        // What the ranks do from now on is no failure.
+        // The ends of the ranks are no failures from now on.
         self.namespaces.iter_mut().for_each(|(_, ns)| ns.undone = true);
         turn.push(Action::CancelStarts);
         self.signal_all(signal, turn);

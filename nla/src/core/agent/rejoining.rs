@@ -1,7 +1,7 @@
 //! The loss of the parent in a session that goes on: the agent joins an ancestor, and repeats its reports there.
 //!
-//! What the lost parent had passed on is repeated too: reports of facts change nothing the second time, contributions to
-//! fences and requests are numbered.
+//! Messages that the lost parent had passed on are repeated too: reports of facts change nothing the second time, and
+//! contributions to fences and requests are numbered.
 
 use super::{Action, Agent, Phase, SIGKILL, Turn};
 use crate::core::ids::{NamespaceId, Time};

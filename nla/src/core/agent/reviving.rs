@@ -17,11 +17,11 @@ use crate::core::parent::Parent;
 pub(super) struct CatchUp {
     /// The number of the rank's next fence.
     next: u32,
-    /// What the rank has put so far.
+    /// The rank's puts so far.
     held: Puts,
 }
 
-/// What becomes of a fence of a rank that catches up.
+/// The way in which a rank that catches up takes part in a fence.
 #[derive(Debug, PartialEq)]
 pub(super) enum CatchUpStep {
     /// It is over for the others: the rank is released.

@@ -27,7 +27,7 @@ impl Random {
     }
 }
 
-/// What a rank of the test does next.
+/// The next step of a rank of the test.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Step {
     Enter(u32),
@@ -122,7 +122,7 @@ fn run(tree: &mut Tree, size: u32, policy: CachePolicy, odds: u32, crashes: &mut
                 if is_bounded && has_crashes && !tree.runs(peer) {
                     // Under this policy, only the rank's agent stores the entry for good.
                 } else if has_crashes && dead.contains(Rank(peer)) {
-                    // What a rank contributed before its agent crashed may be lost, then for all.
+                    // The contribution of a rank whose agent crashed afterwards may be lost, then for all.
                     let same = common.entry((peer, number)).or_insert_with(|| seen.clone());
                     assert_eq!(same, seen, "rank {rank} sees {seen:?} of rank {peer}");
                 } else {
