@@ -222,7 +222,15 @@ print(own.recv(16), "at once" if time.monotonic() - began < 2 else "late")
 /// The agent has fewer descriptors than there are connections. Each of them ends after 2 s by itself.
 #[test]
 fn connections_to_a_port_that_use_up_the_descriptors_keep_no_rank_out() {
-    let run = scela().np(1).arg("--pmi-port").shell("ulimit -n 64");
-    let program = ["python3", "-c", CROWDING_RANK].iter().map(Into::into).collect();
-    run.program(program).run().has_code(0).wrote("b'cmd=initack rc=0' at once\n");
+    // A busy machine may make some of them late.
+    const TRIES: u32 = 5;
+    for number in 1..=TRIES {
+        let run = scela().np(1).arg("--pmi-port").shell("ulimit -n 64");
+        let program = ["python3", "-c", CROWDING_RANK].iter().map(Into::into).collect();
+        let outcome = run.program(program).run();
+        if number == TRIES || outcome.out() != "b'cmd=initack rc=0' late\n" {
+            outcome.has_code(0).wrote("b'cmd=initack rc=0' at once\n");
+            return;
+        }
+    }
 }

@@ -272,6 +272,31 @@ fn an_unfinished_line_is_held_back_without_a_terminal() {
 }
 
 #[test]
+fn an_unfinished_line_is_held_back_up_to_a_bound() {
+    const BOUND: usize = 64 << 10;
+    for length in [BOUND - 1, BOUND] {
+        // Rank 1 writes after rank 0.
+        let script = format!(
+            "if [ $PMI_RANK = 0 ]; then head -c {length} /dev/zero | tr '\\0' x; : > \"$1\"; else
+                until [ -e \"$1\" ]; do sleep 0.01; done; echo other; fi; exec sleep 1000"
+        );
+        let run = scela().np(2);
+        let mut program = sh(&script);
+        program.push(run.world().file("written").into());
+        let running = run.program(program).spawn();
+        running.wait_for("other\n");
+        let written = || running.stdout().text().matches('x').count();
+        if length < BOUND {
+            assert_eq!(written(), 0);
+        } else {
+            running.wait_until("the line is written", || (written() == length).then_some(()));
+        }
+        running.signal(Signal::SIGTERM);
+        running.finish().has_code(143);
+    }
+}
+
+#[test]
 fn an_unfinished_line_shows_on_a_terminal_and_other_ranks_begin_new_lines() {
     for ranks in [1, 2] {
         let script = "if [ $PMI_RANK = 0 ]; then printf 'name? '; else until [ -e \"$1\" ]; do sleep 0.01; done; echo other; fi; exec sleep 1000";

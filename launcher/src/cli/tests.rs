@@ -1,5 +1,6 @@
 //! Whole command lines: spellings, commands, configfiles.
 
+mod bounds;
 mod cluster;
 mod configfiles;
 mod errors;

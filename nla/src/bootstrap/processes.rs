@@ -165,11 +165,11 @@ impl Processes {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
-    use nix::poll::{PollFd, PollFlags, poll};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::unix::pipe::Receiver;
 
     use super::*;
 
@@ -198,8 +198,9 @@ mod tests {
         processes.add(child, false);
         processes.end_all();
         // Both processes hold the pipe open.
-        let mut end = [PollFd::new(output.as_fd(), PollFlags::POLLIN)];
-        assert_eq!(poll(&mut end, 10_000u16).expect("poll"), 1, "the pipe ends with the last of them");
+        let mut output = Receiver::from_owned_fd(output.into()).expect("it is a pipe");
+        let end = timeout(Duration::from_secs(10), output.read_u8()).await;
+        assert!(end.is_ok_and(|read| read.is_err()), "the pipe ends with the last of them");
         assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
     }
 

@@ -324,6 +324,25 @@ mod tests {
     }
 
     #[test]
+    fn addresses_beyond_the_bounds_are_dropped() {
+        #[derive(Serialize, Deserialize)]
+        struct Addresses {
+            #[serde(deserialize_with = "deserialize_addresses")]
+            own: Vec<SocketAddr>,
+            #[serde(deserialize_with = "deserialize_ancestors")]
+            ancestors: Vec<Vec<SocketAddr>>,
+        }
+        let address: SocketAddr = "127.0.0.1:1".parse().expect("an address");
+        for (more, addresses, ancestors) in [(0, ADDRESSES_MAX, ANCESTORS_MAX), (1, ADDRESSES_MAX, ANCESTORS_MAX)] {
+            let own = vec![address; addresses + more];
+            let sent = Addresses { ancestors: vec![own.clone(); ancestors + more], own };
+            let Addresses { own, ancestors: got } = decode(&encode(&sent)).expect("it is a message");
+            assert_eq!((own.len(), got.len()), (addresses, ancestors));
+            assert!(got.iter().all(|one| one.len() == addresses));
+        }
+    }
+
+    #[test]
     fn an_order_names_only_targets_of_the_session() {
         let max = AGENTS_MAX;
         for (target, targets, hosts) in [(0, 3, 3), (1, 3, 2), (3, 3, 0), (max - 1, max, 1), (max, max, 0)] {
