@@ -28,7 +28,7 @@ impl World {
         // When each place finishes the last handshake that it accepted so far.
         let mut accepted = vec![0; self.members.len()];
         for agent in 1..self.members.len() {
-            let parent = self.members[agent].parent as usize;
+            let parent = self.links[agent].parent as usize;
             let up = costs.agent_launch * agent as u64 + costs.agent_boot;
             let at: u64 = up.max(joined[parent]).max(accepted[parent]);
             accepted[parent] = at + costs.hello;
@@ -43,17 +43,14 @@ impl World {
 
     /// An agent joins its parent, if both are still running.
     pub(crate) fn join(&mut self, here: usize, at: u64) {
-        let parent = self.members[here].parent as usize;
+        let parent = self.links[here].parent as usize;
         if self.members[here].state != State::Absent || self.members[parent].state != State::Joined {
             return;
         }
-        let member = &mut self.members[here];
-        member.state = State::Joined;
-        member.link.parent_listens = true;
-        member.link.child_listens = true;
-        member.link.stream_open = true;
+        self.members[here].state = State::Joined;
+        self.links[here].open();
         // The agent's own output.
-        member.streams_open += 1;
+        self.members[here].streams_open += 1;
         if parent != 0 {
             self.members[parent].streams_open += 1;
             self.on_processor(parent, at, |world, clock| {
@@ -71,7 +68,9 @@ impl World {
             Action::ToChild(child, message) => self.send_down(here, child.0, clock, message),
             Action::Answer(_, rank, answer) => self.on_answer(here, rank, clock, answer),
             Action::CloseChild(child, why) => {
-                self.on_child_closed(*clock, child, || format!("agent {here} closed the link to agent {child}: {why}"));
+                self.on_child_closed(here, *clock, child, || {
+                    format!("agent {here} closed the link to agent {child}: {why}")
+                });
             }
             // Simulated ranks spawn none.
             Action::Configure(_) | Action::Suspended(_) | Action::Forget(_) => {}
@@ -116,11 +115,11 @@ impl World {
     }
 
     /// Closes the link to a child because its parent's core said so. Only a fault justifies that.
-    fn on_child_closed(&mut self, clock: u64, child: AgentId, why: impl FnOnce() -> String) {
+    fn on_child_closed(&mut self, here: usize, clock: u64, child: AgentId, why: impl FnOnce() -> String) {
         if self.setup.checked && self.expected_end == ExpectedEnd::Success {
             self.oracle.fail(Violation::new(clock, why()));
         }
-        self.close_child(child.0, clock);
+        self.close_child(here, child.0, clock);
     }
 
     /// An agent has no descendant process left. Soon it will have read its output to the end.
@@ -152,7 +151,7 @@ impl World {
     fn close_links(&mut self, here: usize, clock: u64) {
         let children = std::mem::take(&mut self.members[here].children);
         for child in &children {
-            self.close_child(*child, clock);
+            self.close_child(here, *child, clock);
         }
         self.members[here].children = children;
         if here != 0 {
@@ -186,7 +185,7 @@ impl World {
         match action {
             RootAction::ToChild(child, message) => self.send_down(0, child.0, clock, message),
             RootAction::CloseChild(child, why) => {
-                self.on_child_closed(*clock, child, || format!("the root closed the link to agent {child}: {why}"));
+                self.on_child_closed(0, *clock, child, || format!("the root closed the link to agent {child}: {why}"));
             }
             RootAction::Adopt(_) => {}
             RootAction::Notice(notice) => self.on_notice(*clock, notice),
@@ -266,29 +265,34 @@ impl World {
         }
         member.core = None;
         member.ranks.end_all();
-        member.link.child_listens = false;
+        let number = member.link;
+        let children = member.children.clone();
+        let link = &mut self.links[number as usize];
+        link.child_listens = false;
         if before == State::Absent {
             self.queue.push(at + above, 0, EventKind::NeverJoined(agent as u32));
             return true;
         }
-        let parent = member.parent;
-        self.queue.push(at + above, parent, EventKind::ChildLost(agent as u32));
-        let children = member.children.clone();
+        self.queue.push(at + above, link.parent, EventKind::ChildLost(number));
         for child in children {
-            self.members[child as usize].link.parent_listens = false;
-            self.queue.push(at + below, child, EventKind::ParentLost);
+            let number = self.members[child as usize].link;
+            let link = &mut self.links[number as usize];
+            if link.parent as usize == agent {
+                link.parent_listens = false;
+                self.queue.push(at + below, child, EventKind::ParentLost(number));
+            }
         }
         true
     }
 
     fn cut(&mut self, at: u64, agent: usize, [above, below]: [u64; 2]) -> bool {
-        let member = &mut self.members[agent];
-        if member.state != State::Joined || std::mem::replace(&mut member.link.cut, true) {
+        let member = &self.members[agent];
+        let link = &mut self.links[member.link as usize];
+        if member.state != State::Joined || std::mem::replace(&mut link.cut, true) {
             return false;
         }
-        let parent = member.parent;
-        self.queue.push(at + above, parent, EventKind::ChildLost(agent as u32));
-        self.queue.push(at + below, agent as u32, EventKind::ParentLost);
+        self.queue.push(at + above, link.parent, EventKind::ChildLost(member.link));
+        self.queue.push(at + below, link.child, EventKind::ParentLost(member.link));
         true
     }
 

@@ -37,10 +37,10 @@ pub(crate) enum EventKind {
     OutputRead,
     /// The end markers of output have been sent to the parent.
     OutputEndSent,
-    /// The link to a child has failed.
+    /// This link to a child has failed.
     ChildLost(u32),
-    /// The link to the parent has failed.
-    ParentLost,
+    /// This link to the parent has failed.
+    ParentLost(u32),
     /// Bootstrap finds that this agent died before it joined.
     NeverJoined(u32),
     /// A fault of the scenario is injected.

@@ -15,9 +15,12 @@ const STREAM_ENDS_BYTES: u64 = 2 * 23;
 /// Bytes of the headers of these two messages.
 const STREAM_ENDS_HEADERS: u64 = 2 * 4;
 
-/// The link between an agent and its parent.
+/// The link between an agent and its parent. An agent that joins another parent gets a new link, so that nothing of the old
+/// one reaches either of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Link {
+    pub(crate) parent: u32,
+    pub(crate) child: u32,
     /// The link was cut: it delivers nothing.
     pub(crate) cut: bool,
     /// The parent still receives from the link.
@@ -30,8 +33,23 @@ pub(crate) struct Link {
     last: [u64; 4],
 }
 
+impl Link {
+    /// The link of a child that has not joined this parent.
+    pub(crate) fn new(parent: u32, child: u32) -> Self {
+        Self { parent, child, ..Self::default() }
+    }
+
+    /// Opens both ends.
+    pub(crate) fn open(&mut self) {
+        self.parent_listens = true;
+        self.child_listens = true;
+        self.stream_open = true;
+    }
+}
+
 /// A message that was sent and has not arrived.
 pub(crate) struct InFlight {
+    link: u32,
     from: u32,
     bytes: u64,
     payload: Payload,
@@ -53,16 +71,20 @@ impl World {
         if matches!(message, Up::Gathered { .. } | Up::Put { .. }) {
             self.members[from].fence_messages_up += 1;
         }
-        let to = self.members[from].parent;
+        let link = self.members[from].link;
         let encoded = message.encoded_bytes();
         let is_board = message.is_board();
         self.members[from].driver_counts.up.note(is_board, encoded);
         let message = if self.setup.checked { Up::decode(&message.encode()).unwrap_or(message) } else { message };
-        self.send(from, to, clock, encoded, is_board, Payload::Up(message));
+        self.send(from, link, clock, encoded, is_board, Payload::Up(message));
     }
 
-    /// Sends a message to a child.
+    /// Sends a message to a child. It is dropped if the child has another parent.
     pub(crate) fn send_down(&mut self, from: usize, to: u32, clock: &mut u64, message: Down) {
+        let link = self.members[to as usize].link;
+        if self.links[link as usize].parent as usize != from {
+            return;
+        }
         self.counts.released += u64::from(matches!(message, Down::Release { .. }));
         let encoded = message.encoded_bytes();
         let is_board = message.is_board();
@@ -72,11 +94,11 @@ impl World {
         } else {
             message
         };
-        self.send(from, to, clock, encoded, is_board, Payload::Down(message));
+        self.send(from, link, clock, encoded, is_board, Payload::Down(message));
     }
 
     /// Sends a message of `encoded` bytes.
-    fn send(&mut self, from: usize, to: u32, clock: &mut u64, encoded: usize, is_board: bool, payload: Payload) {
+    fn send(&mut self, from: usize, number: u32, clock: &mut u64, encoded: usize, is_board: bool, payload: Payload) {
         let is_stream = matches!(payload, Payload::StreamsEnded);
         let bytes = if is_stream { STREAM_ENDS_BYTES } else { bytes_on_link(encoded) as u64 };
         let costs = &self.setup.costs;
@@ -96,18 +118,18 @@ impl World {
             out[0]
         };
         let delay = self.random_delay();
-        let child = from.max(to as usize);
-        let is_up = child == from;
+        let link = &mut self.links[number as usize];
+        let is_up = link.child as usize == from;
+        let to = if is_up { link.parent } else { link.child };
         if !is_stream {
-            self.counts.note_sent(self.members[child].depth, is_up, is_board, encoded, bytes);
+            self.counts.note_sent(self.members[link.child as usize].depth, is_up, is_board, encoded, bytes);
         }
-        let link = &mut self.members[child].link;
         let lane = usize::from(is_board) + if is_up { 0 } else { 2 };
         let arrives = (sent + self.setup.costs.latency + delay).max(link.last[lane]);
         link.last[lane] = arrives;
         let listened = if is_up { link.child_listens } else { link.parent_listens };
         if listened && !link.cut {
-            let slot = self.messages.insert(InFlight { from: from as u32, bytes, payload });
+            let slot = self.messages.insert(InFlight { link: number, from: from as u32, bytes, payload });
             self.queue.push(arrives, to, EventKind::Message(slot));
         }
     }
@@ -120,10 +142,9 @@ impl World {
 
     /// A message arrives, unless its link or its sender failed meanwhile.
     pub(crate) fn receive(&mut self, here: usize, at: u64, slot: u32) {
-        let Some(InFlight { from, bytes, payload }) = self.messages.take(slot) else { return };
-        let is_up = from as usize > here;
-        let link = &self.members[here.max(from as usize)].link;
-        let listens = if is_up { link.parent_listens } else { link.child_listens };
+        let Some(InFlight { link: number, from, bytes, payload }) = self.messages.take(slot) else { return };
+        let link = &self.links[number as usize];
+        let listens = if from == link.child { link.parent_listens } else { link.child_listens };
         if link.cut || !listens || self.members[from as usize].state == State::Crashed {
             return;
         }
@@ -138,7 +159,7 @@ impl World {
                 Payload::Up(message) => world.input(here, clock, Input::FromChild(AgentId(from), message)),
                 Payload::Down(message) => world.receive_down(here, clock, message),
                 Payload::StreamsEnded => {
-                    if std::mem::take(&mut world.members[from as usize].link.stream_open) {
+                    if std::mem::take(&mut world.links[number as usize].stream_open) {
                         world.on_stream_end(here, clock);
                     }
                 }
@@ -178,9 +199,9 @@ impl World {
         if here == 0 {
             self.root_input(clock, RootInput::OutputDone);
         } else if member.core.is_some() {
-            let parent = member.parent;
+            let link = member.link;
             member.driver_counts.stream_bytes += STREAM_ENDS_HEADERS;
-            self.send(here, parent, clock, 0, true, Payload::StreamsEnded);
+            self.send(here, link, clock, 0, true, Payload::StreamsEnded);
             let sent = *clock + self.setup.costs.transmission(STREAM_ENDS_BYTES);
             self.queue.push(sent, here as u32, EventKind::OutputEndSent);
         }
@@ -188,8 +209,8 @@ impl World {
 
     /// A child has closed its end of the link, or has crashed. Returns false if the parent had closed its own end
     /// before.
-    pub(crate) fn child_is_lost(&mut self, here: usize, child: u32) -> bool {
-        let link = &mut self.members[child as usize].link;
+    pub(crate) fn child_is_lost(&mut self, here: usize, link: u32) -> bool {
+        let link = &mut self.links[link as usize];
         if !std::mem::take(&mut link.parent_listens) {
             return false;
         }
@@ -200,15 +221,15 @@ impl World {
     }
 
     /// A place closes its link to a child. Messages sent before still arrive.
-    pub(crate) fn close_child(&mut self, child: u32, clock: u64) {
-        let parent = self.members[child as usize].parent as usize;
-        let link = &mut self.members[child as usize].link;
-        if !std::mem::take(&mut link.parent_listens) {
+    pub(crate) fn close_child(&mut self, parent: usize, child: u32, clock: u64) {
+        let number = self.members[child as usize].link;
+        let link = &mut self.links[number as usize];
+        if link.parent as usize != parent || !std::mem::take(&mut link.parent_listens) {
             return;
         }
         let stream_open = std::mem::take(&mut link.stream_open);
         let at = (clock + self.setup.costs.latency).max(link.last[2]).max(link.last[3]);
-        self.queue.push(at, child, EventKind::ParentLost);
+        self.queue.push(at, child, EventKind::ParentLost(number));
         if stream_open {
             let mut clock = clock;
             self.on_stream_end(parent, &mut clock);
@@ -217,11 +238,11 @@ impl World {
 
     /// An agent closes its link to its parent.
     pub(crate) fn close_parent(&mut self, child: usize, clock: u64) {
-        let parent = self.members[child].parent;
-        let link = &mut self.members[child].link;
+        let number = self.members[child].link;
+        let link = &mut self.links[number as usize];
         if std::mem::take(&mut link.child_listens) {
             let at = (clock + self.setup.costs.latency).max(link.last[0]).max(link.last[1]);
-            self.queue.push(at, parent, EventKind::ChildLost(child as u32));
+            self.queue.push(at, link.parent, EventKind::ChildLost(number));
         }
     }
 }

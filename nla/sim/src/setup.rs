@@ -72,9 +72,10 @@ fn mapping(size: u32, placement: &[(AgentId, Ranks)]) -> Mapping {
     }))
 }
 
-/// Creates the places of a tree, in the order of their numbers.
-pub(crate) fn members(tree: Subtree) -> Vec<Member> {
+/// Creates the places of a tree and the links to their parents, both in the order of their numbers.
+pub(crate) fn members(tree: Subtree) -> (Vec<Member>, Vec<Link>) {
     let mut members = Vec::with_capacity(tree.size() as usize);
+    let mut links = Vec::with_capacity(tree.size() as usize);
     let mut stack = vec![(tree, 0, 0)];
     // Agents are numbered in pre-order.
     while let Some((subtree, parent, depth)) = stack.pop() {
@@ -82,12 +83,11 @@ pub(crate) fn members(tree: Subtree) -> Vec<Member> {
         members.push(Member {
             core: (subtree.head() != AgentId::ROOT).then(|| Agent::new(subtree)),
             state: State::Absent,
-            parent,
             depth,
             children: children.iter().map(|child| child.head().0).collect(),
             nic: [0; 2],
             wake: NEVER,
-            link: Link::default(),
+            link: links.len() as u32,
             streams_open: 0,
             ranks: LocalRanks::default(),
             board: None,
@@ -95,9 +95,10 @@ pub(crate) fn members(tree: Subtree) -> Vec<Member> {
             fence_messages_up: 0,
             driver_counts: DriverCounts::default(),
         });
+        links.push(Link::new(parent, subtree.head().0));
         stack.extend(children.into_iter().rev().map(|child| (child, subtree.head().0, depth + 1)));
     }
-    members
+    (members, links)
 }
 
 #[cfg(test)]
@@ -107,13 +108,14 @@ mod tests {
     #[test]
     fn members_have_the_parents_and_depths_of_the_topology() {
         let tree = Subtree::whole(100, 3);
-        let members = members(tree);
+        let (members, links) = members(tree);
         assert_eq!(members.len(), 101);
         for agent in 1..=100 {
             let member = &members[agent as usize];
-            assert_eq!(tree.parent_of(AgentId(agent)), Some(AgentId(member.parent)));
-            assert_eq!(members[member.parent as usize].depth + 1, member.depth);
-            assert!(members[member.parent as usize].children.contains(&agent));
+            let Link { parent, child, .. } = links[member.link as usize];
+            assert_eq!((child, tree.parent_of(AgentId(agent))), (agent, Some(AgentId(parent))));
+            assert_eq!(members[parent as usize].depth + 1, member.depth);
+            assert!(members[parent as usize].children.contains(&agent));
         }
     }
 }

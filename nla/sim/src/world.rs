@@ -73,15 +73,15 @@ pub(crate) struct Member {
     /// `None` for the root, and for an agent that has left or crashed.
     pub(crate) core: Option<Agent>,
     pub(crate) state: State,
-    pub(crate) parent: u32,
     pub(crate) depth: u32,
+    /// All agents that were ever children.
     pub(crate) children: Vec<u32>,
     /// When the network interface has sent the last control message, and the last message of any lane.
     pub(crate) nic: [u64; 2],
     /// When the core's timer expires, or [`NEVER`].
     pub(crate) wake: u64,
-    /// The link to the parent.
-    pub(crate) link: Link,
+    /// The number of the link to the parent.
+    pub(crate) link: u32,
     /// The number of output streams that have not ended: one per child, and the place's own.
     pub(crate) streams_open: u32,
     pub(crate) ranks: LocalRanks,
@@ -103,6 +103,8 @@ pub(crate) struct World {
     pub(crate) queue: Queue,
     pub(crate) messages: Slab<InFlight>,
     pub(crate) members: Vec<Member>,
+    /// All links that ever were. Those of the tree have the numbers of the children.
+    pub(crate) links: Vec<Link>,
     pub(crate) processors: Processors,
     pub(crate) root: Root,
     pub(crate) outcome: Option<(u64, Outcome)>,
@@ -128,7 +130,7 @@ impl World {
     pub(crate) fn new(setup: Setup) -> Self {
         let tree = Subtree::whole(setup.agents, setup.fanout);
         let ranks = setup.placement.iter().map(|(_, ranks)| ranks.len() as u32).sum();
-        let mut members = crate::setup::members(tree);
+        let (mut members, links) = crate::setup::members(tree);
         members[0].state = State::Joined;
         let depth = members.iter().map(|member| member.depth).max().unwrap_or(0);
         let mut world = Self {
@@ -140,6 +142,7 @@ impl World {
             messages: Slab::new(),
             processors: Processors::new(members.len(), setup.cores),
             members,
+            links,
             root: Root::new(crate::setup::root_settings(&setup, tree)),
             setup,
             outcome: None,
@@ -178,8 +181,8 @@ impl World {
             EventKind::Fault(number) => return self.inject(at, number as usize),
             EventKind::Timer if self.members[here].wake != at => return,
             EventKind::Timer => self.members[here].wake = NEVER,
-            EventKind::ChildLost(child) if !self.child_is_lost(here, child) => return,
-            EventKind::ParentLost if !std::mem::take(&mut self.members[here].link.child_listens) => return,
+            EventKind::ChildLost(link) if !self.child_is_lost(here, link) => return,
+            EventKind::ParentLost(link) if !std::mem::take(&mut self.links[link as usize].child_listens) => return,
             _ => {}
         }
         self.on_processor(here, at, |world, clock| world.handle_on_processor(here, kind, clock));
@@ -198,13 +201,14 @@ impl World {
             }
             EventKind::Timer if here == 0 => self.root_input(clock, RootInput::Timeout),
             EventKind::Timer => self.input(here, clock, Input::Timeout),
-            EventKind::ChildLost(child) if here == 0 => {
-                self.root_input(clock, RootInput::ChildLost(AgentId(child), LossReason::Closed));
+            EventKind::ChildLost(link) => {
+                let child = AgentId(self.links[link as usize].child);
+                match here {
+                    0 => self.root_input(clock, RootInput::ChildLost(child, LossReason::Closed)),
+                    here => self.input(here, clock, Input::ChildLost(child, LossReason::Closed)),
+                }
             }
-            EventKind::ChildLost(child) => {
-                self.input(here, clock, Input::ChildLost(AgentId(child), LossReason::Closed));
-            }
-            EventKind::ParentLost => {
+            EventKind::ParentLost(_) => {
                 self.members[here].parent_lost_at = Some(*clock);
                 self.input(here, clock, Input::ParentLost { why: LossReason::Closed });
             }
