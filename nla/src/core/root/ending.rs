@@ -44,7 +44,8 @@ impl Root {
         let lost = failure.agent;
         if is_loss {
             self.note_lost(lost, turn.now);
-            if leads_to_restart && self.first.is_none() && self.is_spare(lost) {
+            let can_do_without = leads_to_restart || self.session.moves_ranks();
+            if can_do_without && self.first.is_none() && self.is_spare(lost) {
                 return;
             }
         }

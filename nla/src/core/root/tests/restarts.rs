@@ -108,11 +108,11 @@ fn the_loss_of_an_agent_ends_the_session_if_no_other_can_take_over_its_ranks() {
 
 impl World {
     /// Three agents below the root, each on a node of its own, of which the first two have ranks.
-    fn with_spare() -> Self {
+    fn with_spare(policy: FailurePolicy) -> Self {
         let mut settings = settings(4, 2, 2);
         settings.tree = Subtree::whole(3, 3);
         settings.nodes = (1..=3).map(|agent| (AgentId(agent), agent)).collect();
-        settings.session.on_failure = FailurePolicy::Restart;
+        settings.session.on_failure = policy;
         let mut world = Self { root: Root::new(settings) };
         for child in 1..=3 {
             world.up(T, child, Up::Ready);
@@ -124,7 +124,7 @@ impl World {
 #[test]
 fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
     const DEAD_TIME: Duration = Duration::from_secs(5);
-    let mut world = World::with_spare();
+    let mut world = World::with_spare(FailurePolicy::Restart);
     let lost_at = Duration::from_secs(50);
     world.after(lost_at, RootInput::ChildLost(AgentId(2), LossReason::Closed));
     let actions = world.after(lost_at + crate::core::limits::GATHER_WINDOW, RootInput::Timeout);
@@ -147,16 +147,29 @@ fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
 
 #[test]
 fn the_loss_of_a_spare_ends_nothing() {
-    let mut world = World::with_spare();
-    let actions = world.after(T, RootInput::ChildLost(AgentId(3), LossReason::Closed));
-    assert!(matches!(actions[..], [RootAction::Notice(Notice::Failure(_)), ..]), "{actions:?}");
-    assert_eq!(world.after(at(500), RootInput::Timeout), []);
-    world.exited(1, 0, "0-1");
-    world.exited(2, 0, "2-3");
-    for child in [1, 2] {
-        world.up(T, child, Up::Ended { leftovers: 0, timing: Box::default() });
+    for policy in [FailurePolicy::Restart, FailurePolicy::RestartRank] {
+        for ends_first in [false, true] {
+            let mut world = World::with_spare(policy);
+            let end = |world: &mut World| {
+                world.exited(1, 0, "0-1");
+                world.exited(2, 0, "2-3");
+            };
+            if ends_first {
+                end(&mut world);
+            }
+            let actions = world.after(T, RootInput::ChildLost(AgentId(3), LossReason::Closed));
+            assert!(matches!(actions[..], [RootAction::Notice(Notice::Failure(_)), ..]), "{actions:?}");
+            if !ends_first {
+                assert_eq!(world.after(at(500), RootInput::Timeout), []);
+                end(&mut world);
+            }
+            for child in [1, 2] {
+                world.up(T, child, Up::Ended { leftovers: 0, timing: Box::default() });
+            }
+            let actions = world.after(T, RootInput::OutputDone);
+            assert_eq!(outcome(&actions), Some(&Outcome::Success), "{policy:?}, {ends_first}");
+        }
     }
-    assert_eq!(outcome(&world.after(T, RootInput::OutputDone)), Some(&Outcome::Success));
 }
 
 #[test]
