@@ -35,6 +35,10 @@ impl Agent {
 
     /// The launcher lets an agent of this subtree start ranks whose own agent was lost.
     pub(super) fn on_move_in(&mut self, namespace: NamespaceId, moved: MoveIn, turn: &mut Turn<'_>) {
+        if !self.is_serving() {
+            // The order to end all ranks travels in another lane, and has overtaken this one.
+            return;
+        }
         let here = self.id();
         let MoveIn { to, ranks, incarnation } = moved.clone();
         let child = self.child_toward(to);

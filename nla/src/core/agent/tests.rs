@@ -316,6 +316,18 @@ fn a_second_end_can_only_shorten_the_grace() {
 }
 
 #[test]
+fn an_order_to_take_over_ranks_that_the_end_has_overtaken_starts_none() {
+    let mut world = World::joined(1, 1, 2);
+    world.agent.on_failure = FailurePolicy::RestartRank;
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0")])))));
+    world.after(T, Input::Started(NS, ranks("0")));
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0))), [Action::Sweep]);
+    let order = Down::MoveIn { agent: AgentId(1), namespace: NS, ranks: ranks("1"), incarnation: 1 };
+    assert_eq!(world.after(T, Input::FromParent(order)), []);
+}
+
+#[test]
 fn ranks_that_start_after_the_end_was_ordered_get_its_signal() {
     let mut world = World::joined(1, 1, 3);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-2")])))));
