@@ -127,9 +127,13 @@ impl Namespace {
             return Some((missed, true));
         }
         let is_late = self.unfinished_since.is_some_and(|since| now >= since + UNFINALIZED_TIME);
-        let unfinished = || union(self.exited.iter().filter(|(state, _)| state.unfinished));
-        let late = if is_late { unfinished().difference(&self.dead) } else { Ranks::new() };
+        let late = if is_late { self.unfinished() } else { Ranks::new() };
         (!late.is_empty()).then_some((late, false))
+    }
+
+    /// The ranks that have ended without finalizing PMI and were not reported as dead.
+    fn unfinished(&self) -> Ranks {
+        union(self.exited.iter().filter(|(state, _)| state.unfinished)).difference(&self.dead)
     }
 
     /// Notes that [`Namespace::exited_early`] was reported: it reports ranks that end later once more.
@@ -139,7 +143,8 @@ impl Namespace {
 
     /// When [`Namespace::exited_early`] may return ranks for which no other waits in a fence.
     pub(super) fn unfinalized_deadline(&self) -> Option<Time> {
-        self.unfinished_since.filter(|_| !self.is_over()).map(|since| since + UNFINALIZED_TIME)
+        let since = self.unfinished_since.filter(|_| !self.is_over() && !self.unfinished().is_empty())?;
+        Some(since + UNFINALIZED_TIME)
     }
 
     /// Since when the root has known that ranks wait in the open fence.

@@ -139,6 +139,18 @@ fn a_rank_that_exited_early_counts_as_dead() {
 }
 
 #[test]
+fn a_repeated_report_of_an_early_exit_sets_no_deadline() {
+    let mut world = World::going_on();
+    let exited = || Up::Exited { namespace: NS, fences: 0, unfinished: true, ranks: ranks("0") };
+    world.up(at(50), 1, exited());
+    let actions = world.after(at(2050), RootInput::Timeout);
+    assert_eq!(sent(&actions, 2), [&died("0")]);
+    // Its agent has joined again.
+    assert_eq!(world.up(at(3000), 1, exited()), []);
+    assert_eq!(world.after(at(5000), RootInput::Timeout), [], "the launcher would wake up again and again");
+}
+
+#[test]
 fn some_failures_end_every_session() {
     let aborted = Cause::Abort { code: 3, message: String::new() };
     let not_started = Cause::NotStarted { why: not_found() };
