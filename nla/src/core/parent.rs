@@ -25,6 +25,9 @@ use super::timing::Timing;
 use super::topology::Subtree;
 use super::turn::Turn;
 
+/// The same on all Linux machines.
+const SIGKILL: i32 = 9;
+
 /// The root or an agent, as the parent of its children.
 ///
 /// The two differ in the required methods and share the provided ones.
@@ -166,6 +169,9 @@ pub(super) trait Parent {
         if !self.children().contains(from) {
             return;
         }
+        if self.adopts() && self.children().is_lost(from) {
+            return Self::on_up_of_lost(from, &message, turn);
+        }
         match message {
             Up::Ready => self.children_mut().on_ready(from),
             Up::Rejoined { has_plan, fences } => self.on_rejoined(from, has_plan, &fences, turn),
@@ -201,6 +207,15 @@ pub(super) trait Parent {
             Up::Reply { requester, reply } => self.on_child_reply(from, requester, reply, turn),
             Up::Surveyed { number, survey } => self.on_surveyed(from, number, *survey),
             Up::Stats(stats) => self.on_stats(from, stats, turn),
+        }
+    }
+
+    /// An agent that was stopped for long has joined again after it was given up. Others may run its ranks, so it ends them.
+    fn on_up_of_lost(from: AgentId, message: &Up, turn: &mut Turn<'_, Self::Action>) {
+        match message {
+            Up::Rejoined { .. } => turn.push(Self::send(from, Down::End { signal: SIGKILL, grace: Duration::ZERO })),
+            Up::Ended { .. } => turn.push(Self::close(from, Violation::Late.into())),
+            _ => {}
         }
     }
 

@@ -108,6 +108,9 @@ pub enum Violation {
     /// The peer has joined again, and others have completed fences of which it knows nothing.
     #[error("it has missed the end of fence {0}")]
     Behind(u32),
+    /// The peer has joined again after it had been given up, and has ended its ranks.
+    #[error("it joined after it had been given up")]
+    Late,
     /// The peer asked for an entry of a namespace of which it has no ranks, or for more than its ranks can.
     #[error("it asked for an entry that it may not ask for")]
     Get,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::parent::Heritage;
+use crate::core::reason::Violation;
 
 const SEGV: Cause = Cause::Signal { signal: 11, core: false, out_of_memory: false };
 
@@ -186,6 +187,26 @@ fn a_child_that_reports_a_death_it_may_not_report_is_cut_off() {
         let RootAction::CloseChild(AgentId(1), why) = &actions[0] else { panic!("{actions:?}") };
         assert!(why.to_string().contains("which it may not"), "{why}");
     }
+}
+
+#[test]
+fn an_agent_that_joins_after_it_was_given_up_ends_its_ranks() {
+    // 0 - 1 (2)
+    let mut world = World::new(4, 2, 1);
+    world.root.session.on_failure = FailurePolicy::Continue;
+    world.up(T, 1, Up::Ready);
+    world.up(T, 1, Up::Started { namespace: NS });
+    world.after(T, RootInput::ChildLost(AgentId(1), LossReason::Closed));
+    world.after(world.root.session.adoption_time(), RootInput::Timeout);
+    let late = world.root.session.adoption_time() + at(1000);
+    assert_eq!(world.after(late, RootInput::ChildJoined(AgentId(2))), []);
+    let actions = world.up(late, 2, Up::Rejoined { has_plan: true, fences: vec![(NS, 0)] });
+    assert_eq!(actions, [RootAction::ToChild(AgentId(2), Down::End { signal: SIGKILL, grace: Duration::ZERO })]);
+    for report in [Up::Ready, Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("2-3") }] {
+        assert_eq!(world.up(late, 2, report), [], "its ranks count as dead");
+    }
+    let actions = world.up(late, 2, Up::Ended { leftovers: 0, timing: Box::default() });
+    assert_eq!(actions, [RootAction::CloseChild(AgentId(2), Violation::Late.into())]);
 }
 
 #[test]
