@@ -69,7 +69,9 @@ pub enum Input {
     Rejoined,
     /// No ancestor accepts this agent.
     NotRejoined,
-    /// A child was authenticated, and its link is up.
+    /// This process did not run for this long, the dead time or longer, until now. Its peers have given it up.
+    Stopped(Duration),
+    /// A child was authenticated, or an agent of a subtree of [`Action::Adopt`], and its link is up.
     ChildJoined(AgentId),
     /// A child sent a message.
     FromChild(AgentId, Up),
@@ -157,8 +159,9 @@ pub enum Action {
     /// Join the nearest ancestor that accepts this agent, instead of the lost parent, then hand in [`Input::Rejoined`].
     /// Give up at this time, and hand in [`Input::NotRejoined`].
     Rejoin(Time),
-    /// Let these agents join, whose parent was lost.
-    Adopt(Vec<AgentId>),
+    /// Let the agents of these subtrees join from now on, each once, and no others that have lost their parents. A subtree whose
+    /// head joins is no longer one of them.
+    Adopt(Vec<Subtree>),
     /// Close the link to a child that broke the rules. [`Input::ChildLost`] need not follow.
     CloseChild(AgentId, LossReason),
     /// Store the plan of the session; later starts need it.
@@ -247,6 +250,8 @@ pub struct Agent {
     ready_reported: bool,
     /// The parent was lost, and this agent tries to join an ancestor.
     is_orphaned: bool,
+    /// When this process last found that it had not run for the dead time.
+    stopped_at: Option<Time>,
     /// The parent was lost for good.
     parent_lost: bool,
     suspended: bool,
@@ -272,6 +277,8 @@ pub struct Agent {
     survey: Option<Collecting>,
     cache: CachePolicy,
     on_failure: FailurePolicy,
+    /// The session's plan has arrived.
+    is_configured: bool,
     /// The session's plan, if the session goes on after the loss of an agent.
     plan: Option<Box<SessionPlan>>,
     /// The session's plan asks for statistics.
@@ -295,6 +302,7 @@ impl Agent {
             forgotten: Forgotten::default(),
             ready_reported: false,
             is_orphaned: false,
+            stopped_at: None,
             parent_lost: false,
             suspended: false,
             terminated: false,
@@ -309,6 +317,7 @@ impl Agent {
             survey: None,
             cache: CachePolicy::default(),
             on_failure: FailurePolicy::default(),
+            is_configured: false,
             plan: None,
             reports_stats: false,
             counted: None,
@@ -330,7 +339,8 @@ impl Agent {
             Input::ParentLost { why } => self.on_parent_link_lost(&why, turn),
             Input::Rejoined => self.on_rejoined_parent(turn),
             Input::NotRejoined => self.on_parent_lost(turn),
-            Input::ChildJoined(child) => self.children.on_joined(child),
+            Input::Stopped(_) => self.stopped_at = Some(turn.now),
+            Input::ChildJoined(child) => self.on_child_joined(child, turn),
             Input::FromChild(child, message) => self.on_up(child, message, turn),
             Input::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
             Input::ChildOutputLost(child, why) => self.on_child_output_lost(child, why, turn),
@@ -429,6 +439,7 @@ impl Agent {
                 self.to_children(&Down::Session(plan.clone()), turn);
                 self.cache = plan.cache;
                 self.on_failure = plan.on_failure;
+                self.is_configured = true;
                 self.plan = self.adopts().then(|| plan.clone());
                 self.reports_stats = plan.stats;
                 self.plan_sent = plan.sent;

@@ -115,6 +115,16 @@ impl Children {
         self.stage(child) == Some(ChildStage::Lost)
     }
 
+    pub(super) fn is_orphaned(&self, child: AgentId) -> bool {
+        self.stage(child) == Some(ChildStage::Orphaned)
+    }
+
+    /// The subtrees whose agents may join here. Also lost children, which may have been stopped, and are to end their ranks.
+    pub(super) fn orphans(&self) -> Vec<Subtree> {
+        let may_join = |child: &&Child| matches!(child.stage, ChildStage::Orphaned | ChildStage::Lost);
+        self.all.iter().filter(may_join).map(|child| child.subtree).collect()
+    }
+
     /// The orphaned children that have not joined in time.
     pub(super) fn late(&self, now: Time) -> Vec<AgentId> {
         self.orphaned().filter(|child| now >= child.until).map(|child| child.id).collect()

@@ -18,7 +18,7 @@ use super::leftovers::FileReport;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
 use super::message::{Contribution, Down, Inquiry, InquiryKind, Reply, Requester, Up};
 use super::plan::{NamespacePlan, SessionPlan, find};
-use super::reason::{LossReason, Violation};
+use super::reason::{LossReason, NotStartedReason, Violation};
 use super::stats::Stats;
 use super::survey::Survey;
 use super::timing::Timing;
@@ -41,8 +41,8 @@ pub(super) trait Parent {
     /// The command that closes the link to a child.
     fn close(child: AgentId, why: LossReason) -> Self::Action;
 
-    /// The command that lets the children of a lost child join here.
-    fn adopt(heirs: Vec<AgentId>) -> Self::Action;
+    /// The command that lets the agents of these subtrees join here, and no others.
+    fn adopt(orphans: Vec<Subtree>) -> Self::Action;
 
     /// The subtree at whose head this is.
     fn subtree(&self) -> Subtree;
@@ -104,6 +104,9 @@ pub(super) trait Parent {
 
     /// The namespaces, in the order of their numbers.
     fn namespace_ids(&self) -> Vec<NamespaceId>;
+
+    /// Whether the failure policy of the session is known here.
+    fn is_configured(&self) -> bool;
 
     /// Lets `heirs` take the place of a lost child in a namespace. Returns the ranks that are lost with the child: those of
     /// its former subtree `lost` that are in no heir's and have not ended with code 0.
@@ -254,6 +257,11 @@ pub(super) trait Parent {
         if !self.children_mut().on_lost(child, is_output_complete) {
             return;
         }
+        let cause = match cause {
+            // No policy is known by which an ancestor could adopt the agents below, so these end too.
+            Cause::Lost { why } if !self.is_configured() => Cause::NotStarted { why: NotStartedReason::Lost(why) },
+            cause => cause,
+        };
         self.on_failure(Failure::of_agent(turn.now, child, cause), turn);
         let Some(subtree) = self.children().subtree(child) else { return };
         let heirs = match self.heritage(turn.now) {
@@ -263,10 +271,26 @@ pub(super) trait Parent {
         };
         let heads: Vec<_> = heirs.iter().map(Subtree::head).collect();
         self.await_heirs(child, &heads, turn.now);
-        if !heads.is_empty() {
-            turn.push(Self::adopt(heads));
+        if !heirs.is_empty() {
+            turn.push(Self::adopt(self.children().orphans()));
         }
         self.replace(subtree, &heirs, turn);
+    }
+
+    /// A child was authenticated, or an agent further down. Then the agents between were lost, and the first of them had not
+    /// reported the loss of the others.
+    fn on_child_joined(&mut self, child: AgentId, turn: &mut Turn<'_, Self::Action>) {
+        while let Some(between) = self.children().toward(child).filter(|between| *between != child)
+            && self.children().is_orphaned(between)
+            && self.heritage(turn.now) != Heritage::End
+        {
+            self.on_child_lost(between, Cause::Lost { why: LossReason::LostBy(child) }, turn);
+        }
+        if self.children().contains(child) {
+            self.children_mut().on_joined(child);
+        } else {
+            turn.push(Self::close(child, Violation::Unawaited.into()));
+        }
     }
 
     /// A lost child is replaced by `heirs`: waits for them where it waited for the child.

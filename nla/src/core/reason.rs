@@ -60,6 +60,9 @@ pub enum LossReason {
     /// The agent above it was lost, and it has not joined an ancestor in this time.
     #[error("the agent above it was lost, and it did not reach another one within {} s", .0.as_secs_f64())]
     NotRejoined(Duration),
+    /// The agent above it was lost, and so was this agent: one below it has lost it and joined an ancestor.
+    #[error("the agent above it was lost, and agent {0} below it has lost it too")]
+    LostBy(AgentId),
     /// Processes of ranks that have ended cannot be killed, so no rank may start again on this agent.
     #[error("processes of the ranks that were ended cannot be killed, so no rank may start again there")]
     NotCleared,
@@ -108,6 +111,9 @@ pub enum Violation {
     /// The peer has joined again, and others have completed fences of which it knows nothing.
     #[error("it has missed the end of fence {0}")]
     Behind(u32),
+    /// The peer has joined an ancestor while an agent between the two is not lost.
+    #[error("it joined here although an agent between the two is not lost")]
+    Unawaited,
     /// The peer has joined again after it had been given up, and has ended its ranks.
     #[error("it joined after it had been given up")]
     Late,
@@ -157,6 +163,9 @@ pub enum NotStartedReason {
     /// The subtree did not join within this time.
     #[error("it, or an agent below it, had not joined after {} s", .0.as_secs())]
     NotJoined(Duration),
+    /// The agent was lost before its parent had received the session's plan.
+    #[error("it was lost before the session began: {0}")]
+    Lost(LossReason),
     /// The program that was to start them, or another process, reported the failure in these words.
     #[error("{0}")]
     Reported(String),

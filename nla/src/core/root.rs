@@ -48,7 +48,7 @@ const SIGTERM: i32 = 15;
 /// An event that the launcher reports to the root.
 #[derive(Debug)]
 pub enum RootInput {
-    /// A child was authenticated, and its link is up.
+    /// A child was authenticated, or an agent of a subtree of [`RootAction::Adopt`], and its link is up.
     ChildJoined(AgentId),
     /// A child sent a message.
     FromChild(AgentId, Up),
@@ -89,8 +89,9 @@ pub enum RootAction {
     ToChild(AgentId, Down),
     /// Close the link to a child that broke the rules.
     CloseChild(AgentId, LossReason),
-    /// Let these agents join, whose parent was lost.
-    Adopt(Vec<AgentId>),
+    /// Let the agents of these subtrees join from now on, each once, and no others that have lost their parents. A subtree whose
+    /// head joins is no longer one of them.
+    Adopt(Vec<Subtree>),
     /// Show a step of the session to the user.
     Notice(Notice),
     /// Hand in [`RootInput::Timeout`] at this time.
@@ -331,7 +332,7 @@ impl Root {
             self.enter(Phase::Joining { until: Some(turn.now + JOIN_TIME) }, "the session begins");
         }
         match input {
-            RootInput::ChildJoined(child) => self.children.on_joined(child),
+            RootInput::ChildJoined(child) => self.on_child_joined(child, turn),
             RootInput::FromChild(child, message) => self.on_up(child, message, turn),
             RootInput::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),
             RootInput::ChildOutputLost(child, why) => self.on_child_output_lost(child, why, turn),

@@ -3,10 +3,12 @@
 //! Agents are numbered in pre-order, so a subtree is one interval of numbers, and its first number is its head. The
 //! interval and the fan-out determine the whole subtree: its shape is never sent.
 
+use serde::Serialize;
+
 use super::ids::AgentId;
 
 /// A subtree: an agent (its head) and all of its descendants.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Subtree {
     head: u32,
     size: u32,

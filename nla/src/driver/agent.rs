@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::future::{pending, ready};
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::{Answer, Request};
@@ -22,6 +23,7 @@ use tracing::{Instrument, Span};
 use super::children::{Children, LinkContext, Received};
 use super::input::InputHub;
 use super::leftovers::SharedFiles;
+use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX, Queue};
 use super::recorder::Recorder;
 use super::rejoin::Rejoining;
@@ -68,8 +70,9 @@ pub(super) struct AgentDriver {
     rejoining: Rejoining,
     /// Yields the link to an ancestor, or `None` if no ancestor accepts this agent.
     rejoined: Option<oneshot::Receiver<Option<Accepted>>>,
+    pulse: Pulse,
     /// Takes agents that may join although they are no children in the tree.
-    adopted: Option<mpsc::Sender<Vec<AgentId>>>,
+    adopted: Option<mpsc::Sender<Vec<Subtree>>>,
     parent_lost: bool,
     pub(super) children: Children,
     /// Opened the remote shells that carry the links to the children, if links are piped.
@@ -188,6 +191,7 @@ impl AgentDriver {
             parent_id,
             rejoining: Rejoining { session: order.session, key: order.key.clone(), agent: here.head(), ancestors },
             rejoined: None,
+            pulse: Pulse::new(order.dead_time),
             adopted,
             parent_lost: false,
             children: Children::default(),
@@ -323,7 +327,12 @@ impl AgentDriver {
                     self.handle(Input::GuardianLost);
                 }
             },
-            Event::Heartbeat => self.beat(),
+            Event::Heartbeat => {
+                if let Some(time) = self.pulse.beat(Instant::now()) {
+                    self.on_stopped(time);
+                }
+                self.beat();
+            }
             Event::Alarm => self.handle(Input::Timeout),
             Event::StartDue => {
                 self.start_ranks();
@@ -414,10 +423,20 @@ impl AgentDriver {
         self.handle(Input::Rejoined);
     }
 
-    /// Lets agents join that have lost their parent.
-    pub(super) fn adopt(&mut self, agents: Vec<AgentId>) {
+    /// This process was stopped for at least the dead time.
+    fn on_stopped(&mut self, time: Duration) {
+        tracing::warn!(?time, "this agent did not run");
+        if self.rejoined.is_some() {
+            // Its parent was not lost, but has given this agent up.
+            self.on_rejoined(None);
+        }
+        self.handle(Input::Stopped(time));
+    }
+
+    /// Lets the agents of these subtrees join.
+    pub(super) fn adopt(&mut self, orphans: Vec<Subtree>) {
         if let Some(adopted) = &self.adopted
-            && let Err(error) = adopted.try_send(agents)
+            && let Err(error) = adopted.try_send(orphans)
         {
             tracing::error!(%error, "agents that have lost their parent cannot join");
         }

@@ -13,6 +13,7 @@ mod leftovers;
 mod output;
 mod port;
 mod process;
+mod pulse;
 mod queue;
 mod recorder;
 mod rejoin;

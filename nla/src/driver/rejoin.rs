@@ -1,7 +1,8 @@
 //! An agent whose parent was lost looks for an ancestor that accepts it.
 //!
 //! It tries its ancestors in turn, the nearest first. One accepts it as soon as it has noticed the loss too; until then
-//! it closes the connection. If the launcher's port is closed, the session is over.
+//! it closes the connection, and the agent tries it again. Only one that cannot be reached is passed over: it counts as lost
+//! to the next one. If the launcher's port is closed, the session is over.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -37,7 +38,7 @@ impl Rejoining {
         while !self.ancestors.is_empty() {
             for (ancestor, addresses) in &self.ancestors {
                 let role = Role::Link { parent: *ancestor };
-                let mut refused = 0;
+                let (mut closed, mut refused) = (0, false);
                 for address in addresses {
                     let attempt = connect(*address, role, self.agent, self.session, &self.key);
                     let deadline = until.min(Instant::now() + ATTEMPT_MAX);
@@ -45,13 +46,17 @@ impl Rejoining {
                         Ok(Ok((accepted, _))) => return Some(accepted),
                         Ok(Err(error)) => {
                             tracing::debug!(%ancestor, %address, %error, "the ancestor did not accept this agent");
-                            refused += usize::from(is_closed(&error));
+                            closed += usize::from(is_closed(&error));
+                            refused |= error.is_passing();
                         }
                         Err(_) => tracing::debug!(%ancestor, %address, "the ancestor did not answer"),
                     }
                 }
-                if *ancestor == AgentId::ROOT && refused == addresses.len() {
+                if *ancestor == AgentId::ROOT && closed == addresses.len() {
                     return None;
+                }
+                if refused {
+                    break;
                 }
             }
             if Instant::now() + pause >= until {

@@ -15,10 +15,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tracing::Span;
 
 use super::children::{Children, LinkContext, Received};
+use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
@@ -116,7 +117,7 @@ pub struct RootDriver {
     pub(super) joined: mpsc::Receiver<Accepted>,
     pub(super) accepting: Option<JoinHandle<()>>,
     /// Takes agents that may join although they are no children in the tree.
-    adopted: Option<mpsc::Sender<Vec<AgentId>>>,
+    adopted: Option<mpsc::Sender<Vec<Subtree>>>,
     pub(super) bootstrap: Bootstrap,
     log: Option<Segment>,
     alarm: Alarm,
@@ -277,9 +278,9 @@ impl RootDriver {
                 tracing::warn!(%child, %why, "the link to a child is closed");
                 self.children.cut_off(child);
             }
-            RootAction::Adopt(agents) => {
+            RootAction::Adopt(orphans) => {
                 if let Some(adopted) = &self.adopted
-                    && let Err(error) = adopted.try_send(agents)
+                    && let Err(error) = adopted.try_send(orphans)
                 {
                     tracing::error!(%error, "agents that have lost their parent cannot join");
                 }
@@ -390,40 +391,6 @@ impl RootDriver {
     }
 }
 
-/// Notices that this process did not run, as the pulse of a process that does is regular.
-struct Pulse {
-    dead_time: Duration,
-    last: Instant,
-}
-
-impl Pulse {
-    fn new(dead_time: Duration) -> Self {
-        Self { dead_time, last: Instant::now() }
-    }
-
-    /// Waits until this process has not run for the dead time or longer. Returns for how long. Cancel-safe.
-    async fn stopped(&mut self) -> Duration {
-        loop {
-            sleep_until(self.next()).await;
-            if let Some(time) = self.beat(Instant::now()) {
-                return time;
-            }
-        }
-    }
-
-    /// When the next beat is due.
-    fn next(&self) -> Instant {
-        self.last + self.dead_time / 4
-    }
-
-    /// Notes a beat. Returns by how much it is late, if that is the dead time or longer.
-    fn beat(&mut self, now: Instant) -> Option<Duration> {
-        let late = now.saturating_duration_since(self.next());
-        self.last = now;
-        (late >= self.dead_time).then_some(late)
-    }
-}
-
 impl Suspending {
     /// Returns the receipt of one more message.
     fn expect(&mut self) -> Receipt {
@@ -439,23 +406,6 @@ impl Suspending {
             // No value is sent: the channel closes when its sender is dropped.
             let _ = timeout_at(*until, next).await;
             written.pop();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_stop_of_a_dead_time_is_noticed() {
-        const DEAD_TIME: Duration = Duration::from_secs(4);
-        let mut pulse = Pulse::new(DEAD_TIME);
-        for (late, is_stop) in
-            [(DEAD_TIME * 9 / 10, false); 3].into_iter().chain([(DEAD_TIME, true), (DEAD_TIME, true)])
-        {
-            let now = pulse.next() + late;
-            assert_eq!(pulse.beat(now), is_stop.then_some(late));
         }
     }
 }

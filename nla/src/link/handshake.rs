@@ -21,7 +21,7 @@ use super::listener::next_connection;
 use super::stream::Stream;
 use super::unproven::{RefusalLog, Unproven};
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
-use crate::core::{AgentId, Time};
+use crate::core::{AgentId, Subtree, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Role, Seen, SessionId,
     Welcome, decode, encode, framed,
@@ -175,6 +175,10 @@ pub struct Authenticator {
     role: Role,
     /// The children that have not joined.
     expected: LiteMap<AgentId, ()>,
+    /// Subtrees whose agents may join in addition.
+    orphans: Vec<Subtree>,
+    /// The agents of these subtrees that have joined.
+    adopted: LiteMap<AgentId, ()>,
     seen: Seen,
     unproven: Unproven,
 }
@@ -186,17 +190,32 @@ impl Authenticator {
         for child in children {
             expected.insert(child, ());
         }
-        Self { session, key, role, expected, seen: Seen::default(), unproven: Unproven::default() }
+        let (orphans, adopted, seen, unproven) = Default::default();
+        Self { session, key, role, expected, orphans, adopted, seen, unproven }
     }
 
-    /// Admits each of these agents once, too.
-    fn expect(&mut self, agents: Vec<AgentId>) {
-        self.expected.extend(agents.into_iter().map(|agent| (agent, ())));
+    /// From now on, also admits each agent of these subtrees once.
+    fn adopt(&mut self, orphans: Vec<Subtree>) {
+        self.orphans = orphans;
+    }
+
+    /// Returns whether this agent may join now. It may do so once.
+    fn admits(&mut self, agent: AgentId) -> bool {
+        if self.expected.remove(&agent).is_some() {
+            return true;
+        }
+        let Some(at) = self.orphans.iter().position(|orphan| orphan.contains(agent)) else { return false };
+        let is_first = self.adopted.insert(agent, ()).is_none();
+        if is_first {
+            // Agents below this one belong to it now.
+            self.orphans.swap_remove(at);
+        }
+        is_first
     }
 
     /// Adds an unproven connection. Returns its number, and that of the connection that is closed for it.
     fn add_connection(&mut self, source: IpAddr) -> (u64, Option<u64>) {
-        self.unproven.add(source, self.expected.len())
+        self.unproven.add(source, self.expected.len() + self.orphans.len())
     }
 
     /// Returns whether all expected children have joined.
@@ -213,8 +232,9 @@ pub struct Admission {
     pub clock: Clock,
     /// Takes each authenticated stream.
     pub joined: mpsc::Sender<Accepted>,
-    /// Yields agents that may join in addition. The listener stays open as long as the other end exists.
-    pub adopted: Option<mpsc::Receiver<Vec<AgentId>>>,
+    /// Yields the subtrees whose agents may join in addition; they replace those before. The listener stays open as long as
+    /// the other end exists.
+    pub adopted: Option<mpsc::Receiver<Vec<Subtree>>>,
 }
 
 /// Accepts connections and holds them until `admission` arrives, then calls [`accept_children`] with them. Ends if the
@@ -282,7 +302,7 @@ async fn answer_connections(listener: TcpListener, held: Held, admission: Admiss
             connection = next_connection(&listener) => connection,
             more = async { adopted.as_mut()?.recv().await }, if adopted.is_some() => {
                 match more {
-                    Some(agents) => authenticator.borrow_mut().expect(agents),
+                    Some(orphans) => authenticator.borrow_mut().adopt(orphans),
                     None => adopted = None,
                 }
                 continue;
@@ -427,7 +447,7 @@ async fn admit(
     if let Some(number) = number {
         authenticator.borrow_mut().unproven.remove(number);
     }
-    if authenticator.borrow_mut().expected.remove(&accepted.peer).is_none() {
+    if !authenticator.borrow_mut().admits(accepted.peer) {
         return Err(HandshakeError::NotExpected(accepted.peer));
     }
     accepted.send(&Welcome { now: now() }).await?;

@@ -33,8 +33,8 @@ impl Parent for Agent {
         self.here
     }
 
-    fn adopt(heirs: Vec<AgentId>) -> Action {
-        Action::Adopt(heirs)
+    fn adopt(orphans: Vec<Subtree>) -> Action {
+        Action::Adopt(orphans)
     }
 
     fn children(&self) -> &Children {
@@ -126,6 +126,10 @@ impl Parent for Agent {
 
     fn namespace_ids(&self) -> Vec<NamespaceId> {
         self.namespaces.keys().copied().collect()
+    }
+
+    fn is_configured(&self) -> bool {
+        self.is_configured
     }
 
     fn inherit(&mut self, namespace: NamespaceId, lost: Subtree, heirs: &[Subtree]) -> Ranks {

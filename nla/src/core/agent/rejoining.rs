@@ -15,6 +15,10 @@ impl Agent {
     pub(super) fn on_parent_link_lost(&mut self, why: &LossReason, turn: &mut Turn<'_>) {
         tracing::debug!(agent = self.id().0, %why, "the parent was lost");
         match (&self.plan, self.heritage(turn.now)) {
+            (Some(plan), _) if self.stopped_at.is_some_and(|at| turn.now < at + plan.dead_time) => {
+                // The parent has not been lost: it has given this agent up, and others may start its ranks.
+                self.on_parent_lost(turn);
+            }
             (Some(plan), Heritage::Adopted { .. }) => {
                 turn.push(Action::Rejoin(turn.now + plan.rejoin_time()));
                 self.is_orphaned = true;

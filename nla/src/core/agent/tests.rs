@@ -11,6 +11,7 @@ use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
 use crate::core::tests::{NS, T, at, plan, ranks};
 use crate::core::timing::TimedPhase;
+use bytes::Bytes;
 use pmi::{Puts, RootRequest};
 
 struct World {
@@ -27,6 +28,28 @@ fn leftovers(actions: &[Action]) -> u64 {
 }
 
 impl World {
+    /// The agent gets the session's plan.
+    fn configure(&mut self, stats: bool) {
+        self.after(T, Input::FromParent(Down::Session(Box::new(Self::session(stats)))));
+    }
+
+    fn session(stats: bool) -> SessionPlan {
+        SessionPlan {
+            environment: Vec::new(),
+            shell: Bytes::new(),
+            hold_lines: true,
+            pmi_port: false,
+            kill_grace: Duration::ZERO,
+            cache: CachePolicy::default(),
+            clean_shm: crate::core::CleanShm::default(),
+            on_failure: FailurePolicy::default(),
+            dead_time: Duration::from_secs(5),
+            has_ports: true,
+            stats,
+            sent: Duration::ZERO,
+        }
+    }
+
     /// Agent `id` of a tree. All of its children are ready, and it has reported so.
     fn joined(id: u32, agents: u32, fanout: u32) -> Self {
         let here = Subtree::whole(agents, fanout).of(AgentId(id)).unwrap();
@@ -56,6 +79,7 @@ impl World {
     /// An agent with two running ranks. Its child has two ranks, and the child's child has one.
     fn inner() -> Self {
         let mut world = Self::joined(1, 3, 1); // 1 - 2 - 3
+        world.configure(false);
         let plan = plan(5, &[(1, "0-1"), (2, "2-3"), (3, "4")]);
         world.after(T, Input::FromParent(Down::Launch(Box::new(NamespacePlan { owners: owned(&[(3, 1)]), ..plan }))));
         world.after(T, Input::Started(NS, ranks("0-1")));
@@ -194,8 +218,47 @@ fn a_release_out_of_turn_releases_no_rank() {
 }
 
 #[test]
+fn an_agent_that_was_stopped_and_has_lost_its_parent_kills_its_ranks_at_once() {
+    for (stopped, is_killed) in [(false, false), (true, true)] {
+        let mut world = World::joined(1, 1, 1);
+        let session = SessionPlan { on_failure: FailurePolicy::RestartRank, ..World::session(false) };
+        let dead_time = session.dead_time;
+        world.after(T, Input::FromParent(Down::Session(Box::new(session))));
+        world.after(T, Input::FromParent(Down::Launch(Box::new(plan(1, &[(1, "0")])))));
+        world.after(T, Input::Started(NS, ranks("0")));
+        if stopped {
+            assert_eq!(world.after(at(9000), Input::Stopped(dead_time)), []);
+        }
+        let actions = world.after(at(9001), Input::ParentLost { why: LossReason::Closed });
+        assert_eq!(actions.contains(&Action::Signal(NS, ranks("0"), SIGKILL)), is_killed, "{actions:?}");
+        assert_eq!(actions.iter().any(|action| matches!(action, Action::Rejoin(_))), !is_killed, "{actions:?}");
+    }
+}
+
+#[test]
+fn an_agent_that_loses_its_parent_a_dead_time_after_it_was_stopped_joins_an_ancestor() {
+    let mut world = World::joined(1, 1, 1);
+    let session = SessionPlan { on_failure: FailurePolicy::Continue, ..World::session(false) };
+    let dead_time = session.dead_time;
+    world.after(T, Input::FromParent(Down::Session(Box::new(session))));
+    world.after(T, Input::Stopped(dead_time));
+    let actions = world.after(T + dead_time, Input::ParentLost { why: LossReason::Closed });
+    assert!(matches!(actions[..], [Action::Rejoin(_)]), "{actions:?}");
+}
+
+#[test]
+fn a_child_that_is_lost_before_the_plan_has_arrived_has_not_started() {
+    let mut world = World::joined(1, 2, 1);
+    let actions = world.after(T, Input::ChildLost(AgentId(2), LossReason::Closed));
+    let why = NotStartedReason::Lost(LossReason::Closed);
+    let failure = Failure::of_agent(T, AgentId(2), Cause::NotStarted { why });
+    assert_eq!(actions, [Action::ToParent(Up::Failed(failure))]);
+}
+
+#[test]
 fn a_child_that_reports_ranks_of_others_is_cut_off() {
     let mut world = World::joined(1, 2, 1);
+    world.configure(false);
     world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-1"), (2, "2")])))));
     let lie =
         Up::Gathered { namespace: NS, number: 0, ranks: ranks("1-2"), contribution: Contribution::Puts(Puts::new()) };

@@ -33,8 +33,8 @@ impl Parent for Root {
         self.tree
     }
 
-    fn adopt(heirs: Vec<AgentId>) -> RootAction {
-        RootAction::Adopt(heirs)
+    fn adopt(orphans: Vec<Subtree>) -> RootAction {
+        RootAction::Adopt(orphans)
     }
 
     fn children(&self) -> &Children {
@@ -147,6 +147,10 @@ impl Parent for Root {
 
     fn namespace_ids(&self) -> Vec<NamespaceId> {
         self.namespaces.keys().copied().collect()
+    }
+
+    fn is_configured(&self) -> bool {
+        true
     }
 
     fn inherit(&mut self, namespace: NamespaceId, lost: Subtree, heirs: &[Subtree]) -> Ranks {

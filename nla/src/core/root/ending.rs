@@ -8,6 +8,7 @@ use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, REJOIN_MARGIN};
 use crate::core::message::{Down, Reply};
 use crate::core::parent::Parent;
+use crate::core::reason::LossReason;
 
 impl Root {
     /// Takes a failure. The first one opens the window in which others can arrive before the first cause is elected.
@@ -43,7 +44,7 @@ impl Root {
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
         let lost = failure.agent;
         if is_loss {
-            self.note_lost(lost, turn.now);
+            self.note_lost(&failure, turn.now);
             let can_do_without = leads_to_restart || self.session.moves_ranks();
             if can_do_without && self.first.is_none() && self.is_spare(lost) {
                 return;
@@ -73,14 +74,23 @@ impl Root {
     }
 
     /// Notes the loss of an agent, and of those below it if they can join no ancestor.
-    pub(super) fn note_lost(&mut self, agent: AgentId, now: Time) {
+    pub(super) fn note_lost(&mut self, loss: &Failure, now: Time) {
+        let agent = loss.agent;
         let below = self.tree.of(agent).filter(|_| !self.session.has_ports).map_or(0, |below| below.size() - 1);
         self.lost.extend((agent.0..=agent.0 + below).map(AgentId));
-        self.restarts.on_loss(now + self.session.adoption_time());
+        self.restarts.on_loss(now + self.time_to_end(Some(loss)));
         if let Phase::Restarting { until, .. } = &mut self.phase {
             // Agents wait for the children of the lost one before they answer.
             *until = (*until).max(self.restarts.not_before + self.session.kill_grace + END_MARGIN);
         }
+    }
+
+    /// How long after this loss of an agent its ranks may still run, if the agent cannot be reached.
+    pub(super) fn time_to_end(&self, loss: Option<&Failure>) -> Duration {
+        let time = self.session.adoption_time();
+        // The agent above it may look for an ancestor first, before the agent itself does.
+        let is_below_lost = |loss: &Failure| matches!(loss.cause, Cause::Lost { why: LossReason::LostBy(_) });
+        if loss.is_some_and(is_below_lost) { 2 * time } else { time }
     }
 
     /// Undoes a spawn that failed, and forgets its namespace.

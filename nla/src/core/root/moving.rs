@@ -37,7 +37,7 @@ impl Root {
             }
             return false;
         }
-        self.note_lost(lost, turn.now);
+        self.note_lost(failure, turn.now);
         if ranks {
             self.restarts.done += 1;
             let (number, of) = (self.restarts.done, self.restarts.max);
@@ -72,7 +72,8 @@ impl Root {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let ranks = ns.move_out(agent, ranks);
         if !ranks.is_empty() {
-            let until = now + self.session.adoption_time();
+            let loss = self.restarts.losses.iter().find(|loss| loss.agent == agent);
+            let until = now + self.time_to_end(loss);
             self.restarts.homeless.push(Homeless { agent, namespace, ranks, until });
         }
     }

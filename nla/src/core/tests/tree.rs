@@ -3,7 +3,7 @@
 //! Only the messages of one lane of one link are in order. The next message to be delivered is drawn from a seed, and
 //! each message is encoded and decoded. Invariants are checked after each step.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use litemap::LiteMap;
@@ -42,7 +42,7 @@ pub(super) struct Tree {
     /// Agents whose parent was lost and that look for an ancestor.
     orphaned: Vec<AgentId>,
     /// The agents that each place lets join although they are no children in the tree.
-    adopted: Vec<(AgentId, AgentId)>,
+    adopted: BTreeMap<AgentId, Vec<Subtree>>,
     lanes: LiteMap<Lane, VecDeque<Bytes>>,
     boards: LiteMap<(AgentId, NamespaceId), Board>,
     /// The agent of each rank.
@@ -132,7 +132,7 @@ impl Tree {
             agents: ids.map(|id| (id, Agent::new(tree.of(id).unwrap()))).collect(),
             ancestors: LiteMap::new(),
             orphaned: Vec::new(),
-            adopted: Vec::new(),
+            adopted: BTreeMap::new(),
             lanes: LiteMap::new(),
             boards: LiteMap::new(),
             agent_of: LiteMap::new(),
@@ -325,10 +325,14 @@ impl Tree {
 
     /// Lets the agents join that an ancestor accepts. Returns whether there was one.
     pub(super) fn rejoin(&mut self) -> bool {
-        let joins = |(above, agent): &&(AgentId, AgentId)| {
-            self.orphaned.contains(agent) && (*above == AgentId::ROOT || self.agents.contains_key(above))
-        };
-        let Some(&(above, agent)) = self.adopted.iter().find(joins) else { return false };
+        let found = self.orphaned.iter().find_map(|agent| {
+            let above = std::iter::successors(Some(self.parent_of(*agent)), |above| self.tree.parent_of(*above));
+            let nearest = above.skip(1).find(|above| *above == AgentId::ROOT || self.agents.contains_key(above))?;
+            let orphans = self.adopted.get(&nearest)?;
+            orphans.iter().any(|orphan| orphan.contains(*agent)).then_some((nearest, *agent))
+        });
+        let Some((above, agent)) = found else { return false };
+        self.adopted.get_mut(&above).unwrap().retain(|orphan| !orphan.contains(agent));
         self.orphaned.retain(|orphan| *orphan != agent);
         self.ancestors.insert(agent, above);
         match above {
@@ -414,8 +418,8 @@ impl Tree {
         for action in actions {
             match action {
                 RootAction::ToChild(to, message) => self.send_down(AgentId::ROOT, to, &message),
-                RootAction::Adopt(agents) => {
-                    self.adopted.extend(agents.into_iter().map(|agent| (AgentId::ROOT, agent)));
+                RootAction::Adopt(orphans) => {
+                    self.adopted.insert(AgentId::ROOT, orphans);
                 }
                 RootAction::Notice(Notice::Surveyed(survey)) => self.survey = Some(*survey),
                 RootAction::Notice(Notice::NoSpare) => self.has_no_spare = true,
@@ -462,7 +466,9 @@ impl Tree {
                         self.answered(namespace, rank, Answer::Released);
                     }
                 }
-                Action::Adopt(agents) => self.adopted.extend(agents.into_iter().map(|agent| (id, agent))),
+                Action::Adopt(orphans) => {
+                    self.adopted.insert(id, orphans);
+                }
                 Action::Rejoin(_) => self.orphaned.push(id),
                 Action::FailFence(namespace, ranks) => {
                     for rank in ranks.iter() {

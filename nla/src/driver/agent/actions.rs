@@ -28,7 +28,7 @@ impl AgentDriver {
                 self.children.send(child, &message, Receipt::default(), in_log);
             }
             Action::Rejoin(until) => self.rejoin(self.clock.instant(until)),
-            Action::Adopt(agents) => self.adopt(agents),
+            Action::Adopt(orphans) => self.adopt(orphans),
             Action::CloseChild(child, why) => {
                 tracing::warn!(%child, %why, "the link to a child is closed");
                 self.children.cut_off(child);

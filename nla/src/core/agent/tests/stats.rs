@@ -1,29 +1,11 @@
 //! Statistics are reported once, as the last message, and only if the session's plan asks for them.
 
-use bytes::Bytes;
 use pmi::Request;
 
 use super::*;
 use crate::core::message::Update;
 use crate::core::reason::Violation;
 use crate::core::stats::{DriverCounts, LevelStats, Stats};
-
-fn plan_of_session(stats: bool) -> SessionPlan {
-    SessionPlan {
-        environment: Vec::new(),
-        shell: Bytes::new(),
-        hold_lines: true,
-        pmi_port: false,
-        kill_grace: Duration::ZERO,
-        cache: CachePolicy::default(),
-        clean_shm: crate::core::CleanShm::default(),
-        on_failure: crate::core::FailurePolicy::default(),
-        dead_time: std::time::Duration::from_secs(5),
-        has_ports: true,
-        stats,
-        sent: Duration::ZERO,
-    }
-}
 
 fn counted(link_bytes: u64) -> Box<DriverCounts> {
     Box::new(DriverCounts { link_bytes, ..DriverCounts::default() })
@@ -37,7 +19,7 @@ fn stats_of_leaf() -> Box<Stats> {
 /// Agent 1, which has no ranks and has ended. Its child, agent 2, has not reported its end.
 fn ended(stats: bool) -> World {
     let mut world = World::joined(1, 2, 1);
-    world.after(T, Input::FromParent(Down::Session(Box::new(plan_of_session(stats)))));
+    world.configure(stats);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     world.after(T, Input::Swept { leftovers: 0 });
     assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), [], "nothing is sent before Ended");
@@ -67,7 +49,7 @@ fn statistics_are_sent_after_those_of_each_child() {
 #[test]
 fn statistics_are_sent_after_the_report_of_the_end() {
     let mut world = World::joined(1, 1, 2);
-    world.after(T, Input::FromParent(Down::Session(Box::new(plan_of_session(true)))));
+    world.configure(true);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), []);
     let actions = world.after(T, Input::Swept { leftovers: 0 });

@@ -210,6 +210,46 @@ fn an_agent_that_joins_after_it_was_given_up_ends_its_ranks() {
 }
 
 #[test]
+fn agents_below_several_lost_ones_join_and_the_loss_of_those_between_is_known_by_that() {
+    // 0 - 1 - 2 - 3 - 4
+    let mut world = World::new(5, 4, 1);
+    world.root.session.on_failure = FailurePolicy::Continue;
+    world.up(T, 1, Up::Ready);
+    world.up(T, 1, Up::Started { namespace: NS });
+    let tree = world.root.tree;
+    let below = |agent: u32| tree.of(AgentId(agent)).unwrap();
+    let actions = world.after(T, RootInput::ChildLost(AgentId(1), LossReason::Closed));
+    assert!(actions.contains(&RootAction::Adopt(vec![below(1).head_alone(), below(2)])), "{actions:?}");
+    let actions = world.after(T, RootInput::ChildJoined(AgentId(4)));
+    let lost: Vec<_> = actions
+        .iter()
+        .filter_map(|action| match action {
+            RootAction::Notice(Notice::Failure(Failure { agent, cause: Cause::Lost { why }, .. })) => {
+                Some((*agent, why))
+            }
+            _ => None,
+        })
+        .collect();
+    let why = LossReason::LostBy(AgentId(4));
+    assert_eq!(lost, [(AgentId(2), &why), (AgentId(3), &why)]);
+    assert!(!world.root.children.is_lost(AgentId(4)) && world.root.children.reachable().eq([AgentId(4)]));
+    // Agent 2 was only slow. It ends its ranks.
+    world.after(T, RootInput::ChildJoined(AgentId(2)));
+    let actions = world.up(T, 2, Up::Rejoined { has_plan: true, fences: vec![(NS, 0)] });
+    assert!(matches!(actions[..], [RootAction::ToChild(AgentId(2), Down::End { signal: SIGKILL, .. })]), "{actions:?}");
+}
+
+#[test]
+fn an_agent_below_one_that_is_not_lost_cannot_join() {
+    // 0 - 1 - 2
+    let mut world = World::new(3, 2, 1);
+    world.root.session.on_failure = FailurePolicy::Continue;
+    world.up(T, 1, Up::Ready);
+    let actions = world.after(T, RootInput::ChildJoined(AgentId(2)));
+    assert_eq!(actions, [RootAction::CloseChild(AgentId(2), Violation::Unawaited.into())]);
+}
+
+#[test]
 fn a_launcher_that_was_stopped_does_not_wait_for_agents_that_have_given_it_up() {
     const LOST_AT: Duration = Duration::from_secs(50);
     let lost = |child: AgentId| RootInput::ChildLost(child, LossReason::Closed);
