@@ -7,3 +7,4 @@ mod counts;
 mod mutations;
 mod reproducible;
 mod seeds;
+mod survival;

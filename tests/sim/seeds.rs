@@ -36,7 +36,7 @@ fn report(scenario: &Scenario, print: bool) -> Result<sim::Report, String> {
     Ok(report)
 }
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }

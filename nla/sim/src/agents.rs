@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use nla::core::{
-    Action, AgentId, Down, Input, NotStartedReason, Notice, ReleaseContent, RootAction, RootInput, Update,
+    Action, AgentId, Down, Input, LossReason, NotStartedReason, Notice, ReleaseContent, RootAction, RootInput, Update,
 };
 use pmi::Answer;
 
 use crate::events::EventKind;
 use crate::faults::{Fault, TimedFault};
+use crate::links::Link;
 use crate::oracle::{ExpectedEnd, Violation};
 use crate::report::MemberKind;
 use crate::world::{NS, State, World};
@@ -17,7 +18,7 @@ use crate::world::{NS, State, World};
 /// no grace period in that case.
 const EXIT_WITHOUT_PARENT_MAX: u64 = 1_000_000_000;
 /// The bound on the time from the last fault to the end of the session, in nanoseconds.
-const END_AFTER_FAULT_MAX: u64 = 120_000_000_000;
+const END_AFTER_FAULT_MAX: u64 = 600_000_000_000;
 
 impl World {
     /// Starts all agents, one after another. Each joins once it has booted and its parent has joined.
@@ -67,26 +68,25 @@ impl World {
             Action::ToParent(message) => self.send_up(here, clock, message),
             Action::ToChild(child, message) => self.send_down(here, child.0, clock, message),
             Action::Answer(_, rank, answer) => self.on_answer(here, rank, clock, answer),
-            Action::CloseChild(child, why) => {
-                self.on_child_closed(here, *clock, child, || {
-                    format!("agent {here} closed the link to agent {child}: {why}")
-                });
-            }
+            Action::CloseChild(child, why) => self.on_child_closed(here, *clock, child, &why),
             // Simulated ranks spawn none.
-            Action::Configure(_) | Action::Suspended(_) | Action::Forget(_) => {}
+            Action::Configure(_) => self.members[here].is_configured = true,
+            Action::Suspended(_) | Action::Forget(_) => {}
             Action::Inspect(number, _) => self.input(here, clock, Input::Inspected(number, Vec::new())),
             Action::Start(_, ranks, board) => {
-                if !ranks.is_empty() {
+                if !ranks.is_empty() || self.setup.on_failure.starts_again() {
                     self.members[here].board = Some(board);
+                }
+                if !ranks.is_empty() {
                     self.members[here].ranks.enqueue(&ranks, &self.setup.ignoring_term);
                     self.queue.push(*clock, here as u32, EventKind::StartRanks);
                 }
             }
-            // Simulated sessions end with the first failure, so no agent joins another one.
-            Action::Restart(..) => {}
+            Action::Restart(_, rank, start) => self.restart_rank(here, clock, rank, start),
+            // No simulated policy ends all ranks and starts them again.
             Action::Clear => self.input(here, clock, Input::Cleared { leftovers: 0 }),
-            Action::Rejoin(_) => self.input(here, clock, Input::NotRejoined),
-            Action::Adopt(_) => {}
+            Action::Rejoin(until) => self.begin_search(here, *clock, until),
+            Action::Adopt(orphans) => self.members[here].orphans = orphans,
             Action::CancelStarts => {
                 let cancelled = self.members[here].ranks.cancel();
                 if !cancelled.is_empty() {
@@ -98,7 +98,8 @@ impl World {
                     board.publish(epoch);
                 }
             }
-            Action::Release(_, ranks) | Action::FailFence(_, ranks) => self.release(here, clock, &ranks),
+            Action::Release(_, ranks) => self.release(here, clock, &ranks, false),
+            Action::FailFence(_, ranks) => self.release(here, clock, &ranks, true),
             Action::ShowDead(_, dead) => {
                 if let Some(board) = &mut self.members[here].board {
                     board.set_dead(&dead);
@@ -110,14 +111,22 @@ impl World {
             Action::Signal(_, ranks, signal) => self.signal(here, *clock, &ranks, signal),
             Action::Sweep => self.queue.push(*clock + self.setup.costs.sweep, here as u32, EventKind::Swept),
             Action::WakeAt(at) => self.wake_at(here, at),
-            Action::Leave(_) => self.leave(here, *clock),
+            Action::Leave(code) => self.leave(here, *clock, code),
         }
     }
 
-    /// Closes the link to a child because its parent's core said so. Only a fault justifies that.
-    fn on_child_closed(&mut self, here: usize, clock: u64, child: AgentId, why: impl FnOnce() -> String) {
-        if self.setup.checked && self.expected_end == ExpectedEnd::Success {
-            self.oracle.fail(Violation::new(clock, why()));
+    /// Closes the link to a child because its parent's core said so. Only a fault that ends the session justifies that, or
+    /// that the child was away while others made fences that do not wait for it.
+    fn on_child_closed(&mut self, here: usize, clock: u64, child: AgentId, why: &LossReason) {
+        if let LossReason::Violation(nla::core::Violation::Behind(_)) = why {
+            self.counts.given_up += 1;
+            self.hit(child.0 as usize);
+        } else if self.setup.checked
+            && self.expected_end <= ExpectedEnd::Survived
+            && !self.casualties.has_agent(child.0)
+        {
+            let why = format!("agent {here} closed the link to agent {child}: {why}");
+            self.oracle.fail(Violation::new(clock, why));
         }
         self.close_child(here, child.0, clock);
     }
@@ -128,7 +137,10 @@ impl World {
         self.queue.push(*clock + self.setup.costs.local, here as u32, EventKind::OutputRead);
     }
 
-    fn leave(&mut self, here: usize, clock: u64) {
+    fn leave(&mut self, here: usize, clock: u64, code: u8) {
+        if code != 0 {
+            self.on_given_up(here, clock);
+        }
         self.note_agent(here);
         let member = &mut self.members[here];
         if member.state != State::Joined {
@@ -184,10 +196,8 @@ impl World {
     pub(crate) fn root_act(&mut self, clock: &mut u64, action: RootAction) {
         match action {
             RootAction::ToChild(child, message) => self.send_down(0, child.0, clock, message),
-            RootAction::CloseChild(child, why) => {
-                self.on_child_closed(0, *clock, child, || format!("the root closed the link to agent {child}: {why}"));
-            }
-            RootAction::Adopt(_) => {}
+            RootAction::CloseChild(child, why) => self.on_child_closed(0, *clock, child, &why),
+            RootAction::Adopt(orphans) => self.members[0].orphans = orphans,
             RootAction::Notice(notice) => self.on_notice(*clock, notice),
             RootAction::WakeAt(at) => self.wake_at(0, at),
             RootAction::Over(outcome) => {
@@ -208,16 +218,17 @@ impl World {
             Notice::Joined => self.counts.joined = clock,
             Notice::Started(..) => self.counts.started = clock,
             Notice::Released { entries, bytes, number, .. } => {
+                self.oracle.on_root_released(number, clock, &self.casualties);
                 self.counts.on_merged(number, entries as u64, bytes as u64);
                 self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.entry_merged));
             }
-            Notice::RanksEnded => self.ranks_ended = true,
+            Notice::RanksEnded => self.on_ranks_ended(),
+            Notice::NoSpare => self.on_no_spare(clock),
             Notice::Contact(_)
             | Notice::Failure(_)
             | Notice::Ending(..)
             | Notice::Restarting { .. }
             | Notice::Restarted(_)
-            | Notice::NoSpare
             | Notice::Reviving { .. }
             | Notice::Moved(_)
             | Notice::FilesLeft(..)
@@ -236,27 +247,27 @@ impl World {
             return;
         }
         let TimedFault { fault, detected_after, .. } = self.setup.faults.faults[number];
+        let expected = self.expectation(fault);
         let struck = match fault {
             Fault::Crash { agent } => self.crash(at, agent as usize, detected_after),
-            Fault::Cut { agent } => self.cut(at, agent as usize, detected_after),
-            Fault::Stall { agent, nanoseconds } => {
-                self.processors.stall(agent as usize, at, nanoseconds);
-                true
-            }
+            Fault::Cut { agent, nanoseconds } => self.cut(at, agent as usize, nanoseconds, detected_after),
+            Fault::Stall { agent, nanoseconds } => self.stall(at, agent as usize, nanoseconds, detected_after),
             Fault::Kill { rank } => self.kill(at, rank),
             Fault::Interrupt => {
                 self.on_processor(0, at, |world, clock| world.root_input(clock, RootInput::Interrupt(2)));
                 true
             }
         };
-        if struck && !matches!(fault, Fault::Stall { .. }) {
-            let expected = if self.ranks_ended { ExpectedEnd::Either } else { ExpectedEnd::Failure };
+        if struck {
             self.expected_end = self.expected_end.max(expected);
         }
         self.counts.struck += u32::from(struck);
     }
 
     fn crash(&mut self, at: u64, agent: usize, [above, below]: [u64; 2]) -> bool {
+        if matches!(self.members[agent].state, State::Absent | State::Joined) {
+            self.hit(agent);
+        }
         let member = &mut self.members[agent];
         let before = std::mem::replace(&mut member.state, State::Crashed);
         if matches!(before, State::Left | State::Crashed) {
@@ -285,14 +296,48 @@ impl World {
         true
     }
 
-    fn cut(&mut self, at: u64, agent: usize, [above, below]: [u64; 2]) -> bool {
+    fn cut(&mut self, at: u64, agent: usize, nanoseconds: u64, [above, below]: [u64; 2]) -> bool {
+        let is_noticed = !self.setup.on_failure.adopts() || self.is_noticed(nanoseconds);
+        let Link { parent, parent_listens, child_listens, cut, .. } = self.links[self.members[agent].link as usize];
+        let runs = |member: usize| self.members[member].state == State::Joined;
+        let has_link = runs(agent) && runs(parent as usize) && parent_listens && child_listens && !cut;
+        if has_link && is_noticed {
+            self.hit(agent);
+        }
         let member = &self.members[agent];
         let link = &mut self.links[member.link as usize];
-        if member.state != State::Joined || std::mem::replace(&mut link.cut, true) {
+        if has_link && !is_noticed {
+            link.hold(at + nanoseconds);
+            return true;
+        }
+        if !has_link {
             return false;
         }
+        link.cut = true;
+        self.members[agent].cut_until = at.saturating_add(nanoseconds);
+        let (member, link) = (&self.members[agent], &self.links[self.members[agent].link as usize]);
         self.queue.push(at + above, link.parent, EventKind::ChildLost(member.link));
         self.queue.push(at + below, link.child, EventKind::ParentLost(member.link));
+        true
+    }
+
+    /// An agent, or the root, stops. If that takes long, its peers give it up, and it finds that out when it goes on.
+    fn stall(&mut self, at: u64, agent: usize, nanoseconds: u64, [above, below]: [u64; 2]) -> bool {
+        self.processors.stall(agent, at, nanoseconds);
+        if !self.is_noticed(nanoseconds) || self.members[agent].state != State::Joined {
+            return true;
+        }
+        self.hit(agent);
+        self.queue.push(at + nanoseconds, agent as u32, EventKind::Stopped);
+        let dead = at + self.setup.dead_time.as_nanos() as u64;
+        for (number, link) in (0..).zip(&self.links).filter(|(_, link)| link.parent_listens || link.child_listens) {
+            // Heartbeats are more frequent than losses: silence is noticed soon after the dead time.
+            let noticed = dead + if link.child as usize == agent { above } else { below } / 8;
+            if link.child as usize == agent || link.parent as usize == agent {
+                self.queue.push(noticed, link.parent, EventKind::ChildLost(number));
+                self.queue.push(noticed, link.child, EventKind::ParentLost(number));
+            }
+        }
         true
     }
 
@@ -316,7 +361,7 @@ impl World {
         if self.messages.len() > 0 {
             return fail(format!("{} messages were never delivered", self.messages.len()));
         }
-        self.oracle.check_end(over, &outcome, self.expected_end)?;
+        self.oracle.check_end(over, &outcome, self.expected_end, &self.casualties)?;
         let last_fault = self.setup.faults.faults.last();
         let last = last_fault.map_or(0, |timed| timed.at + timed.detected_after[0].max(timed.detected_after[1]));
         if self.setup.checked && over > last + END_AFTER_FAULT_MAX {

@@ -27,10 +27,10 @@ pub(crate) enum EventKind {
     Timer,
     /// The agent starts its next group of ranks.
     StartRanks,
-    /// A rank continues its program.
-    RankStep(u32),
-    /// A rank's process has ended.
-    RankEnded(u32),
+    /// A rank continues its program. The second number is that of its start.
+    RankStep(u32, u32),
+    /// A rank's process has ended. The second number is that of its start.
+    RankEnded(u32, u32),
     /// The agent has no descendant process left.
     Swept,
     /// The place has read its own output to the end.
@@ -41,6 +41,10 @@ pub(crate) enum EventKind {
     ChildLost(u32),
     /// This link to the parent has failed.
     ParentLost(u32),
+    /// The agent finds that it was stopped.
+    Stopped,
+    /// An agent that has lost its parent looks for an ancestor.
+    Search,
     /// Bootstrap finds that this agent died before it joined.
     NeverJoined(u32),
     /// A fault of the scenario is injected.

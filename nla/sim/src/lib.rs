@@ -13,16 +13,20 @@
 #![forbid(unsafe_code)]
 
 mod agents;
+mod casualties;
 mod costs;
 mod events;
 mod faults;
+mod ledger;
 mod links;
 mod oracle;
 mod processors;
 mod program;
 mod random;
 mod ranks;
+mod rejoining;
 mod report;
+mod restarting;
 mod scenario;
 mod setup;
 mod spec;

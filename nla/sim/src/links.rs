@@ -23,6 +23,8 @@ pub(crate) struct Link {
     pub(crate) child: u32,
     /// The link was cut: it delivers nothing.
     pub(crate) cut: bool,
+    /// The link delivers nothing before this time.
+    pub(crate) held_until: u64,
     /// The parent still receives from the link.
     pub(crate) parent_listens: bool,
     /// The child still receives from the link.
@@ -44,6 +46,13 @@ impl Link {
         self.parent_listens = true;
         self.child_listens = true;
         self.stream_open = true;
+    }
+
+    /// Delivers nothing before this time: the packets are lost until then and sent again.
+    pub(crate) fn hold(&mut self, until: u64) {
+        self.held_until = self.held_until.max(until);
+        // Later messages do not overtake those that wait.
+        self.last.iter_mut().for_each(|last| *last = (*last).max(until + 1));
     }
 }
 
@@ -142,8 +151,14 @@ impl World {
 
     /// A message arrives, unless its link or its sender failed meanwhile.
     pub(crate) fn receive(&mut self, here: usize, at: u64, slot: u32) {
-        let Some(InFlight { link: number, from, bytes, payload }) = self.messages.take(slot) else { return };
+        let Some(message) = self.messages.take(slot) else { return };
+        let InFlight { link: number, from, .. } = message;
         let link = &self.links[number as usize];
+        if at < link.held_until {
+            let slot = self.messages.insert(message);
+            return self.queue.push(link.held_until, here as u32, EventKind::Message(slot));
+        }
+        let InFlight { bytes, payload, .. } = message;
         let listens = if from == link.child { link.parent_listens } else { link.child_listens };
         if link.cut || !listens || self.members[from as usize].state == State::Crashed {
             return;
@@ -193,9 +208,21 @@ impl World {
     pub(crate) fn on_stream_end(&mut self, here: usize, clock: &mut u64) {
         let member = &mut self.members[here];
         member.streams_open = member.streams_open.saturating_sub(1);
-        if member.streams_open > 0 {
+        self.end_output(here, clock);
+    }
+
+    /// Reports the end of the subtree's output, once all of it has arrived and no other agent will join here.
+    pub(crate) fn end_output(&mut self, here: usize, clock: &mut u64) {
+        let is_final = match &self.members[here].core {
+            _ if !self.setup.on_failure.adopts() => true,
+            None => self.root.is_ending() && !self.root.awaits_agents(),
+            Some(core) => !core.awaits_agents(),
+        };
+        let member = &mut self.members[here];
+        if !is_final || member.state != State::Joined || member.streams_open > 0 || member.has_output_ended {
             return;
         }
+        member.has_output_ended = true;
         if here == 0 {
             self.root_input(clock, RootInput::OutputDone);
         } else if member.core.is_some() {

@@ -9,9 +9,10 @@ use pmi::{Answer, Board, LookUp, Puts, Rank, Ranks, Request};
 
 use crate::events::EventKind;
 use crate::faults::Mutation;
-use crate::oracle::ExpectedEnd;
+use crate::ledger::{KeyValue, Writer};
+use crate::oracle::{ExpectedEnd, Get};
 use crate::program::Op;
-use crate::world::{NS, World};
+use crate::world::{NS, State, World};
 
 /// The time in which a group of ranks is started, in nanoseconds: that of the driver.
 const BATCH_TIME: u64 = 2_000_000;
@@ -21,6 +22,7 @@ const GETS_PER_EVENT: u32 = 256;
 const LOCKSTEP: u32 = u32::MAX;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
+const SIGCONT: i32 = 18;
 /// Added to a signal number in [`LocalRank::exit`].
 const SIGNALLED: u16 = 256;
 
@@ -48,6 +50,8 @@ enum Stage {
 #[derive(Debug)]
 struct LocalRank {
     rank: u32,
+    /// How often it has started again, on this agent or on others.
+    start: u32,
     /// The number of its next step in the program.
     position: u32,
     /// The number of fences that have released it.
@@ -58,13 +62,36 @@ struct LocalRank {
     exit: u16,
     /// Its puts since its last fence.
     pending: Option<Box<PendingPuts>>,
+    /// It has started again and has passed no fence together with the others.
+    catches_up: bool,
+    /// Its entries since the last fence that it entered together with the others.
+    held: Vec<KeyValue>,
+}
+
+impl LocalRank {
+    fn new(rank: u32, start: u32, stage: Stage, ignores_term: bool) -> Self {
+        Self {
+            rank,
+            start,
+            position: 0,
+            fences: 0,
+            stage,
+            ignores_term,
+            exit: 0,
+            pending: None,
+            catches_up: start > 0,
+            held: Vec::new(),
+        }
+    }
 }
 
 /// The ranks of one agent.
 #[derive(Debug, Default)]
 pub(crate) struct LocalRanks {
-    /// The ranks, in ascending order.
+    /// The ranks: first those that were placed here, in ascending order, then those that have moved here.
     all: Vec<LocalRank>,
+    /// The number of the former.
+    placed: usize,
     /// The number of ranks that were started.
     started: usize,
     lockstep: Lockstep,
@@ -84,23 +111,57 @@ impl LocalRanks {
     /// Adds ranks to be started.
     pub(crate) fn enqueue(&mut self, ranks: &Ranks, ignoring_term: &Ranks) {
         self.all.reserve_exact(ranks.len() as usize);
-        self.all.extend(ranks.iter().map(|rank| LocalRank {
-            rank: rank.0,
-            position: 0,
-            fences: 0,
-            stage: Stage::Queued,
-            ignores_term: ignoring_term.contains(rank),
-            exit: 0,
-            pending: None,
-        }));
+        self.all
+            .extend(ranks.iter().map(|rank| LocalRank::new(rank.0, 0, Stage::Queued, ignoring_term.contains(rank))));
+        self.placed = self.all.len();
+    }
+
+    /// Adds a process of a rank that starts again here. Returns its index.
+    pub(crate) fn restart(&mut self, rank: Rank, start: u32, ignores_term: bool) -> usize {
+        let local = LocalRank::new(rank.0, start, Stage::Running, ignores_term);
+        if let Some(index) = self.index(rank) {
+            self.all[index] = local;
+            return index;
+        }
+        self.started += usize::from(self.started == self.all.len());
+        self.all.push(local);
+        self.all.len() - 1
+    }
+
+    /// The number of ranks that were ever here.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether a process of this rank runs here.
+    pub(crate) fn runs(&self, rank: Rank) -> bool {
+        self.index(rank).is_some_and(|index| self.all[index].stage.is_running())
+    }
+
+    /// The ranks that have not ended, and the numbers of their open fences.
+    pub(crate) fn living(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.all.iter().filter(|local| local.stage != Stage::Ended).map(|local| (local.rank, local.fences))
+    }
+
+    /// Takes the entries that a process has put ahead of the open fence and that may be known elsewhere.
+    pub(crate) fn take_unfinished(&mut self, rank: u32) -> Vec<KeyValue> {
+        let Some(index) = self.index(Rank(rank)) else { return Vec::new() };
+        let local = &mut self.all[index];
+        let puts = local.pending.take().map(|mut pending| pending.take()).unwrap_or_default();
+        if local.catches_up { Vec::new() } else { entries(&puts) }
     }
 
     /// Cancels the starts of all ranks that were not started, and returns these ranks.
     pub(crate) fn cancel(&mut self) -> Ranks {
         let from = self.started;
         self.started = self.all.len();
-        self.all[from..].iter_mut().for_each(|local| local.stage = Stage::Ended);
-        self.all[from..].iter().map(|local| Rank(local.rank)).collect()
+        let queued = self.all[from..].iter_mut().filter(|local| local.stage == Stage::Queued);
+        queued
+            .map(|local| {
+                local.stage = Stage::Ended;
+                Rank(local.rank)
+            })
+            .collect()
     }
 
     /// Kills all ranks at once.
@@ -114,13 +175,22 @@ impl LocalRanks {
         self.all.iter().find(|local| local.stage != Stage::Ended).map(|local| local.rank)
     }
 
+    /// The ranks that have ended with code 0.
+    pub(crate) fn finished(&self) -> impl Iterator<Item = Rank> {
+        self.all.iter().filter(|local| local.stage == Stage::Ended && local.exit == 0).map(|local| Rank(local.rank))
+    }
+
     fn index(&self, rank: Rank) -> Option<usize> {
         let first = self.all.first()?.rank;
         // Most placements give an agent consecutive ranks.
         let near = rank.0.wrapping_sub(first) as usize;
         match self.all.get(near) {
             Some(local) if local.rank == rank.0 => Some(near),
-            _ => self.all.binary_search_by_key(&rank.0, |local| local.rank).ok(),
+            _ => {
+                let (placed, moved) = self.all.split_at(self.placed);
+                let at = placed.binary_search_by_key(&rank.0, |local| local.rank).ok();
+                at.or_else(|| moved.iter().position(|local| local.rank == rank.0).map(|at| self.placed + at))
+            }
         }
     }
 }
@@ -135,11 +205,15 @@ impl World {
             let costs = &self.setup.costs;
             let locals = &mut self.members[here].ranks;
             let Some(local) = locals.all.get_mut(locals.started) else { break };
+            if local.stage != Stage::Queued {
+                locals.started += 1;
+                continue;
+            }
             *clock += costs.rank_start;
             local.stage = Stage::Running;
             batch.insert(Rank(local.rank));
             let spread = if delay > 0 { self.random.below(delay) } else { 0 };
-            let step = EventKind::RankStep(locals.started as u32);
+            let step = EventKind::RankStep(locals.started as u32, 0);
             self.queue.push(*clock + costs.rank_boot + spread, here as u32, step);
             locals.started += 1;
         }
@@ -154,10 +228,10 @@ impl World {
     }
 
     /// A rank, or all ranks in lockstep, continue their program.
-    pub(crate) fn step(&mut self, here: usize, index: u32, clock: &mut u64) {
+    pub(crate) fn step(&mut self, here: usize, index: u32, start: u32, clock: &mut u64) {
         if index == LOCKSTEP {
             self.get_in_lockstep(here, clock);
-        } else {
+        } else if self.members[here].ranks.all.get(index as usize).is_some_and(|local| local.start == start) {
             self.run_program(here, index as usize, clock);
         }
     }
@@ -171,7 +245,7 @@ impl World {
                 return;
             }
             let rank = Rank(local.rank);
-            let op = program.op(rank.0, local.position);
+            let op = program.op(rank.0, local.position, local.start);
             local.position += 1;
             let key = match op {
                 Op::Join => {
@@ -180,7 +254,10 @@ impl World {
                     self.input(here, clock, Input::FromRank(NS, rank, Request::Joined));
                     continue;
                 }
-                Op::Put { key, value } => {
+                Op::Put { key, mut value } => {
+                    if local.start > 0 {
+                        value.extend(format!(".{}", local.start).bytes());
+                    }
                     self.put(here, index, clock, &key, &value);
                     continue;
                 }
@@ -218,18 +295,23 @@ impl World {
                 }
             }
             Op::Compute(nanoseconds) => {
-                self.queue.push(*clock + nanoseconds, here as u32, EventKind::RankStep(index as u32));
+                let step = EventKind::RankStep(index as u32, local.start);
+                self.queue.push(*clock + nanoseconds, here as u32, step);
             }
             Op::Abort => {
-                self.expected_end = ExpectedEnd::Failure;
+                // No one may hear it from an agent that a fault has hit.
+                let is_hit = self.casualties.has_agent(here as u32);
+                let expected = if is_hit { ExpectedEnd::Either } else { ExpectedEnd::Failure };
                 local.stage = Stage::Aborted;
                 let request = Request::Abort { code: 7, message: String::new() };
                 let rank = Rank(local.rank);
+                self.expect(here, expected);
                 self.input(here, clock, Input::FromRank(NS, rank, request));
             }
             Op::Exit(code) => self.end(here, index, *clock, code.into()),
             Op::ExitEarly => {
-                self.expected_end = ExpectedEnd::Failure;
+                let rank = local.rank;
+                self.on_rank_fails(here, rank, true);
                 self.end(here, index, *clock, 0);
             }
             Op::Die(signal) => self.end(here, index, *clock, SIGNALLED + u16::from(signal)),
@@ -257,9 +339,13 @@ impl World {
         local.stage = Stage::InFence;
         let (rank, number) = (Rank(local.rank), local.fences);
         let pending = local.pending.take().map(|mut pending| pending.take()).unwrap_or_default();
+        if self.setup.checked {
+            local.held.extend(entries(&pending));
+        }
         let puts = if self.setup.cache.puts_at_once() { Puts::new() } else { pending };
         self.oracle.on_arrived(number, *clock);
         self.input(here, clock, Input::FromRank(NS, rank, Request::Fence { puts, in_segment: false }));
+        self.note_contribution(here, index, number);
         if let Some(Mutation::EarlyRelease { agent }) = self.setup.mutation
             && agent as usize == here
         {
@@ -268,8 +354,19 @@ impl World {
         }
     }
 
-    /// Releases ranks from a fence.
-    pub(crate) fn release(&mut self, here: usize, clock: &mut u64, ranks: &Ranks) {
+    /// Notes the entries of a rank that waits in this fence, unless another process of the rank has done so for it. A rank
+    /// that was released at once holds them back.
+    fn note_contribution(&mut self, here: usize, index: usize, number: u32) {
+        let local = &mut self.members[here].ranks.all[index];
+        let writer = Writer { rank: local.rank, agent: here as u32, start: local.start };
+        let waits = local.stage == Stage::InFence;
+        if self.setup.checked && waits && !self.oracle.ledger.is_settled(writer, number) {
+            self.oracle.ledger.arrive(writer, number, std::mem::take(&mut local.held));
+        }
+    }
+
+    /// Releases ranks from a fence, which has failed or not.
+    pub(crate) fn release(&mut self, here: usize, clock: &mut u64, ranks: &Ranks, failed: bool) {
         if let Some(Mutation::LoseRelease { agent, after }) = self.setup.mutation
             && self.mutation_strikes(here, agent, after)
         {
@@ -289,8 +386,10 @@ impl World {
             *clock += each;
             local.stage = Stage::Running;
             local.fences += 1;
-            self.oracle.on_released(rank.0, local.fences - 1, *clock);
-            self.queue.push(*clock + costs.local, here as u32, EventKind::RankStep(index as u32));
+            local.catches_up = false;
+            self.oracle.on_released(rank.0, local.fences - 1, *clock, failed);
+            let step = EventKind::RankStep(index as u32, local.start);
+            self.queue.push(*clock + costs.local, here as u32, step);
         }
     }
 
@@ -299,6 +398,20 @@ impl World {
         let is_mutated = agent as usize == here;
         self.mutation_passed += u32::from(is_mutated);
         is_mutated && self.mutation_passed == after + 1
+    }
+
+    /// The core releases a rank from a fence that is over for the others.
+    fn release_late(&mut self, here: usize, rank: Rank, clock: u64) {
+        let Some(index) = self.members[here].ranks.index(rank) else { return };
+        let local = &mut self.members[here].ranks.all[index];
+        if local.stage != Stage::InFence {
+            return;
+        }
+        local.stage = Stage::Running;
+        local.fences += 1;
+        let (number, step) = (local.fences - 1, EventKind::RankStep(index as u32, local.start));
+        self.oracle.on_released_late(rank.0, number, clock);
+        self.queue.push(clock + self.setup.costs.local, here as u32, step);
     }
 
     // ---- gets ----
@@ -359,7 +472,11 @@ impl World {
 
     /// The core answers a rank's get.
     pub(crate) fn on_answer(&mut self, here: usize, rank: Rank, clock: &mut u64, answer: Answer) {
-        let Answer::Got(value) = answer else { return self.unexpected(*clock, &answer) };
+        let value = match answer {
+            Answer::Got(value) => value,
+            Answer::Released => return self.release_late(here, rank, *clock),
+            answer => return self.unexpected(*clock, &answer),
+        };
         if self.pending_get == Some((here, rank)) {
             self.immediate_answer = Some(value);
             return;
@@ -373,7 +490,8 @@ impl World {
                 locals.all[index].stage = Stage::Running;
                 self.check(here, index, *clock, value.as_deref());
                 let at = *clock + 2 * self.setup.costs.local;
-                self.queue.push(at, here as u32, EventKind::RankStep(index as u32));
+                let step = EventKind::RankStep(index as u32, self.members[here].ranks.all[index].start);
+                self.queue.push(at, here as u32, step);
             }
             Stage::InLockstep if locals.lockstep.waiting => {
                 let of = locals.lockstep.next;
@@ -392,13 +510,18 @@ impl World {
     fn check(&mut self, here: usize, index: usize, clock: u64, value: Option<&[u8]>) {
         self.oracle.on_got(clock);
         let local = &self.members[here].ranks.all[index];
-        let (rank, fences) = (local.rank, local.fences);
-        match self.setup.program.op(rank, local.position - 1) {
+        let (rank, fences, catches_up) = (local.rank, local.fences, local.catches_up);
+        match self.setup.program.op(rank, local.position - 1, local.start) {
             Op::GetCard(of) => self.check_card(here, of, clock, value),
             Op::Get { key } => {
                 let own = local.pending.as_ref().and_then(|pending| pending.get(&key));
-                let expected = own.or_else(|| self.setup.program.value_after(fences, &key));
-                self.oracle.compare(clock, rank, &key, value, expected);
+                match own.map(<[u8]>::to_vec) {
+                    Some(own) => self.oracle.compare(clock, rank, &key, value, Some(&own)),
+                    None => {
+                        let get = Get { rank, key: &key, fences, catches_up };
+                        self.oracle.check_get(clock, &get, value, &self.casualties);
+                    }
+                }
             }
             _ => {}
         }
@@ -431,7 +554,8 @@ impl World {
         let local = &mut self.members[here].ranks.all[index];
         if local.stage == Stage::InLockstep {
             local.stage = Stage::Running;
-            self.queue.push(clock + self.setup.costs.local, here as u32, EventKind::RankStep(index as u32));
+            let step = EventKind::RankStep(index as u32, local.start);
+            self.queue.push(clock + self.setup.costs.local, here as u32, step);
         }
     }
 
@@ -467,7 +591,7 @@ impl World {
             }
             self.finish_key(here, *clock);
         }
-        self.queue.push(*clock, here as u32, EventKind::RankStep(LOCKSTEP));
+        self.queue.push(*clock, here as u32, EventKind::RankStep(LOCKSTEP, 0));
     }
 
     /// All ranks of an agent ask its core for one entry: the first rank really does, the others are only counted.
@@ -512,17 +636,26 @@ impl World {
 
     /// A rank's process exits or dies by itself.
     fn end(&mut self, here: usize, index: usize, clock: u64, exit: u16) {
-        if exit != 0 {
-            self.expected_end = ExpectedEnd::Failure;
-        }
         let local = &mut self.members[here].ranks.all[index];
         local.stage = Stage::Dying;
         local.exit = exit;
-        self.queue.push(clock + self.setup.costs.local, here as u32, EventKind::RankEnded(index as u32));
+        let ended = EventKind::RankEnded(index as u32, local.start);
+        self.queue.push(clock + self.setup.costs.local, here as u32, ended);
+        let (rank, number) = (local.rank, local.fences);
+        if self.setup.checked {
+            self.note_unfinished(here, rank, number);
+        }
+        if exit != 0 {
+            self.on_rank_fails(here, rank, false);
+        }
     }
 
     /// An agent sends a signal to ranks.
     pub(crate) fn signal(&mut self, here: usize, clock: u64, ranks: &Ranks, signal: i32) {
+        if signal == SIGCONT {
+            // No simulated rank is stopped.
+            return;
+        }
         for rank in ranks.iter() {
             let locals = &mut self.members[here].ranks;
             let Some(index) = locals.index(rank) else { continue };
@@ -530,7 +663,8 @@ impl World {
             if local.stage.is_running() && (signal == SIGKILL || !local.ignores_term) {
                 local.stage = Stage::Dying;
                 local.exit = SIGNALLED + signal as u16;
-                self.queue.push(clock + self.setup.costs.local, here as u32, EventKind::RankEnded(index as u32));
+                let ended = EventKind::RankEnded(index as u32, local.start);
+                self.queue.push(clock + self.setup.costs.local, here as u32, ended);
             }
         }
     }
@@ -539,7 +673,8 @@ impl World {
     pub(crate) fn kill(&mut self, at: u64, rank: u32) -> bool {
         let found = self.members.iter().enumerate().find_map(|(here, member)| {
             let index = member.ranks.index(Rank(rank))?;
-            member.ranks.all[index].stage.is_running().then_some((here, index))
+            let runs = member.state == State::Joined && member.ranks.all[index].stage.is_running();
+            runs.then_some((here, index))
         });
         let Some((here, index)) = found else { return false };
         self.end(here, index, at, SIGNALLED + SIGTERM as u16);
@@ -547,9 +682,9 @@ impl World {
     }
 
     /// The agent reaps a rank's process.
-    pub(crate) fn on_rank_ended(&mut self, here: usize, index: u32, clock: &mut u64) {
+    pub(crate) fn on_rank_ended(&mut self, here: usize, index: u32, start: u32, clock: &mut u64) {
         let local = &mut self.members[here].ranks.all[index as usize];
-        if std::mem::replace(&mut local.stage, Stage::Ended) == Stage::Ended {
+        if local.start != start || std::mem::replace(&mut local.stage, Stage::Ended) == Stage::Ended {
             return;
         }
         local.pending = None;
@@ -559,8 +694,17 @@ impl World {
             Some(signal) => Exit::Signal { signal: signal.into(), core: false, out_of_memory: false },
         };
         let rank = Rank(local.rank);
+        if exit == Exit::Code(0) && !self.casualties.is_out_of_reach(here as u32) {
+            self.oracle.finished.insert(rank);
+        }
         self.input(here, clock, Input::RankEnded(NS, rank, exit));
     }
+}
+
+/// The entries of puts.
+fn entries(puts: &Puts) -> Vec<KeyValue> {
+    let owned = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+    puts.iter().map_while(Result::ok).map(|put| (owned(put.key), owned(put.value))).collect()
 }
 
 impl Stage {

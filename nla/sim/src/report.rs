@@ -123,6 +123,12 @@ pub struct Report {
     pub stats: Stats,
     /// The number of faults that struck.
     pub struck: u32,
+    /// How often agents whose parents were lost have joined others.
+    pub rejoined: u32,
+    /// How often ranks have started again.
+    pub restarted: u32,
+    /// The agents that no fault had hit and that were lost with others.
+    pub given_up: u32,
     /// The number of events of the simulation.
     pub events: u64,
 }
@@ -142,6 +148,9 @@ pub(crate) struct Counts {
     pub(crate) started: u64,
     pub(crate) over: u64,
     pub(crate) struck: u32,
+    pub(crate) rejoined: u32,
+    pub(crate) restarted: u32,
+    pub(crate) given_up: u32,
     pub(crate) events: u64,
     pub(crate) gets: GetsReport,
     /// The number of releases sent.
@@ -264,6 +273,9 @@ impl crate::world::World {
             leaves,
             fence_messages: counts.fence_messages,
             struck: counts.struck,
+            rejoined: counts.rejoined,
+            restarted: counts.restarted,
+            given_up: counts.given_up,
             events: counts.events,
         }
     }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::rc::Rc;
 
-use nla::core::{AgentId, CachePolicy};
+use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
+use nla::core::{AgentId, CachePolicy, FailurePolicy, Subtree};
 use pmi::{Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
@@ -41,8 +42,14 @@ pub struct Scenario {
     pub placement: Placement,
     /// The cache policy of the agents.
     pub cache: CachePolicy,
+    /// The number of agents without ranks, on which ranks may start again. They are the first or the last ones.
+    pub spares: u32,
+    /// Whether they are the first ones.
+    pub are_spares_first: bool,
     /// The number of fences of each rank.
     pub rounds: u32,
+    /// The action after a failure.
+    pub on_failure: FailurePolicy,
     /// Whether one rank aborts, dies or exits early.
     pub rank_fails: bool,
     /// Whether some ranks ignore SIGTERM.
@@ -69,12 +76,42 @@ impl Scenario {
             placement: *random.pick(&[Placement::Block, Placement::Cyclic, Placement::Uneven]),
             cache: *random.pick(&[CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab, lru]),
             rounds: random.between(1, 4) as u32,
+            spares: 0,
+            are_spares_first: false,
+            on_failure: FailurePolicy::Abort,
             rank_fails: random.once_in(6),
             ranks_ignore_term: random.once_in(4),
             stats: random.once_in(2),
             faults: Faults::default(),
             mutation: None,
         }
+    }
+
+    /// Draws a scenario without faults whose session survives faults: with this number of agents, or a small one.
+    pub fn surviving(seed: u64, agents: Option<u32>) -> Self {
+        let mut random = Random::new(seed ^ 0x0a11);
+        let small = Self::from_seed(seed);
+        let fanouts: &[u32] = if agents.is_some() { &[2, 2, 3, 8, 16, 32] } else { &[1, 2, 2, 3, 4] };
+        let fanout = *random.pick(fanouts);
+        let agents = agents.unwrap_or_else(|| random.between(2, 20) as u32);
+        let on_failure = *random.pick(&[FailurePolicy::Continue, FailurePolicy::RestartRank]);
+        let spares = if on_failure.starts_again() { random.between(1, 5).min(u64::from(agents) - 1) as u32 } else { 0 };
+        Self {
+            agents,
+            fanout,
+            on_failure,
+            spares,
+            are_spares_first: random.once_in(2),
+            ranks: random.between(1, u64::from(agents) * if agents > 100 { 1 } else { 3 }) as u32,
+            ..small
+        }
+    }
+
+    /// Returns the scenario with faults that its session survives. `report` is that of its run without faults.
+    #[must_use]
+    pub fn with_faults_to_survive(self, report: &Report) -> Self {
+        let tree = Subtree::whole(self.agents, self.fanout);
+        Self { faults: Faults::to_survive(self.seed, tree, self.ranks, report.joined..report.over), ..self }
     }
 
     /// Returns the scenario with faults drawn from its seed, within about `span` nanoseconds.
@@ -93,7 +130,9 @@ impl Scenario {
             fanout: self.fanout,
             placement,
             cache: self.cache,
-            program: Rc::new(Program::drawn(self.programs(&mut random))),
+            on_failure: self.on_failure,
+            dead_time: if self.on_failure.adopts() { DEAD_TIME_SURVIVED } else { DEAD_TIME },
+            program: Rc::new(self.program_of_all(&mut random)),
             costs: Costs::default(),
             segment: false,
             cores: None,
@@ -109,12 +148,14 @@ impl Scenario {
     }
 
     fn place_ranks(&self, random: &mut Random) -> Vec<(AgentId, Ranks)> {
-        let mut placement: Vec<_> = (1..=self.agents).map(|agent| (AgentId(agent), Ranks::new())).collect();
+        let agents = self.agents - self.spares;
+        let first = if self.are_spares_first { 1 + self.spares } else { 1 };
+        let mut placement: Vec<_> = (first..first + agents).map(|agent| (AgentId(agent), Ranks::new())).collect();
         for rank in 0..self.ranks {
             let agent = match self.placement {
-                Placement::Block => rank * self.agents / self.ranks,
-                Placement::Cyclic => rank % self.agents,
-                Placement::Uneven => random.below(self.agents.into()).min(random.below(self.agents.into())) as u32,
+                Placement::Block => rank * agents / self.ranks,
+                Placement::Cyclic => rank % agents,
+                Placement::Uneven => random.below(agents.into()).min(random.below(agents.into())) as u32,
             };
             placement[agent as usize].1.insert(Rank(rank));
         }
@@ -122,10 +163,11 @@ impl Scenario {
         placement
     }
 
-    fn programs(&self, random: &mut Random) -> Vec<Vec<Op>> {
-        let mut programs: Vec<_> = (0..self.ranks).map(|rank| self.program(random, rank)).collect();
-        if self.rank_fails {
-            let program = &mut programs[random.below(self.ranks.into()) as usize];
+    fn program_of_all(&self, random: &mut Random) -> Program {
+        let ops: Vec<_> = (0..self.ranks).map(|rank| self.program(random, rank)).collect();
+        let failure = self.rank_fails.then(|| {
+            let rank = random.below(self.ranks.into()) as u32;
+            let program: &Vec<Op> = &ops[rank as usize];
             // The rank fails before its last fence, where the other ranks wait for it. An early exit needs other
             // ranks.
             let fence = program.iter().rposition(|op| *op == Op::Fence).unwrap_or(0);
@@ -136,10 +178,9 @@ impl Scenario {
                 2 => Op::Die(11),
                 _ => Op::Exit(3),
             };
-            program.truncate(at);
-            program.push(end);
-        }
-        programs
+            (rank, at as u32, end)
+        });
+        Program::Drawn { ops, failure }
     }
 
     fn program(&self, random: &mut Random, rank: u32) -> Vec<Op> {
@@ -168,7 +209,7 @@ impl Scenario {
             let key = self.key(random, rank);
             let mut value = format!("{rank}.{round}.{number}").into_bytes();
             if random.once_in(4) {
-                value.resize(random.between(1, 1000) as usize, b'v');
+                value.resize(value.len().max(random.between(1, 1000) as usize), b'v');
             }
             ops.push(Op::Put { key: key.clone(), value });
             match random.below(6) {
@@ -194,10 +235,13 @@ impl Scenario {
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, agents, fanout, ranks, placement, cache, rounds, .. } = self;
+        let Self { seed, agents, fanout, ranks, placement, cache, rounds, on_failure, spares, .. } = self;
         write!(f, "SCELA_SEED={seed}: {ranks} ranks on {agents} agents ({placement:?}), fan-out {fanout}, {cache}")?;
         if let Some(entries) = cache.entries() {
             write!(f, " of {entries} entries")?;
+        }
+        if on_failure.adopts() {
+            write!(f, ", on failure {}, {spares} spares", on_failure.name())?;
         }
         write!(f, ", {rounds} fences; {}", self.faults)?;
         let notes = [

@@ -1,6 +1,6 @@
 //! The tree and the plan with which a run begins.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use nla::core::{
@@ -15,6 +15,8 @@ use crate::world::{Member, NEVER, NS, Setup, State};
 /// The number of variables in the simulated environment, and the length of each value: a typical size.
 const VARIABLES: usize = 40;
 const VARIABLE_BYTES: usize = 50;
+/// How often ranks may start again, under a policy that lets them: more often than any scenario has faults.
+const RESTARTS_MAX: u32 = 1000;
 
 /// Returns the root's settings. Each agent is on a node of its own.
 pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
@@ -28,8 +30,8 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         kill_grace: std::time::Duration::from_secs(5),
         cache: setup.cache,
         clean_shm: nla::core::CleanShm::default(),
-        on_failure: nla::core::FailurePolicy::default(),
-        dead_time: nla::core::limits::DEAD_TIME,
+        on_failure: setup.on_failure,
+        dead_time: setup.dead_time,
         has_ports: true,
         stats: setup.stats,
         sent: std::time::Duration::ZERO,
@@ -56,7 +58,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         stdin: Ranks::new(),
     };
     let nodes = (1..=setup.agents).map(|agent| (AgentId(agent), agent - 1)).collect();
-    RootSettings { tree, session, first, nodes, stuck_after: None, max_restarts: 0 }
+    RootSettings { tree, session, first, nodes, stuck_after: None, max_restarts: RESTARTS_MAX }
 }
 
 /// Maps ranks to nodes. Nodes are numbered in the order of their first ranks.
@@ -91,6 +93,12 @@ pub(crate) fn members(tree: Subtree) -> (Vec<Member>, Vec<Link>) {
             streams_open: 0,
             ranks: LocalRanks::default(),
             board: None,
+            search: None,
+            orphans: Vec::new(),
+            adopted: BTreeSet::new(),
+            cut_until: 0,
+            is_configured: false,
+            has_output_ended: false,
             parent_lost_at: None,
             fence_messages_up: 0,
             driver_counts: DriverCounts::default(),

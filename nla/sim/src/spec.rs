@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nla::core::limits::{AGENTS_MAX, FENCE_BYTES_MAX, RANKS_MAX};
-use nla::core::{AgentId, CachePolicy, Subtree, place};
+use nla::core::limits::{AGENTS_MAX, DEAD_TIME, FENCE_BYTES_MAX, RANKS_MAX};
+use nla::core::{AgentId, CachePolicy, FailurePolicy, Subtree, place};
 use nla::figures;
 use pmi::{Puts, Ranks};
 use serde::{Deserialize, Serialize};
@@ -187,6 +187,8 @@ impl Spec {
             fanout: self.fanout,
             placement: place(ranks, &agents),
             cache: self.cache,
+            on_failure: FailurePolicy::Abort,
+            dead_time: DEAD_TIME,
             program: Rc::new(Program::Exchange(Exchange::new(ranks, self.pattern, self.values(), self.ready))),
             costs,
             segment: self.segment && self.cache == CachePolicy::Hcmab,

@@ -4,16 +4,18 @@
 //! event costs time, and its results, mostly messages, are later events. The cores are the real ones: this module
 //! gives them the inputs that the drivers would give them, and carries out their actions as the drivers do.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, DriverCounts, Input, LossReason, NamespaceId, NotStartedReason, Outcome, Root,
-    RootAction, RootInput, Subtree,
+    Action, Agent, AgentId, CachePolicy, DriverCounts, FailurePolicy, Input, LossReason, NamespaceId, NotStartedReason,
+    Outcome, Root, RootAction, RootInput, Subtree,
 };
 use pmi::{Board, Rank, Ranks};
 
+use crate::casualties::Casualties;
 use crate::costs::Costs;
 use crate::events::{EventKind, Queue, Slab};
 use crate::faults::{Faults, Mutation};
@@ -23,6 +25,7 @@ use crate::processors::Processors;
 use crate::program::Program;
 use crate::random::Random;
 use crate::ranks::LocalRanks;
+use crate::rejoining::Search;
 use crate::report::Counts;
 
 /// The namespace of all ranks.
@@ -37,6 +40,9 @@ pub(crate) struct Setup {
     /// The ranks of each agent, in the order of the agents.
     pub(crate) placement: Vec<(AgentId, Ranks)>,
     pub(crate) cache: CachePolicy,
+    pub(crate) on_failure: FailurePolicy,
+    /// The dead time of links.
+    pub(crate) dead_time: Duration,
     pub(crate) program: Rc<Program>,
     pub(crate) costs: Costs,
     /// Ranks read a whole board themselves, in the shared segment.
@@ -86,7 +92,19 @@ pub(crate) struct Member {
     pub(crate) streams_open: u32,
     pub(crate) ranks: LocalRanks,
     pub(crate) board: Option<Board>,
-    /// When the agent learned that it had lost its parent.
+    /// The ancestor for which the agent looks, if it has lost its parent.
+    pub(crate) search: Option<Search>,
+    /// Subtrees whose agents may join here although they are no children in the tree.
+    pub(crate) orphans: Vec<Subtree>,
+    /// The agents of these subtrees that have joined.
+    pub(crate) adopted: BTreeSet<u32>,
+    /// Until when no other place can be reached.
+    pub(crate) cut_until: u64,
+    /// The agent has the session's plan.
+    pub(crate) is_configured: bool,
+    /// The end of the subtree's output was reported.
+    pub(crate) has_output_ended: bool,
+    /// When the agent learned that it had lost its parent for good.
     pub(crate) parent_lost_at: Option<u64>,
     /// The number of fence messages sent up since the last release.
     pub(crate) fence_messages_up: u32,
@@ -97,6 +115,7 @@ pub(crate) struct Member {
 /// See the module's documentation.
 pub(crate) struct World {
     pub(crate) setup: Setup,
+    pub(crate) tree: Subtree,
     /// The number of times the operation that the mutation changes was done correctly.
     pub(crate) mutation_passed: u32,
     pub(crate) random: Random,
@@ -109,6 +128,9 @@ pub(crate) struct World {
     pub(crate) root: Root,
     pub(crate) outcome: Option<(u64, Outcome)>,
     pub(crate) expected_end: ExpectedEnd,
+    /// The agent whose rank has made it so.
+    pub(crate) expected_by: Option<usize>,
+    pub(crate) casualties: Casualties,
     /// The root knows that all ranks have ended.
     pub(crate) ranks_ended: bool,
     pub(crate) oracle: Oracle,
@@ -135,7 +157,7 @@ impl World {
         let depth = members.iter().map(|member| member.depth).max().unwrap_or(0);
         let mut world = Self {
             counts: Counts::new(depth),
-            oracle: Oracle::new(ranks),
+            oracle: Oracle::new(ranks, &setup),
             mutation_passed: 0,
             random: Random::new(setup.seed),
             queue: Queue::new(),
@@ -145,8 +167,11 @@ impl World {
             links,
             root: Root::new(crate::setup::root_settings(&setup, tree)),
             setup,
+            tree,
             outcome: None,
             expected_end: ExpectedEnd::Success,
+            expected_by: None,
+            casualties: Casualties::default(),
             ranks_ended: false,
             pending_get: None,
             immediate_answer: None,
@@ -177,6 +202,7 @@ impl World {
     fn handle_event(&mut self, here: usize, at: u64, kind: EventKind) {
         match kind {
             EventKind::Join => return self.join(here, at),
+            EventKind::Search => return self.search(here, at),
             EventKind::Message(slot) => return self.receive(here, at, slot),
             EventKind::Fault(number) => return self.inject(at, number as usize),
             EventKind::Timer if self.members[here].wake != at => return,
@@ -190,18 +216,20 @@ impl World {
 
     fn handle_on_processor(&mut self, here: usize, kind: EventKind, clock: &mut u64) {
         match kind {
-            EventKind::RankStep(rank) => self.step(here, rank, clock),
+            EventKind::RankStep(rank, start) => self.step(here, rank, start, clock),
             EventKind::StartRanks => self.start_ranks(here, clock),
-            EventKind::RankEnded(rank) => self.on_rank_ended(here, rank, clock),
+            EventKind::RankEnded(rank, start) => self.on_rank_ended(here, rank, start, clock),
             EventKind::Swept => self.on_swept(here, clock),
             EventKind::OutputRead => self.on_stream_end(here, clock),
             EventKind::OutputEndSent => {
                 let counted = Box::new(self.members[here].driver_counts);
                 self.input(here, clock, Input::Drained { counted });
             }
+            EventKind::Stopped => self.on_stopped(here, clock),
             EventKind::Timer if here == 0 => self.root_input(clock, RootInput::Timeout),
             EventKind::Timer => self.input(here, clock, Input::Timeout),
             EventKind::ChildLost(link) => {
+                self.on_child_loss(here, self.links[link as usize].child);
                 let child = AgentId(self.links[link as usize].child);
                 match here {
                     0 => self.root_input(clock, RootInput::ChildLost(child, LossReason::Closed)),
@@ -216,7 +244,7 @@ impl World {
                 let why = NotStartedReason::Reported("it ended before it had joined".to_owned());
                 self.root_input(clock, RootInput::AgentFailed(AgentId(agent), why));
             }
-            EventKind::Join | EventKind::Message(_) | EventKind::Fault(_) => {}
+            EventKind::Join | EventKind::Search | EventKind::Message(_) | EventKind::Fault(_) => {}
         }
     }
 
@@ -242,6 +270,7 @@ impl World {
             self.act(here, clock, action);
         }
         self.actions.push(actions);
+        self.end_output(here, clock);
     }
 
     /// Hands an input to the root's core, as [`World::input`] does to an agent's.
@@ -260,6 +289,7 @@ impl World {
             self.root_act(clock, action);
         }
         self.root_actions = actions;
+        self.end_output(0, clock);
     }
 
     /// Sets a place's timer. A later call replaces it.
