@@ -190,7 +190,7 @@ impl Fence {
         }
     }
 
-    /// Stops to expect these ranks: they have no agent in the subtree any more.
+    /// Stops expecting these ranks: they no longer have an agent in the subtree.
     pub fn move_out(&mut self, ranks: &Ranks) {
         self.withdraw(ranks);
         self.expected = self.expected.difference(ranks);
@@ -535,6 +535,24 @@ mod tests {
         );
         fence.check_invariants();
         assert_eq!(fence.arrive(T, CHILD, 0, &share, &share, values(ATTRIBUTE_BYTES_MAX)), Ok(()));
+    }
+
+    #[test]
+    fn the_puts_of_a_fence_have_a_bound_in_bytes() {
+        let bytes = |rank: u32, bytes: usize| {
+            let mut puts = Puts::new();
+            puts.push(Rank(rank), b"k", &vec![b'v'; bytes - Puts::cost(b"k", b"")]);
+            Contribution::Puts(puts)
+        };
+        let small = 100;
+        let mut fence = Fence::new(Ranks::range(0..3));
+        fence.enter(T, Rank(0), bytes(0, FENCE_BYTES_MAX - small)).unwrap();
+        assert_eq!(fence.enter(T, Rank(1), bytes(1, small + 1)), Err(FenceError::TooLarge));
+        assert_eq!(fence.arrive(T, CHILD, 0, &one(1), &one(1), bytes(1, small + 1)), Err(FenceError::TooLarge));
+        fence.enter(T, Rank(1), bytes(1, small)).unwrap();
+        fence.enter(T, Rank(2), Contribution::Puts(Puts::new())).unwrap();
+        let Contribution::Puts(puts) = fence.take() else { panic!("it is a fence") };
+        assert_eq!(puts.bytes_len(), FENCE_BYTES_MAX);
     }
 
     #[test]

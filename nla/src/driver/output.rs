@@ -85,6 +85,10 @@ struct PmiWaits {
 }
 
 impl PmiWaits {
+    fn new() -> Self {
+        Self { clock: Instant::now(), waits: AtomicBool::new(false), until_us: AtomicU64::new(0) }
+    }
+
     fn set(&self, waits: bool) {
         if self.waits.swap(waits, Ordering::Relaxed) != waits {
             let time = if waits { URGENT_TIME } else { URGENT_AFTER_TIME };
@@ -129,8 +133,7 @@ impl OutputPump {
     pub(super) fn start(parent: Uplink, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
         // Bounded by the number of ranks: two pipes and one end for each.
         let (commands, incoming) = mpsc::unbounded_channel();
-        let pmi_waits =
-            Arc::new(PmiWaits { clock: Instant::now(), waits: AtomicBool::new(false), until_us: AtomicU64::new(0) });
+        let pmi_waits = Arc::new(PmiWaits::new());
         let waits = Arc::clone(&pmi_waits);
         let streams = tasks.group();
         // Built here, because the thread could not report a failure of it.
@@ -197,6 +200,22 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(parent: Uplink, hold_lines: bool, pmi_waits: Arc<PmiWaits>) -> Self {
+        let semaphore = |lane| (lane, Arc::new(Semaphore::new(STREAM_WINDOW_BYTES as usize)));
+        Self {
+            parent,
+            hold_lines,
+            held: Cell::new(0),
+            room: [Lane::Stdout, Lane::Stderr].map(semaphore).into(),
+            scratch: RefCell::new(vec![0; READ_BYTES]),
+            leaked: Cell::new(0),
+            finishing: CancellationToken::new(),
+            pmi_waits,
+            budget: Cell::new(BUDGET_BYTES),
+            next_budget: Cell::new(Instant::now()),
+        }
+    }
+
     /// Waits for a share of the read budget while ranks wait in PMI.
     async fn turn(&self) {
         while self.pmi_waits.is_urgent() {
@@ -223,20 +242,7 @@ async fn run(
     hold_lines: bool,
     pmi_waits: Arc<PmiWaits>,
 ) {
-    let room =
-        [Lane::Stdout, Lane::Stderr].map(|lane| (lane, Arc::new(Semaphore::new(STREAM_WINDOW_BYTES as usize)))).into();
-    let shared = Rc::new(Shared {
-        parent,
-        hold_lines,
-        held: Cell::new(0),
-        room,
-        scratch: RefCell::new(vec![0; READ_BYTES]),
-        leaked: Cell::new(0),
-        finishing: CancellationToken::new(),
-        pmi_waits,
-        budget: Cell::new(BUDGET_BYTES),
-        next_budget: Cell::new(Instant::now()),
-    });
+    let shared = Rc::new(Shared::new(parent, hold_lines, pmi_waits));
     let mut ends: HashMap<(NamespaceId, Rank), CancellationToken> = HashMap::new();
     while let Some(commands) = incoming.recv().await {
         for command in commands {
@@ -401,7 +407,48 @@ impl Drop for Stream {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    /// A stream of `shared` and the end of its pipe that a rank writes to.
+    fn stream(shared: &Rc<Shared>, rank: u32) -> (Stream, Receiver, std::io::PipeWriter) {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let (namespace, rank, lane) = (NamespaceId(0), Rank(rank), Lane::Stdout);
+        let stream = Stream { shared: Rc::clone(shared), namespace, rank, lane, held: BytesMut::new() };
+        (stream, Receiver::from_owned_fd(reader.into()).expect("a pipe"), writer)
+    }
+
+    /// Writes to a stream's pipe and reads it to its end. Returns the bytes of the messages that were sent.
+    async fn pass((stream, pipe, writer): &mut (Stream, Receiver, std::io::PipeWriter), bytes: &[u8]) -> Vec<usize> {
+        for piece in bytes.chunks(READ_BYTES) {
+            writer.write_all(piece).expect("the pipe has room");
+            let mut left = piece.len();
+            while left > 0 {
+                pipe.readable().await.expect("it is open");
+                left -= stream.read(pipe, Receipt::default()).expect("it is readable");
+            }
+        }
+        let sent = stream.shared.parent.take_waiting();
+        sent.iter().map(|(_, message)| message.len() - STREAM_HEADER_BYTES).collect()
+    }
+
+    #[tokio::test]
+    async fn lines_without_an_end_have_a_bound_each_and_together() {
+        let shared = Rc::new(Shared::new(Uplink::without_link(), true, Arc::new(PmiWaits::new())));
+        let mut one = stream(&shared, 0);
+        assert_eq!(pass(&mut one, &[b'x'; PARTIAL_LINE_BYTES_MAX - 1]).await, []);
+        assert_eq!(pass(&mut one, b"y").await, [PARTIAL_LINE_BYTES_MAX]);
+
+        let mut other = stream(&shared, 1);
+        let stored_elsewhere = PARTIAL_LINES_BYTES_MAX - 2;
+        shared.held.set(stored_elsewhere);
+        assert_eq!(pass(&mut one, b"1").await, []);
+        assert_eq!(pass(&mut other, b"2").await, [], "all lines together are as long as the bound");
+        assert_eq!(pass(&mut other, b"3").await, [2], "only the line that grew beyond it is sent");
+        assert_eq!(pass(&mut one, b"4\n").await, [3]);
+        assert_eq!(shared.held.get(), stored_elsewhere);
+    }
 
     /// As when a limit on threads (RLIMIT_NPROC) refuses the thread.
     #[tokio::test]

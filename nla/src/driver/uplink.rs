@@ -53,6 +53,21 @@ impl Uplink {
         }
     }
 
+    /// Makes one without a link, which stores output.
+    #[cfg(test)]
+    pub(super) fn without_link() -> Self {
+        Self(Arc::new(Mutex::new(State::Waiting(Vec::new()))))
+    }
+
+    /// Takes the stored messages.
+    #[cfg(test)]
+    pub(super) fn take_waiting(&self) -> Vec<(Lane, Bytes)> {
+        match &mut *self.state() {
+            State::Waiting(output) => output.drain(..).map(|(lane, bytes, _)| (lane, bytes)).collect(),
+            State::Linked(_) => Vec::new(),
+        }
+    }
+
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

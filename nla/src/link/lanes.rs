@@ -411,3 +411,37 @@ impl Writer {
         (queues.overflow, closing)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared() -> Arc<Shared> {
+        let queues = Mutex::new(Queues { window: [STREAM_WINDOW_BYTES; LANES], ..Queues::default() });
+        Arc::new(Shared { queues, work: Notify::new() })
+    }
+
+    #[test]
+    fn messages_that_wait_in_lanes_without_a_window_have_a_bound_in_bytes() {
+        let shared = shared();
+        let link = Link { shared: Arc::clone(&shared) };
+        // All messages share these bytes.
+        let bytes = Bytes::from(vec![0; 64 << 20]);
+        for _ in 0..LINK_QUEUE_BYTES_MAX / bytes.len() {
+            link.send(Lane::Board, bytes.clone(), Receipt::default());
+        }
+        link.send(Lane::Stdout, Bytes::from_static(b"has a window"), Receipt::default());
+        assert!(!shared.queues().overflow);
+        link.send(Lane::Control, Bytes::from_static(b"x"), Receipt::default());
+        assert!(shared.queues().overflow);
+    }
+
+    #[test]
+    fn a_peer_may_send_as_many_bytes_of_a_stream_as_its_window_has() {
+        let shared = shared();
+        assert!(shared.take_in(Lane::Stdout, STREAM_WINDOW_BYTES as usize - 1));
+        assert!(shared.take_in(Lane::Stdout, 1));
+        assert!(shared.take_in(Lane::Stderr, STREAM_WINDOW_BYTES as usize), "each lane has a window of its own");
+        assert!(!shared.take_in(Lane::Stdout, 1));
+    }
+}

@@ -1,6 +1,7 @@
 //! Each policy's cache alone, without a tree.
 
 use super::*;
+use crate::core::limits::FENCE_BYTES_MAX;
 
 #[test]
 fn policy_names_are_parsed_in_either_case() {
@@ -90,4 +91,19 @@ fn the_bounded_cache_names_the_child_that_has_the_entry() {
     assert_eq!(root.look_up(b"b", 2), Source::Absent);
     let peaks = root.peaks();
     assert_eq!((peaks.entries, peaks.index_entries, peaks.own_entries), (1, 4, 0));
+}
+
+#[test]
+fn early_puts_of_a_fence_have_a_bound_in_bytes() {
+    let bytes = |bytes: usize| {
+        let mut puts = Puts::new();
+        puts.push(Rank(0), b"k", &vec![b'v'; bytes - Puts::cost(b"k", b"")]);
+        puts
+    };
+    let small = 100;
+    let mut cache = CachePolicy::Hcs.cache_at(CacheLocation::new(false, &[]));
+    cache.pass(&bytes(FENCE_BYTES_MAX - small)).unwrap();
+    assert_eq!(cache.pass(&bytes(small + 1)), Err(FenceError::TooLarge));
+    assert_eq!(cache.pass(&bytes(small)), Ok(()));
+    assert_eq!(cache.pass(&bytes(small)), Err(FenceError::TooLarge));
 }
