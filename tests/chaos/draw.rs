@@ -17,9 +17,9 @@ const RANKS_MAX: u32 = 4;
 pub(crate) const DEAD_TIME: Duration = Duration::from_secs(1);
 /// The grace of all sessions.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// A fault that ends after this time has no effect, or has one by chance.
+/// A duration so short that a fault has no effect, or has one only by chance.
 const SHORT: Duration = Duration::from_millis(400);
-/// A fault that ends after this time has had its effect: it is longer than the time in which a session must end.
+/// A duration in which a fault always has its effect: longer than the time in which a session must end.
 const LONG: Duration = Duration::from_millis(5000);
 
 /// A run of the launcher, and the faults that it meets.

@@ -24,7 +24,7 @@ use tests::{Cluster, Random, is_wanted};
 
 /// The name under which libtest would list this test.
 const NAME: &str = "sessions_survive_faults_or_end_in_time_and_leave_nothing";
-/// The seed by default: a commit's checks do not depend on chance more than processes do.
+/// The default seed. It is fixed, so that only the timing of processes differs between two runs of a commit's checks.
 const SEED: u64 = 1;
 /// How long sessions are started, by default.
 const SECONDS: u64 = 200;
@@ -132,7 +132,7 @@ fn chaos(settings: &Settings) -> Result<(), String> {
         }
         let at = Instant::now();
         let mut result = stage.play(&session);
-        // The first sessions open what is opened once.
+        // The first session is exempt: it may open descriptors that stay open.
         let descriptors = stage::descriptors(open.unwrap_or(usize::MAX));
         if open.is_some_and(|open| descriptors > open) && result.is_ok() {
             result = Err(format!("  the test has {descriptors} descriptors open, and had {open:?}"));

@@ -136,7 +136,7 @@ fn effect(session: &Session, happened: &Happened) -> Effect {
     }
 }
 
-/// Returns the codes with which a session ends by itself that meets no fault.
+/// Returns the codes with which a session may end by itself, apart from the effects of its faults.
 fn own_codes(session: &Session, happened: &[Happened]) -> Vec<i32> {
     match session.program {
         Program::Exits { code, .. } => vec![i32::from(code)],

@@ -51,7 +51,7 @@ pub(crate) struct Happened {
 /// The process or thing that a fault met.
 #[derive(Clone, Debug)]
 pub(crate) enum Hit {
-    /// There was no such process, or the fault is none of a process.
+    /// No such process existed, or the fault does not concern a process.
     Nothing,
     /// The host or stream, or the limit.
     Surroundings,
@@ -678,7 +678,7 @@ impl Lateness {
     }
 }
 
-/// Returns the number of open descriptors of this process, once it has fallen to `expected` or does not.
+/// Returns the number of open descriptors of this process. Waits a short time for it to fall to `expected`.
 pub(crate) fn descriptors(expected: usize) -> usize {
     let count = || fs::read_dir("/proc/self/fd").into_iter().flatten().count();
     before(Instant::now() + event_timeout() / 10, || (count() <= expected).then_some(()));

@@ -182,7 +182,7 @@ fn hint(phase: StartPhase) -> &'static str {
         StartPhase::Busy => {
             "its sshd refuses connections: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
         }
-        StartPhase::HostKey => "'ssh NAME true' shows the key and asks; then it is known",
+        StartPhase::HostKey => "run 'ssh NAME true', compare the key that it shows, and accept it",
         StartPhase::Login => {
             "check that you can log in without a password: 'ssh -o BatchMode=yes NAME true'; ssh-copy-id installs a key"
         }

@@ -117,7 +117,7 @@ fn files_text(host: &str, report: &FileReport) -> String {
 /// Returns the note about a launcher that did not run for `time`.
 pub fn stopped_text(time: Duration, dead_time: Duration) -> String {
     let (time, dead_time) = (time.as_secs_f64(), dead_time.as_secs_f64());
-    format!("scela-run itself did not run for {time:.1} s; agents give it up after the dead time of {dead_time} s")
+    format!("scela-run itself did not run for {time:.1} s; it counts as lost after the dead time of {dead_time} s")
 }
 
 /// Returns the note about a failure after which all ranks start again.

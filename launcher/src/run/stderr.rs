@@ -24,7 +24,7 @@ use crate::colour;
 
 /// Bytes of logs and of steps (`-v`) that wait to be written. Beyond that, the oldest ones are dropped.
 const LOG_BYTES_MAX: usize = 1 << 20;
-/// The same bound for reports. Only a program that never reads, with thousands of files that fail, gets there.
+/// The same bound for reports. Only thousands of file errors, with a reader that never reads, exceed it.
 const REPORT_BYTES_MAX: usize = 16 << 20;
 /// Bytes after which one write ends, so that few texts are lost with a process that is killed.
 const WRITE_BYTES: usize = 64 * 1024;
@@ -231,7 +231,7 @@ impl Screen {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no thread holds the lock; at most for the moments in which threads hold it.
+    /// Waits until no thread holds the lock, for a bounded number of tries. Returns whether it is free.
     fn is_soon_unlocked(&self) -> bool {
         const TRIES: u32 = 10_000;
         (0..TRIES).any(|_| {

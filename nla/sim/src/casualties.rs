@@ -30,7 +30,8 @@ impl Casualties {
         self.rejoined.insert(agent);
     }
 
-    /// Whether no other agent may hear of this one's ranks.
+    /// Whether other agents may never hear of this agent's ranks: a fault hit it, and it has not joined an ancestor
+    /// since.
     pub(crate) fn is_out_of_reach(&self, agent: u32) -> bool {
         self.has_agent(agent) && !self.rejoined.contains(&agent)
     }

@@ -1,8 +1,8 @@
 //! The entries that ranks have put, fence by fence, and the values that a get may return.
 //!
-//! A rank's contribution to a fence counts if the fence waited for it. Of a rank whose agent was lost, the contribution may
-//! have been passed on or not. But it is passed on as a whole, to all ranks or to none: the first get that sees it, or does
-//! not see it, decides for all later ones.
+//! A rank's contribution to a fence counts if the fence waited for it. If the rank's agent was lost, the contribution
+//! may or may not have been passed on, but all ranks see the whole of it or none sees any of it. So the first get that
+//! could see it decides for all later ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

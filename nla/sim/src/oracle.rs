@@ -128,7 +128,7 @@ impl Oracle {
         fence.last_release = fence.last_release.max(at);
         let told = *fence.failed.get_or_insert(failed);
         if told != failed {
-            let why = format!("fence {number} has failed for some ranks, but not for all: rank {rank} is another one");
+            let why = format!("fence {number} failed for some ranks only: rank {rank} differs from the first");
             self.fail(Violation::new(at, why));
         } else if waits_for_all && fence.arrived < ranks {
             let arrived = fence.arrived;

@@ -57,7 +57,8 @@ impl World {
         self.expect(here, expected);
     }
 
-    /// A rank of an agent makes the session end like this, unless the agent is lost before others hear of it.
+    /// Raises the expected end of the session to `end`, because of a rank of agent `here`. If that agent is lost before
+    /// others hear of it, the session need not end like this.
     pub(crate) fn expect(&mut self, here: usize, end: ExpectedEnd) {
         if end > self.expected_end {
             self.expected_end = end;
@@ -83,7 +84,7 @@ impl World {
             }
             self.casualties.add_rank(rank);
         }
-        // It may not have started them.
+        // Count placed ranks that the agent had not started yet as well.
         let placed = self.setup.placement.iter().find(|(at, _)| at.0 as usize == agent);
         let unfinished = placed.map(|(_, ranks)| ranks.difference(&self.oracle.finished)).unwrap_or_default();
         unfinished.iter().for_each(|rank| self.casualties.add_rank(rank.0));

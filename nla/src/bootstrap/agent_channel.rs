@@ -104,7 +104,8 @@ async fn call_back(order: &BootOrder, description: &str, agent: AgentId) -> Resu
     let addresses = candidates(port, order.callback.clone());
     let (accepted, _) =
         connect_to_any(order, addresses, (Role::Callback { starter: order.starter }, description), agent).await?;
-    // Without keep-alive, only the loss of the other host goes unnoticed while the agent waits for its position.
+    // While the agent waits for its position, only keep-alive detects the loss of the other host: a host that is lost
+    // does not close its connections.
     let _ = keep_alive(&accepted, order.dead_time);
     Ok(accepted)
 }

@@ -1,4 +1,4 @@
-//! How does an agent get onto a node and into the tree?
+//! Starts agents on their nodes and joins them into the tree.
 //!
 //! A **target** is one agent to be started, numbered from 1 in the order of the plan's nodes; target 0 is the launcher.
 //! A target is not an agent number: a target that fails gets no agent, and the numbers of agents, which are positions

@@ -65,13 +65,13 @@ pub enum Input {
         /// How the loss was noticed.
         why: LossReason,
     },
-    /// The link to the ancestor is up that [`Action::Rejoin`] has found.
+    /// The link to the ancestor that [`Action::Rejoin`] found is up.
     Rejoined,
     /// No ancestor accepts this agent.
     NotRejoined,
     /// This process did not run for this long, the dead time or longer, until now. Its peers have given it up.
     Stopped(Duration),
-    /// A child was authenticated, or an agent of a subtree of [`Action::Adopt`], and its link is up.
+    /// The link to a child, or to an agent of a subtree in [`Action::Adopt`], is up, and the peer was authenticated.
     ChildJoined(AgentId),
     /// A child sent a message.
     FromChild(AgentId, Up),
@@ -159,8 +159,8 @@ pub enum Action {
     /// Join the nearest ancestor that accepts this agent, instead of the lost parent, then hand in [`Input::Rejoined`].
     /// Give up at this time, and hand in [`Input::NotRejoined`].
     Rejoin(Time),
-    /// Let the agents of these subtrees join from now on, each once, and no others that have lost their parents. A subtree whose
-    /// head joins is no longer one of them.
+    /// Let each agent of these subtrees join once, from now on. Refuse all other agents that have lost their parents. A
+    /// subtree leaves the list when its head joins.
     Adopt(Vec<Subtree>),
     /// Close the link to a child that broke the rules. [`Input::ChildLost`] need not follow.
     CloseChild(AgentId, LossReason),
@@ -177,8 +177,8 @@ pub enum Action {
     Release(NamespaceId, Ranks),
     /// Answer these ranks [`Answer::FenceFailed`].
     FailFence(NamespaceId, Ranks),
-    /// All ranks of the namespace that have died are these: show that to the ranks here, and tell those that want to
-    /// know it.
+    /// Publish the dead ranks of the namespace, which are exactly these, on the board here, and notify the ranks that
+    /// handle SIGUSR1.
     ShowDead(NamespaceId, Ranks),
     /// Answer a rank.
     Answer(NamespaceId, Rank, Answer),
@@ -197,9 +197,9 @@ pub enum Action {
     Inspect(u32, Vec<(NamespaceId, Ranks)>),
     /// Free the state of a namespace: its ranks here have ended, and no rank elsewhere asks for its entries.
     Forget(NamespaceId),
-    /// Do not (true), or do again (false), take the parent's silence for a loss.
+    /// Stop (true) or resume (false) treating the parent's silence as a loss.
     Suspended(bool),
-    /// Start this rank again, whose process has ended. The number is that of the start.
+    /// Restart this rank, whose process has ended. The number is the incarnation.
     Restart(NamespaceId, Rank, u32),
     /// Kill all descendants that are left and forget all namespaces, then hand in [`Input::Cleared`].
     Clear,

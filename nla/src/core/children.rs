@@ -73,8 +73,8 @@ impl Children {
         self.lost_below.insert(agent);
     }
 
-    /// Replaces a lost child by its own children, which must join by `until`. Those of a child that was lost too take its
-    /// place. Returns their subtrees.
+    /// Replaces a lost child by its own children, which must join by `until`. Skips agents further down that were lost
+    /// too, in favour of their children. Returns the subtrees of the replacements.
     pub(super) fn replace(&mut self, lost: AgentId, until: Time) -> Vec<Subtree> {
         let Some(at) = self.all.iter().position(|child| child.id == lost) else { return Vec::new() };
         let mut heirs = Vec::new();
@@ -119,7 +119,8 @@ impl Children {
         self.stage(child) == Some(ChildStage::Orphaned)
     }
 
-    /// The subtrees whose agents may join here. Also lost children, which may have been stopped, and are to end their ranks.
+    /// Returns the subtrees whose agents may join here. They include lost children: one that was only stopped joins to
+    /// be told to end its ranks.
     pub(super) fn orphans(&self) -> Vec<Subtree> {
         let may_join = |child: &&Child| matches!(child.stage, ChildStage::Orphaned | ChildStage::Lost);
         self.all.iter().filter(may_join).map(|child| child.subtree).collect()
@@ -189,8 +190,8 @@ impl Children {
         }
     }
 
-    /// Notes that nothing more arrives from `child`. Returns whether that is a failure, which it is once: before its
-    /// subtree has ended, or before the output of its subtree has arrived.
+    /// Notes that nothing more arrives from `child`. Returns true, once, if that is a failure: its subtree had not
+    /// ended, or the output of its subtree had not arrived.
     pub(super) fn on_lost(&mut self, child: AgentId, is_output_complete: bool) -> bool {
         let Some(before) = self.stage(child) else { return false };
         self.advance(child, ChildStage::Lost, "its link, or its start, failed");

@@ -173,7 +173,8 @@ pub enum Verdict {
     Remove,
     /// The agent reports it as left, and does not remove it.
     Report,
-    /// It is none of this agent's business: another user's, another job's, an older one, or in use.
+    /// The agent neither removes nor reports it: it belongs to another user or job, is older than the agent, or is in
+    /// use.
     Ignore,
 }
 
@@ -197,7 +198,7 @@ pub struct ShmLedger {
     before: BTreeSet<u64>,
     /// The files that ranks had mapped.
     own: BTreeSet<FileId>,
-    /// The node has no other agents of the session, so a file whose ranks are unknown is not theirs either.
+    /// The session has no other agent with ranks on this node, so no file here belongs to another agent's ranks.
     is_alone: bool,
 }
 

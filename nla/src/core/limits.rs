@@ -60,10 +60,11 @@ pub const DEAD_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 pub const DEAD_TIME: Duration = Duration::from_secs(20);
 /// The same where the session goes on after the loss.
 pub const DEAD_TIME_SURVIVED: Duration = Duration::from_secs(5);
-/// How much longer than two dead times an agent whose parent was lost tries to join an ancestor. Two, since both may
-/// notice the loss at different times.
+/// An agent whose parent was lost tries to join an ancestor for two dead times and this margin. Two, because the agent
+/// and the ancestor may notice the loss up to one dead time apart.
 pub const REJOIN_MARGIN: Duration = Duration::from_secs(2);
-/// How much longer than one dead time more the ancestor waits for that agent. Then the agent has killed its ranks.
+/// The ancestor waits for that agent for one dead time and this margin longer. By then the agent has joined, or has
+/// given up and killed its ranks.
 pub const ORPHAN_MARGIN: Duration = Duration::from_secs(3);
 /// The time in which all agents must have joined.
 pub const JOIN_TIME: Duration = Duration::from_secs(60);

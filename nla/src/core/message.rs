@@ -159,8 +159,8 @@ pub enum Up {
         #[serde(deserialize_with = "deserialize_one_line")]
         text: String,
     },
-    /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream lane marks
-    /// it ends.
+    /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream
+    /// lane marks its end.
     Ended {
         /// The number of processes that outlived their ranks and were killed.
         leftovers: u64,

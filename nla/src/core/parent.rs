@@ -112,8 +112,8 @@ pub(super) trait Parent {
     /// its former subtree `lost` that are in no heir's and have not ended with code 0.
     fn inherit(&mut self, namespace: NamespaceId, lost: Subtree, heirs: &[Subtree]) -> Ranks;
 
-    /// The messages that bring the head of `child` up to date, which has joined again. It has the session's plan or not,
-    /// and knows these open fences.
+    /// Returns the messages that `child`'s head missed before it joined again. `has_plan`: it has the session's plan.
+    /// `fences`: the open fence of each namespace that it knows.
     fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down>;
 
     /// Ranks of the subtree have died, and the session goes on. If the open fence is complete without them, it goes up,
@@ -277,8 +277,8 @@ pub(super) trait Parent {
         self.replace(subtree, &heirs, turn);
     }
 
-    /// A child was authenticated, or an agent further down. Then the agents between were lost, and the first of them had not
-    /// reported the loss of the others.
+    /// Handles the join of a child or of an agent further down. If it is further down, reports the orphaned agents
+    /// between as lost: the topmost of them had not joined to report the loss of the others.
     fn on_child_joined(&mut self, child: AgentId, turn: &mut Turn<'_, Self::Action>) {
         while let Some(between) = self.children().toward(child).filter(|between| *between != child)
             && self.children().is_orphaned(between)
@@ -356,8 +356,8 @@ pub(super) trait Parent {
         }
     }
 
-    /// A fence that the head of `child` cannot learn of any more. Only the last one is kept, and the fences of others do not
-    /// wait for agents without ranks.
+    /// Returns a fence whose release `child`'s head has missed for good. Only the last release is stored, and fences do
+    /// not wait for agents without ranks.
     fn missed_fence(&mut self, child: Subtree, fences: &[(NamespaceId, u32)]) -> Option<u32> {
         if self.policy() != FailurePolicy::RestartRank {
             return None;
@@ -629,8 +629,9 @@ impl Heritage {
     }
 }
 
-/// The messages that free the namespaces which a child knows by its open `fences`, and its new parent does not: they have
-/// ended, or their spawns have failed. A parent knows every other namespace before its child.
+/// Returns the messages that free a child's namespaces that its new parent does not know: they have ended, or their
+/// spawns have failed. `fences` names the child's namespaces. A parent knows all other namespaces before its child
+/// does.
 pub(super) fn forgotten(fences: &[(NamespaceId, u32)], is_known: impl Fn(NamespaceId) -> bool) -> Vec<Down> {
     let unknown = fences.iter().filter(|(namespace, _)| !is_known(*namespace));
     unknown.map(|(namespace, _)| Down::Undo { namespace: *namespace }).collect()

@@ -103,10 +103,11 @@ pub enum Violation {
         error: FenceError,
     },
     /// The peer reported the death of ranks that are not below it, or in a session that ends with the first failure.
-    #[error("it reported the death of ranks {0}, which it may not")]
+    #[error("it reported the death of ranks {0}, which is not allowed")]
     Died(Ranks),
-    /// The peer reported that ranks have lost their agent which are not below it, or in a session that does not move ranks.
-    #[error("it reported that ranks {0} have lost their agent, which it may not")]
+    /// The peer reported a lost agent's ranks that are not below the peer, or reported them in a session that does not
+    /// move ranks.
+    #[error("it reported that ranks {0} have lost their agent, which is not allowed")]
     MovedOut(Ranks),
     /// The peer has joined again, and others have completed fences of which it knows nothing.
     #[error("it has missed the end of fence {0}")]
@@ -121,7 +122,7 @@ pub enum Violation {
     #[error("it asked for an entry that it may not ask for")]
     Get,
     /// The peer passed on an inquiry that no rank of its subtree can make.
-    #[error("it asked agent {to} on behalf of rank {rank}, which it may not")]
+    #[error("it asked agent {to} on behalf of rank {rank}, which is not allowed")]
     Inquiry {
         /// The agent that was asked.
         to: AgentId,
@@ -129,7 +130,7 @@ pub enum Violation {
         rank: Rank,
     },
     /// The peer passed on a reply that no agent of its subtree can give.
-    #[error("it answered rank {rank}, which it may not")]
+    #[error("it answered rank {rank}, which is not allowed")]
     Reply {
         /// The rank that is answered.
         rank: Rank,
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn a_reason_travels_as_its_text() {
         let reason = LossReason::from(Violation::Inquiry { to: AgentId(3), rank: Rank(7) });
-        let text = "it broke the protocol: it asked agent 3 on behalf of rank 7, which it may not";
+        let text = "it broke the protocol: it asked agent 3 on behalf of rank 7, which is not allowed";
         assert_eq!(encode(&reason), encode(text), "the bytes are those of a string");
         assert_eq!(decode::<LossReason>(&encode(&reason)).unwrap(), LossReason::Reported(text.to_owned()));
         let reason = NotStartedReason::NotJoined(Duration::from_secs(60));

@@ -48,7 +48,8 @@ const SIGTERM: i32 = 15;
 /// An event that the launcher reports to the root.
 #[derive(Debug)]
 pub enum RootInput {
-    /// A child was authenticated, or an agent of a subtree of [`RootAction::Adopt`], and its link is up.
+    /// The link to a child, or to an agent of a subtree in [`RootAction::Adopt`], is up, and the peer was
+    /// authenticated.
     ChildJoined(AgentId),
     /// A child sent a message.
     FromChild(AgentId, Up),
@@ -89,8 +90,8 @@ pub enum RootAction {
     ToChild(AgentId, Down),
     /// Close the link to a child that broke the rules.
     CloseChild(AgentId, LossReason),
-    /// Let the agents of these subtrees join from now on, each once, and no others that have lost their parents. A subtree whose
-    /// head joins is no longer one of them.
+    /// Let each agent of these subtrees join once, from now on. Refuse all other agents that have lost their parents. A
+    /// subtree leaves the list when its head joins.
     Adopt(Vec<Subtree>),
     /// Show a step of the session to the user.
     Notice(Notice),
@@ -164,7 +165,8 @@ pub enum Notice {
     Moved(Vec<(AgentId, Ranks)>),
     /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
     Ending(i32, Duration),
-    /// The launcher did not run for the first time, which is longer than the second one, the dead time.
+    /// The launcher did not run for some time. The first duration is that time; the second is the dead time, which it
+    /// exceeds.
     Stopped(Duration, Duration),
     /// The answer to a survey.
     Surveyed(Box<Survey>),

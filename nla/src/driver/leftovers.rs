@@ -17,13 +17,14 @@ use crate::core::{is_ending_signal, mapped_files};
 use crate::sys::{self, ProcessFiles, SharedFile, SharedMemory};
 use crate::tasks::Tasks;
 
-/// The most files in /dev/shm with which an agent looks for those of its ranks.
+/// An agent does not look for its ranks' files if /dev/shm has more files than this.
 const ENTRIES_MAX: usize = 65_536;
 /// How many releases of fences are followed by a look at /dev/shm. MPI libraries map their files in MPI_Init.
 const FENCES_NOTED: u32 = 16;
 /// How long signals to ranks may wait for a look at their mappings. Those of a rank take about 0.1 ms to read.
 const NOTE_TIME: Duration = Duration::from_millis(250);
-/// How long no signal waits for a further look after one did: one end may take a signal for each of many namespaces.
+/// After a signal has waited for a look, further ones do not wait for this long: ending the ranks may take one signal
+/// for each of many namespaces.
 const NOTE_PAUSE: Duration = Duration::from_millis(500);
 /// How long the search for processes that still use a file may take.
 const CLEAN_TIME: Duration = Duration::from_secs(1);
@@ -137,7 +138,8 @@ impl SharedFiles {
     fn note(&mut self, ranks: impl Fn() -> Vec<u32>, done: Option<SyncSender<()>>) -> bool {
         let Some(watching) = &mut self.watching else { return false };
         let Ok(changed) = watching.memory.changed() else { return false };
-        // The last look before ranks end is taken even if a change since the one before does not show in the time.
+        // Before ranks end, look even if the time is that of the last look: it may hide a change in the same clock
+        // tick.
         let is_due = changed != watching.seen || (done.is_some() && changed != watching.begun);
         if !is_due {
             return false;

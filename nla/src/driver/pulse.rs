@@ -1,4 +1,4 @@
-//! Notices that this process did not run, as the pulse of a process that does is regular.
+//! Detects that this process was stopped: a timer that expires regularly is then late.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! An agent whose parent was lost looks for an ancestor that accepts it.
 //!
-//! It tries its ancestors in turn, the nearest first. One accepts it as soon as it has noticed the loss too; until then
-//! it closes the connection, and the agent tries it again. Only one that cannot be reached is passed over: it counts as lost
-//! to the next one. If the launcher's port is closed, the session is over.
+//! The agent tries its ancestors in turn, the nearest first. An ancestor accepts the agent once it has noticed the loss
+//! of the agent's parent too. Until then it closes the connection, and the agent retries. The agent skips an ancestor
+//! only if it cannot reach it; the next ancestor then counts the skipped one as lost. If the launcher's port is closed,
+//! the session is over.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The thread that starts ranks: chdir and exec may stall with the file system, and the agent must go on meanwhile.
 //!
-//! The thread lives as long as the agent's process. When it ended, the kernel would kill the ranks that it has started
-//! (PR_SET_PDEATHSIG follows the thread). It makes the results of orders available in the order of the orders.
+//! The thread lives as long as the agent's process: if it ended, the kernel would kill the ranks that it has started
+//! (PR_SET_PDEATHSIG follows the thread). Results become available in the order of the orders.
 
 use std::collections::VecDeque;
 use std::ffi::CString;

@@ -160,7 +160,8 @@ impl Startup {
         self.pending.len() + RESULTS_AT_ONCE <= ORDERS_MAX && is_prepared && !self.awaits_former()
     }
 
-    /// Returns whether the next rank waits for the end of processes of its former start, or of those of another rank.
+    /// Returns whether the next rank is a restarted one and must wait until the killed processes of failed ranks have
+    /// ended.
     pub(super) fn awaits_former(&self) -> bool {
         self.jobs.front().is_some_and(|job| job.incarnation.is_some()) && !self.former.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Which connection is closed for a new one, while none of them has proved that it knows the key.
+//! Chooses which unauthenticated connection is closed to make room for a new one.
 //!
 //! Any process that reaches a port may connect to it, so such connections cost little and are closed early: the oldest
 //! one makes room for the newest. An agent says hello as soon as it is connected, and tries again if it was closed.

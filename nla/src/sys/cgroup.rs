@@ -93,7 +93,8 @@ fn remove_tree(group: &Path, levels: u32) -> io::Result<()> {
     }
 }
 
-/// Kills and removes what a guardian that this process has started, and that has ended, has left.
+/// Kills the processes in the cgroup that an ended guardian left behind, and removes the cgroup. `guardian` is the pid
+/// of that guardian, which this process had started.
 pub fn end_group_of(guardian: u32) {
     if let Some(group) = delegated().and_then(|parent| AgentGroup::of(parent, guardian))
         && group.0.exists()

@@ -4,13 +4,14 @@
 //! **They watch each other.** The guardian answers heartbeats; an agent whose heartbeats stay unanswered reports itself
 //! as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
 //! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. An agent that exits continues its guardian, which may
-//! have been stopped shortly before. When the agent dies, the kernel kills its ranks, also if the guardian is dead. That
-//! does not cover setuid programs, which clear the setting, and processes that ranks have started: they outlive an agent
-//! and a guardian that were killed together, unless these were children of the launcher, which adopts and ends them
-//! ([`end_orphans`](super::reap::end_orphans)). While both are stopped, the ranks run on until a process kills or
-//! continues the guardian, and a stopped guardian whose agent was killed stays as it is. The launcher continues and kills
-//! stopped guardians on its own machine. Where the user may create a cgroup, the launcher also
-//! ends what agents and guardians on its machine have left (`cgroup.rs`).
+//! have been stopped shortly before. When the agent dies, the kernel kills its ranks, even if the guardian is dead.
+//!
+//! That leaves gaps. The kernel does not kill setuid programs, which clear the setting, nor processes that ranks have
+//! started: these survive if the agent and the guardian are killed together. On its own machine the launcher adopts and
+//! ends such orphans ([`end_orphans`](super::reap::end_orphans)). If the agent and the guardian are both stopped, the
+//! ranks run until the guardian is killed or continued. A stopped guardian whose agent was killed stays stopped; on its
+//! own machine the launcher continues or kills it. Where the user may create a cgroup, the launcher also kills the
+//! processes that agents and guardians on its machine have left (`cgroup.rs`).
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,

@@ -1,10 +1,10 @@
 //! Opens the files that the user names for output, without following what another user put in their places.
 //!
-//! In a directory like /tmp every user may make names, and the sticky bit keeps others from replacing them. Another user
-//! may therefore make the name of an output file first: as a link to a file of the victim's, or as a file that they can
-//! read. The kernel refuses that if `fs.protected_symlinks`, `fs.protected_regular` and `fs.protected_fifos` are set.
-//! This module applies the same rule on every system: in a sticky directory that others may write to, only what belongs
-//! to this user or to the directory's owner is opened.
+//! In a directory like /tmp every user may create files, and the sticky bit keeps others from replacing them. Another
+//! user may therefore create the output file first: as a link to a file of the victim's, or as a file that this other
+//! user can read. The kernel refuses to open it if `fs.protected_symlinks`, `fs.protected_regular` and
+//! `fs.protected_fifos` are set. This module applies the same rule on every system: in a sticky directory that others
+//! may write to, it opens only files that belong to this user or to the directory's owner.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -53,7 +53,7 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
         check(&found, &directory, euid)?;
         if found.is_symlink() {
             if mode == OutputMode::Private {
-                return Err(refused("it is a link, and a file with secrets must not be"));
+                return Err(refused("it is a link, which is not allowed for a file that will contain secrets"));
             }
             // A link of /proc leads to an open file, not to the path that it shows: /dev/stdout, /dev/fd/3.
             if fs::canonicalize(&parent)?.starts_with("/proc") {

@@ -1,7 +1,7 @@
 //! The directory of shared memory, /dev/shm, and the files that processes have mapped.
 //!
 //! All names are looked up relative to a descriptor, of the directory or of a process in /proc, and links are not
-//! followed. So a process that ends and whose pid is reused is never taken for another one.
+//! followed. So a process that reuses the pid of one that has ended is never mistaken for it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

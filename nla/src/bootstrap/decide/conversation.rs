@@ -44,7 +44,7 @@ impl Conversation {
         Self { target, below, links, has_joined: false, reports_left }
     }
 
-    /// Returns the failure of an agent that makes this report, if no agent of this program does.
+    /// Returns a failure if this program's agents never send such a report.
     fn violation(&mut self, report: &BootReport) -> Option<StartFailure> {
         let broken = |words| Some(StartFailure::new(StartPhase::Answer, words));
         let Some(left) = self.reports_left.checked_sub(1) else {

@@ -1,4 +1,5 @@
-//! The end of all ranks before they start again: TERM, the grace, KILL, the processes that outlived their ranks, the report.
+//! Ends all ranks of the subtree before a restart: TERM, the grace, KILL, then the processes that outlived their ranks,
+//! then the report.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::core::parent::Parent;
 /// An order to end all ranks that is carried out.
 #[derive(Debug)]
 pub(super) struct Clearing {
-    /// When the ranks that are left get SIGKILL, unless they have got it.
+    /// When the remaining ranks get SIGKILL; `None` once it was sent.
     kill_at: Option<Time>,
     /// The order, for children that join again meanwhile.
     signal: i32,

@@ -44,7 +44,7 @@ impl Agent {
         let child = self.child_toward(to);
         let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| !ns.undone) else { return };
         if self.children.is_lost(to) {
-            // Its loss was no news for the fences: it had no ranks.
+            // When `to` was lost it had no ranks, so its loss was not reported as a move. Report these ranks now.
             return turn.push(Action::ToParent(Up::MovedOut { namespace, agent: to, ranks }));
         }
         if to != here && child.is_none() || !ns.move_in(moved, child) {

@@ -16,7 +16,7 @@ use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
 
-/// The requests of a rank that starts on another agent are numbered from this power of two on, times the number of the start.
+/// A rank that moved to this agent in start `n` numbers its requests from `n` times two to this power.
 const REQUESTS_OF_START_BITS: u32 = 20;
 
 /// The stage of the life of one of this agent's ranks.

@@ -62,7 +62,7 @@ impl Agent {
         }
     }
 
-    /// The messages that bring the head of `child` up to date, which has joined again.
+    /// Returns the messages that `child`'s head missed before it joined again.
     pub(super) fn missed_by(
         &self,
         now: Time,

@@ -1,8 +1,8 @@
 //! Ranks that start again while the others go on: they catch up with the fences that the others have completed.
 //!
-//! A rank that starts again makes its fences from the first one on. Those that are over for its peers return at once, and
-//! the rank sees the board of today. What it puts meanwhile is held back, and is part of its contribution to the first fence
-//! that it enters together with the others: entries of a fence that is over cannot change.
+//! A restarted rank enters all its fences again, from the first one. Fences that its peers have left return at once,
+//! and the rank sees the current board. Its puts are held back until the first fence that it enters together with the
+//! others, because the entries of a released fence cannot change. They are part of its contribution to that fence.
 
 use pmi::{Answer, Puts, Rank};
 

@@ -13,7 +13,7 @@ use crate::core::survey::{Collecting, NamespaceSurvey, time_below};
 impl Agent {
     /// The parent asks how far the ranks of the subtree are. A survey under way is dropped.
     pub(super) fn on_survey(&mut self, number: u32, within: Duration, turn: &mut Turn<'_>) {
-        // The time is the parent's word.
+        // The parent chose the time: bound it.
         let within = within.min(crate::core::survey::SURVEY_TIME);
         let (mut own, mut to_inspect) = (Vec::new(), Vec::new());
         for (namespace, ns) in self.namespaces.iter() {

@@ -85,7 +85,7 @@ impl Root {
         }
     }
 
-    /// How long after this loss of an agent its ranks may still run, if the agent cannot be reached.
+    /// Returns how long the ranks of a lost agent that cannot be reached may run on after this loss.
     pub(super) fn time_to_end(&self, loss: Option<&Failure>) -> Duration {
         let time = self.session.adoption_time();
         // The agent above it may look for an ancestor first, before the agent itself does.
@@ -153,7 +153,7 @@ impl Root {
         }
     }
 
-    /// Notes an interrupt while the session ends, which may change the time until which the end may take.
+    /// Notes an interrupt while the session ends. `new_until` replaces the deadline of the end.
     fn note_interrupted(&mut self, new_until: Option<Time>) {
         if let Phase::Ending { outcome, until, .. } = &self.phase {
             let (outcome, until) = (outcome.clone(), new_until.unwrap_or(*until));

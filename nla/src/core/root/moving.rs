@@ -78,7 +78,7 @@ impl Root {
         }
     }
 
-    /// Starts the ranks again that their lost agent has ended by now.
+    /// Restarts the ranks whose lost agents must have ended them by now.
     pub(super) fn move_homeless(&mut self, turn: &mut Turn<'_>) {
         if !matches!(self.phase, Phase::Running) {
             return;

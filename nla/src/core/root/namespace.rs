@@ -136,7 +136,8 @@ impl Namespace {
         union(self.exited.iter().filter(|(state, _)| state.unfinished)).difference(&self.dead)
     }
 
-    /// Notes that [`Namespace::exited_early`] was reported: it reports ranks that end later once more.
+    /// Notes that the result of [`Namespace::exited_early`] was reported. The wait begins again for ranks that end
+    /// later.
     pub(super) fn on_early_reported(&mut self) {
         self.unfinished_since = None;
     }

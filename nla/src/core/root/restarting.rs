@@ -14,7 +14,8 @@ use crate::core::parent::Parent;
 use crate::core::placement::{owners, without_lost};
 use crate::core::plan::{NamespacePlan, find};
 
-/// The variable that tells a rank how often the job has started again, or how often ranks have.
+/// The environment variable that tells a rank the number of its start: how often the job has started again or, if ranks
+/// start again one by one, how often ranks of the session have.
 pub const INCARNATION: &str = "SCELA_INCARNATION";
 
 /// The starts of the job.

@@ -615,7 +615,7 @@ fn a_child_that_asks_or_replies_for_others_is_cut_off() {
         let mut world = World::on_one_node();
         let actions = world.up(T, 2, message);
         let RootAction::CloseChild(AgentId(2), reason) = &actions[0] else { panic!("{why}: {actions:?}") };
-        assert!(reason.to_string().contains("which it may not"), "{why}: {reason}");
+        assert!(reason.to_string().contains("which is not allowed"), "{why}: {reason}");
         assert!(sent(&actions, 1).is_empty(), "{why}: {actions:?}");
     }
 }

@@ -143,7 +143,7 @@ fn a_child_that_asks_or_replies_for_others_is_cut_off() {
         let mut world = World::inner();
         let actions = world.after(T, Input::FromChild(AgentId(2), message));
         assert!(
-            matches!(&actions[0], Action::CloseChild(AgentId(2), reason) if reason.to_string().contains("which it may not")),
+            matches!(&actions[0], Action::CloseChild(AgentId(2), reason) if reason.to_string().contains("which is not allowed")),
             "{why}: {actions:?}"
         );
         assert!(matches!(failures(&actions)[..], [Cause::Lost { .. }]) && actions.len() == 2, "{why}: {actions:?}");

@@ -185,7 +185,7 @@ fn a_child_that_reports_a_death_it_may_not_report_is_cut_off() {
         world.root.session.on_failure = policy;
         let actions = world.died(T, 1, set);
         let RootAction::CloseChild(AgentId(1), why) = &actions[0] else { panic!("{actions:?}") };
-        assert!(why.to_string().contains("which it may not"), "{why}");
+        assert!(why.to_string().contains("which is not allowed"), "{why}");
     }
 }
 
