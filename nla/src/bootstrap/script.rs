@@ -19,9 +19,10 @@
 //!
 //! **Other users of the node must not choose what the script runs.** The program found under the launcher's path must
 //! belong to root, to this user, or to the owner of the starter's own program, whose code this user runs already.
-//! Neither group nor others may write to it. The same holds for every directory above it, except that sticky
-//! directories may be writable. If it does not hold for a directory, the script runs the descriptor whose owner and mode
-//! it has checked.
+//! Neither group nor others may write to it. The script opens it, checks owner and mode of the descriptor, and executes the
+//! descriptor, so that a later change of the path does no harm. A program that can only be executed, not read, is
+//! executed by its path, if owner and mode also permit that for every directory above it: sticky directories may be
+//! writable, and none may be a link. A name that is missing while it is checked is refused.
 //!
 //! A program that was sent is stored in `.scela-UID`, a directory that the script makes with mode 0700, enters, and then
 //! checks: the working directory must belong to this user, have mode 0700, and be the inode that its path names without
@@ -54,6 +55,9 @@ pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 /// the number of memfd_create, `n` the prefix of error messages, `l` the label, `t` the dead-time. The shell reads all
 /// of the script before it executes any of it.
 ///
+/// Neither interpreter may load modules from the working directory, which may be another user's: Python would begin there,
+/// and takes further places from the environment.
+///
 /// The programs for the interpreters make a file in memory, with MFD_EXEC (16) if the kernel supports it. Without
 /// further arguments they exit then; otherwise they ask for the program, read exactly its bytes, and become a shell that
 /// has the file open.
@@ -62,6 +66,7 @@ pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 /// 9 as their standard input, since some shells close it on exec.
 const OWN: &str = r#"
 perl='
+BEGIN { @INC = grep { $_ ne "." } @INC }
 use strict;
 my ($call, $size, $mark, $then, @words) = @ARGV;
 my $name = "scela-run";
@@ -81,7 +86,9 @@ close($out);
 exec "/bin/sh", "-c", $then, "/proc/self/fd/$file", @words;
 '
 python='
-import ctypes, os, sys
+import sys
+sys.path[:] = [place for place in sys.path if place]
+import ctypes, os
 call = ctypes.CDLL(None).syscall
 number = int(sys.argv[1])
 file = call(number, b"scela-run", 16)
@@ -121,9 +128,9 @@ whole() {
 '
 eval "$whole"
 interpreter() {
-  "$1" "$2" "$3" "$c" >/dev/null 2>&1 </dev/null || return 0
+  "$@" "$c" >/dev/null 2>&1 </dev/null || return 0
   ends_with_login
-  exec "$1" "$2" "$3" "$c" "$s" "$m" "$whole$held" "$m" "$i" "$l" "$t" "$n$e" "$h" "$k"
+  exec "$@" "$c" "$s" "$m" "$whole$held" "$m" "$i" "$l" "$t" "$n$e" "$h" "$k"
 }
 runs() { test "$("$1" --agent-id 2>/dev/null </dev/null)" = "$i"; }
 why() { "$1" --agent-id 2>&1 </dev/null | head -n 1; }
@@ -159,25 +166,26 @@ safe() {
     *) return 1 ;;
     esac
   done <<END
-$(ls -Lnd "$@" 2>/dev/null)
+$(ls "$@" 2>/dev/null || echo failed)
 END
 }
+own_descriptor() {
+  g=/proc/self/fd/9
+  opens "$1" && safe -Lnd /dev/stdin <&9
+}
 fixed() {
-  test ! -h "$p" && x=$(cd -P "${p%/*}/" && pwd -P) || return 1
+  test ! -r "$p" && x=$(cd -P "${p%/*}/" && pwd -P) || return 1
   g=${x%/}/${p##*/}
-  set -- "$g" /
+  set -- "$g"
   while test -n "$x"; do
-    set -- "$@" "$x/"
+    set -- "$x" "$@"
     x=${x%/*}
   done
-  safe "$@"
+  safe -nd / "$@"
 }
 is() {
   test -f "$p" && test -x "$p" || return 1
-  fixed || {
-    g=/proc/self/fd/9
-    opens "$p" && safe /dev/stdin <&9
-  } || {
+  own_descriptor "$p" || fixed || {
     e="$p belongs to another user, or others may write to it"
     return 1
   }
@@ -193,7 +201,7 @@ enters() {
     esac
     test "${same:=$inode $owner}" = "$inode $owner" || return 1
   done <<END
-$(ls -ndi . "$1")
+$(ls -ndi . "$1" || echo failed)
 END
 }
 drop() {
@@ -203,13 +211,15 @@ drop() {
 } 2>/dev/null
 has() {
   test -d "$1/.scela-$u" && enters "$1/.scela-$u" || return 1
-  test ! -h "$f" && opens "$f" && safe /dev/stdin <&9 && whole "$g" "$h" || return 1
+  test ! -h "$f" && own_descriptor "$f" && whole "$g" "$h" || return 1
   test -z "$v" || runs "$g"
 }
 room() {
   enters "$r" || return 1
   trap 'drop; exit 126' HUP INT TERM
-  w=$(mktemp ./new-XXXXXX) && echo "exit 0" >"$w" && chmod 700 "$w" && "$w" </dev/null && return
+  find . -name 'new-*' -mtime +1 -exec rm -f {} +
+  w=$(mktemp ./new-XXXXXX) && echo "exit 0" >"$w" && chmod 700 "$w" && "$w" </dev/null &&
+    head -c "$s" /dev/zero >"$w" && return
   drop
   return 1
 }
@@ -246,11 +256,11 @@ scela() {
     back
     e="$e, and files cannot be executed in any directory (XDG_RUNTIME_DIR, /dev/shm, TMPDIR, /tmp, HOME)"
     interpreter perl -e "$perl"
-    for x in python3 python /usr/libexec/platform-python; do interpreter "$x" -c "$python"; done
+    for x in python3 python /usr/libexec/platform-python; do interpreter "$x" -E -s -c "$python"; done
     no "no place: $e, and neither perl nor python can take it into memory"
   }
   echo "$m need"
-  if ! { head -c "$s" >"$w" && opens "$w" && whole "$g" "$h"; }; then
+  if ! { head -c "$s" 1<>"$w" && opens "$w" && whole "$g" "$h"; }; then
     e="$e, and the one that was sent did not arrive whole"
   elif ! runs "$g"; then
     e="$e, and the one that was sent does not run there: $(why "$g")"

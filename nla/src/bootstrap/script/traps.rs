@@ -4,6 +4,7 @@
 //! namespace whose `/media`, `/dev/shm`, `/tmp` and `/mnt` are directories of the test.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -70,6 +71,16 @@ impl Host {
 
     /// Runs a remote shell of the victim.
     fn start(&self, path: &str, is_sent: bool) -> Output {
+        self.start_after("", path, is_sent)
+    }
+
+    /// The same after commands of root in the mount namespace of the remote shell.
+    fn start_after(&self, setup: &str, path: &str, is_sent: bool) -> Output {
+        self.start_with(setup, path, is_sent.then_some(good().as_bytes()))
+    }
+
+    /// The same with a program that can be sent.
+    fn start_with(&self, setup: &str, path: &str, file: Option<&[u8]>) -> Output {
         // The test's own directory may be in /tmp, which is covered last.
         let mut places = PLACES;
         places.sort_by_key(|(name, _)| *name);
@@ -77,11 +88,11 @@ impl Host {
         let user = format!("exec setpriv --reuid {VICTIM} --regid {VICTIM} --clear-groups");
         let mut command = Command::new("unshare");
         command.args(["--mount", "/bin/sh", "-c"]);
-        command.arg(format!("{mounts}cd / && {user} {}", COMMAND.join(" "))).arg(self.0.path());
+        command.arg(format!("{mounts}cd / && {setup}{user} {}", COMMAND.join(" "))).arg(self.0.path());
         command.env_remove("TMPDIR").env("XDG_RUNTIME_DIR", "/media").env("HOME", "/mnt");
-        let sent = is_sent.then(|| sent(good().as_bytes()));
-        let own = RemoteProgram::Own { path: path.to_owned(), sent };
-        converse(command, &script(&own, false, MARK, "a label", "5000"), good().as_bytes(), Some("an order"))
+        let own = RemoteProgram::Own { path: path.to_owned(), sent: file.map(sent) };
+        let text = script(&own, false, MARK, "a label", "5000");
+        converse(command, &text, file.unwrap_or_default(), Some("an order"))
     }
 
     /// Returns the victim's stored programs.
@@ -198,6 +209,130 @@ fn a_program_of_another_user_is_not_run() {
     ran(&host.start("/mnt/shared/scela-run", false), "MARK here\ngood\nan order", "a directory of another user");
     symlink("/mnt/shared/scela-run", &path).unwrap();
     ran(&host.start("/mnt/scela-run", false), "MARK here\ngood\nan order", "a link");
+}
+
+/// Makes a directory `bin` with the programs of this host, for PATH: all but `without`.
+fn programs(bin: &Path, without: &str) {
+    fs::create_dir(bin).unwrap();
+    for place in ["/bin", "/usr/bin", "/usr/sbin"] {
+        for entry in fs::read_dir(place).unwrap().flatten() {
+            let name = entry.file_name();
+            if !name.to_string_lossy().starts_with(without) {
+                let _ = symlink(entry.path(), bin.join(name));
+            }
+        }
+    }
+}
+
+/// Exchanges names at the moment in which the script looks at them: the script's `ls` asks before and after its work.
+struct Exchanger {
+    asks: PathBuf,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Exchanger {
+    /// `exchange` is called with true before `ls` looks, and with false afterwards.
+    fn start(host: &Host, exchange: impl Fn(bool) + Send + 'static) -> Self {
+        let home = host.place("home");
+        programs(&home.join("bin"), "ls");
+        let (asks, answers) = (home.join("asks"), home.join("answers"));
+        for fifo in [&asks, &answers] {
+            mkfifo(fifo, Mode::from_bits_truncate(0o666)).unwrap();
+            set_mode(fifo, 0o666);
+        }
+        let ls = "#!/bin/sh\nask() { echo $1 >/mnt/asks; read -r x </mnt/answers; }\n\
+                  ask before\n/bin/ls \"$@\"\ncode=$?\nask after\nexit $code\n";
+        program_of(&home.join("bin/ls"), ls, 0, 0o755);
+        // Open for both, so that no open waits for another process.
+        let open = |path: &Path| fs::File::options().read(true).write(true).open(path).unwrap();
+        let (questions, mut replies) = (BufReader::new(open(&asks)), open(&answers));
+        let thread = std::thread::spawn(move || {
+            for question in questions.lines().map_while(Result::ok).take_while(|question| question != "end") {
+                exchange(question == "before");
+                replies.write_all(b"done\n").unwrap();
+            }
+        });
+        Self { asks, thread: Some(thread) }
+    }
+}
+
+impl Drop for Exchanger {
+    fn drop(&mut self) {
+        fs::write(&self.asks, "end\n").unwrap();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// The attacker's directory is not there, or a link to one of root's is, while the script looks at the path.
+#[test]
+fn a_path_that_the_attacker_exchanges_while_it_is_checked_is_not_executed() {
+    for (mode, is_link) in [(0o755, false), (0o755, true), (0o711, false), (0o711, true)] {
+        let Some(host) = Host::new() else { return };
+        let home = host.place("home");
+        let (build, aside, link) = (home.join("build"), home.join("aside"), home.join("link"));
+        directory(&build, ATTACKER, 0o755);
+        program_of(&build.join("scela-run"), &evil(), ATTACKER, mode);
+        // The victim sees a directory of root's there, with a link to a program of root's.
+        symlink("/dev/shm", &link).unwrap();
+        symlink("/bin/sh", host.place("shm").join("scela-run")).unwrap();
+        let exchanger = Exchanger::start(&host, move |away| {
+            let renames = [(&build, &aside), (&link, &build)];
+            let renames = &renames[..if is_link { 2 } else { 1 }];
+            if away {
+                renames.iter().for_each(|(from, to)| fs::rename(from, to).unwrap());
+            } else {
+                renames.iter().rev().for_each(|(to, from)| fs::rename(from, to).unwrap());
+            }
+        });
+        let output = host.start_after("export PATH=/mnt/bin && ", "/mnt/build/scela-run", false);
+        drop(exchanger);
+        assert_eq!(output.status.code(), Some(126), "{mode:o}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{mode:o}");
+        let said = "scela: /mnt/build/scela-run belongs to another user, or others may write to it\n";
+        assert_eq!(String::from_utf8_lossy(&output.stderr), said, "{mode:o}");
+    }
+}
+
+/// Where no file can be executed, Python takes the program into memory, and no module from the working directory.
+#[test]
+fn an_interpreter_loads_no_module_of_the_attacker() {
+    let Some(host) = Host::new() else { return };
+    let work = host.place("home").join("work");
+    directory(&work, ATTACKER, 0o1777);
+    program_of(&work.join("ctypes.py"), "print('evil', flush=True)\nimport os\nos._exit(0)\n", ATTACKER, 0o644);
+    programs(&host.place("home").join("bin"), "perl");
+    // The victim's directories last, since the working directory is in one of them.
+    let noexec = "for place in /media /dev/shm /tmp; do mount -t tmpfs -o noexec,mode=1777 tmpfs $place || exit; done";
+    let home = "mount -o remount,bind,noexec /mnt && cd /mnt/work && export PYTHONPATH=: PATH=/mnt/bin";
+    let output = host.start_after(&format!("{noexec} && {home} && "), "/nonexistent", true);
+    ran(&output, "MARK need\nMARK here\ngood\nan order", "a module in the working directory");
+}
+
+#[test]
+fn a_directory_without_room_for_the_program_is_passed_over() {
+    let Some(host) = Host::new() else { return };
+    let small = "mount -t tmpfs -o size=4k,mode=1777 tmpfs /media && ";
+    let large = format!("{}{}", good(), "#".repeat(10_000));
+    let output = host.start_with(small, "/nonexistent", Some(large.as_bytes()));
+    ran(&output, "MARK need\nMARK here\ngood\nan order", "a small directory");
+    let stored = host.place("shm").join(NAME).join(format!("scela-run-{}", sent(large.as_bytes()).digest));
+    assert_eq!(host.stored(), [stored]);
+}
+
+/// A remote shell that is killed cannot remove what it has begun to store.
+#[test]
+fn what_killed_remote_shells_have_left_is_removed_after_a_day() {
+    let Some(host) = Host::new() else { return };
+    let own = host.place("run").join(NAME);
+    directory(&own, VICTIM, 0o700);
+    let (old, young) = (own.join("new-old"), own.join("new-young"));
+    for path in [&old, &young] {
+        program_of(path, "a part", VICTIM, 0o700);
+    }
+    let three_days_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3 * 24 * 60 * 60);
+    fs::File::open(&old).unwrap().set_modified(three_days_ago).unwrap();
+    ran(&host.start("/nonexistent", true), "MARK need\nMARK here\ngood\nan order", "leftovers");
+    assert!(!old.exists() && young.exists());
 }
 
 /// The variables that make this test program the attacker: its directories, and its kind.
