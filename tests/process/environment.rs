@@ -73,7 +73,7 @@ fn too_low_a_hard_limit_on_open_files_is_named() {
     outcome
         .has_code(251)
         .says("Too many open files")
-        .says("hint: allow an agent some 288 open files: 'ulimit -n 288' before scela-run; the hard limit here is 64");
+        .says("hint: allow an agent some 307 open files: 'ulimit -n 307' before scela-run; the hard limit here is 64");
 }
 
 #[test]

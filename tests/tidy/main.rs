@@ -588,9 +588,8 @@ fn exit_codes() -> Vec<(String, String)> {
 fn the_readme_has_the_exit_codes_of_the_help() {
     let readme = fs::read_to_string(root().join("README.md")).expect("there is a README.md");
     let rows: BTreeSet<String> = readme.lines().map(|line| line.replace(['`', '|'], " ")).map(words).collect();
-    let codes = exit_codes();
-    assert!(codes.len() > 5, "the table is read: {codes:?}");
-    for (code, meaning) in codes {
+    assert!(exit_codes().len() > 5, "the table is read: {:?}", exit_codes());
+    for (code, meaning) in exit_codes() {
         let row = words(format!("{code} {meaning}").replace('`', ""));
         assert!(rows.contains(&row), "README.md lacks a row of the table of exit codes: | {code} | {meaning} |");
     }
@@ -601,8 +600,9 @@ fn words(text: String) -> String {
 }
 
 #[test]
-fn the_protocol_page_names_every_bound() {
+fn the_protocol_page_names_the_version_and_every_bound() {
     let page = fs::read_to_string(root().join("docs/protocol.md")).expect("there is a docs/protocol.md");
+    assert!(page.contains(&format!("`VERSION` is {}.", nla::wire::VERSION)), "the page names another version");
     let mut offences = Offences::default();
     for source in sources_in(&["pmi/src/limits.rs", "nla/src/core/limits.rs"]) {
         for line in source.lines() {

@@ -1,7 +1,7 @@
 //! The layout of agents: how many each node gets, and which ranks each of them starts.
 
 use litemap::LiteMap;
-use nla::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
+use nla::core::limits::{AGENTS_MAX, RANKS_PER_AGENT, unauthenticated_max};
 use nla::core::{AgentId, place};
 use nla::sys::ShellState;
 use pmi::limits::MAPPING_BLOCKS_MAX;
@@ -14,9 +14,9 @@ use crate::plan::request::{LaunchShape, Options};
 use crate::refusal::Refusal;
 
 /// Descriptors that an agent needs for one rank: stdout, stderr, PMI and possibly stdin.
-pub(crate) const DESCRIPTORS_PER_RANK: u64 = 4;
-/// Descriptors that an agent needs for itself.
-pub(crate) const DESCRIPTORS_OF_AGENT: u64 = 128;
+const DESCRIPTORS_PER_RANK: u64 = 4;
+/// Descriptors that an agent needs for itself, beside those that strangers may take.
+const DESCRIPTORS_OF_AGENT: u64 = 128;
 /// From this many ranks on, each core gets an agent. Below, one more agent costs more than it saves.
 const RANKS_FOR_AGENT_PER_CORE: u32 = 64;
 /// The number of ranks per agent that is fastest. The agent and its ranks still fit into a core's caches: with 4
@@ -205,11 +205,19 @@ fn local_agents(size: u32, options: &Options, per_node: Option<u32>, machine: &M
     if let (true, Some(ppn)) = (options.agents_as_nodes, per_node) {
         return size.div_ceil(ppn);
     }
-    let by_descriptors = open_files_max(&machine.shell).saturating_sub(DESCRIPTORS_OF_AGENT) / DESCRIPTORS_PER_RANK;
+    let open_files = open_files_max(&machine.shell);
+    let own = DESCRIPTORS_OF_AGENT + unauthenticated_max(open_files) as u64;
+    let by_descriptors = open_files.saturating_sub(own) / DESCRIPTORS_PER_RANK;
     let ranks_max = u64::from(RANKS_PER_AGENT).min(by_descriptors).max(1) as u32;
     let by_cores = if size >= RANKS_FOR_AGENT_PER_CORE { machine.cores } else { 1 };
     let by_speed = size.div_ceil(RANKS_PER_AGENT_BEST).min(machine.cores.saturating_mul(AGENTS_PER_CORE_BEST));
     size.div_ceil(ranks_max).max(by_cores).max(by_speed).max(1)
+}
+
+/// Returns a limit on open files that is enough for an agent with so many ranks.
+pub(crate) fn open_files_of(ranks: u32) -> u64 {
+    let own = u64::from(ranks) * DESCRIPTORS_PER_RANK + DESCRIPTORS_OF_AGENT;
+    own + unauthenticated_max(own + own / 15) as u64
 }
 
 /// Returns the hard limit on open files, to which an agent raises its own limit.

@@ -63,13 +63,13 @@ fn the_number_of_agents_follows_from_ranks_and_descriptors() {
     assert_eq!(plan_of("-np 64 ./a").agents(), 2, "one per core");
     assert_eq!(plan_of("-np 512 ./a").agents(), 4, "128 ranks each");
     assert_eq!(plan_of("-np 1024 ./a").agents(), 4, "two per core");
-    assert_eq!(plan_of("-np 4000 ./a").agents(), 5, "992 ranks each, as their descriptors allow");
-    assert_eq!(plan_of("-np 16000 ./a").agents(), 17, "4096 descriptors serve 992 ranks");
+    assert_eq!(plan_of("-np 4000 ./a").agents(), 5, "928 ranks each, as their descriptors allow");
+    assert_eq!(plan_of("-np 16000 ./a").agents(), 18, "4096 descriptors serve 928 ranks");
     assert_eq!(plan_of("-np 8 --agents-per-node 5 ./a").agents(), 5);
     let mut poor = machine();
     poor.shell.limits = vec![(libc_nofile(), 256, 256)];
-    assert_eq!(planned("-np 64 ./a", &poor).unwrap().agents(), 2);
-    assert_eq!(planned("-np 320 ./a", &poor).unwrap().agents(), 10);
+    assert_eq!(planned("-np 64 ./a", &poor).unwrap().agents(), 3);
+    assert_eq!(planned("-np 320 ./a", &poor).unwrap().agents(), 12);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use nla::figures;
 use nla::sys::signal_name;
 use pmi::Ranks;
 
-use crate::plan::agent_layout::{DESCRIPTORS_OF_AGENT, DESCRIPTORS_PER_RANK};
+use crate::plan::agent_layout::open_files_of;
 use crate::plan::request::Options;
 use crate::refusal::shown;
 use crate::run::stderr::{self, Kind};
@@ -227,7 +227,7 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
             "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
         }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
-            let files = u64::from(size.min(RANKS_PER_AGENT)) * DESCRIPTORS_PER_RANK + DESCRIPTORS_OF_AGENT;
+            let files = open_files_of(size.min(RANKS_PER_AGENT));
             let limit = files_max.map(|limit| format!("; the hard limit here is {limit}")).unwrap_or_default();
             format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run{limit}")
         }

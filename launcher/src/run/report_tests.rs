@@ -100,7 +100,7 @@ fn a_lack_of_descriptors_is_reported_with_the_needed_number() {
     let why =
         nla::core::NotStartedReason::Reported("no socket could be made: Too many open files (os error 24)".into());
     let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
-    assert!(text.ends_with("\n  hint: allow an agent some 256 open files: 'ulimit -n 256' before scela-run; the hard limit here is 4096"), "{text}");
+    assert!(text.ends_with("\n  hint: allow an agent some 273 open files: 'ulimit -n 273' before scela-run; the hard limit here is 4096"), "{text}");
 }
 
 #[test]

@@ -22,11 +22,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::decide::failure::StartFailure;
-use crate::core::limits::{ADDRESSES_MAX, AGENTS_MAX, ANCESTORS_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN};
+use crate::core::limits::{
+    ADDRESSES_MAX, AGENTS_MAX, ANCESTORS_MAX, BOOT_BYTES_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN, REPORT_BYTES_MAX,
+};
 use crate::link::{Liveness, Reach, SessionKey};
 use crate::wire::{SessionId, TreePosition};
 
@@ -271,6 +274,20 @@ pub enum BootReport {
     NotStarted(StartFailure),
     /// A report of the agent at a target below.
     Below(u32, Box<BootReport>),
+}
+
+/// A message on a bootstrap channel.
+pub trait BootMessage: DeserializeOwned {
+    /// The most bytes of its frame. The reader stores them before it decodes them.
+    const BYTES_MAX: usize;
+}
+
+impl BootMessage for BootCommand {
+    const BYTES_MAX: usize = BOOT_BYTES_MAX;
+}
+
+impl BootMessage for BootReport {
+    const BYTES_MAX: usize = REPORT_BYTES_MAX;
 }
 
 /// A report, and the target that it is about.

@@ -2,13 +2,12 @@
 
 use std::io;
 
-use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 use super::decide::failure::{StartFailure, StartPhase};
-use super::protocol::MARKER;
-use crate::core::limits::{BOOT_BYTES_MAX, SHELL_GREETING_BYTES_MAX};
+use super::protocol::{BootMessage, MARKER};
+use crate::core::limits::SHELL_GREETING_BYTES_MAX;
 use crate::wire::decode;
 
 /// The reading end of a bootstrap channel. All methods are cancel safe.
@@ -47,7 +46,7 @@ impl Reader {
     }
 
     /// Returns the next message. `None` at the end of the channel.
-    pub(in crate::bootstrap) async fn next<M: DeserializeOwned>(&mut self) -> Result<Option<M>, StartFailure> {
+    pub(in crate::bootstrap) async fn next<M: BootMessage>(&mut self) -> Result<Option<M>, StartFailure> {
         loop {
             if let Some(message) = self.unread.next_message()? {
                 return Ok(Some(message));
@@ -111,11 +110,11 @@ impl Unread {
         Ok(start.is_some())
     }
 
-    /// Takes the next message of at most [`BOOT_BYTES_MAX`] bytes.
-    pub fn next_message<M: DeserializeOwned>(&mut self) -> Result<Option<M>, StartFailure> {
+    /// Takes the next message of at most [`BootMessage::BYTES_MAX`] bytes.
+    pub fn next_message<M: BootMessage>(&mut self) -> Result<Option<M>, StartFailure> {
         let Some(length) = self.0.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
-        if length > BOOT_BYTES_MAX {
+        if length > M::BYTES_MAX {
             return Err(not_an_agent());
         }
         let Some(bytes) = self.0.get(4..4 + length) else { return Ok(None) };
@@ -150,7 +149,8 @@ fn marked(said: &[u8], marker: &[u8; MARKER]) -> Result<Option<usize>, StartFail
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::protocol::BootReport;
+    use crate::bootstrap::protocol::{BootCommand, BootReport};
+    use crate::core::limits::{BOOT_BYTES_MAX, REPORT_BYTES_MAX};
 
     const MARK: &str = "mark:";
 
@@ -196,8 +196,11 @@ mod tests {
 
     #[test]
     fn a_message_is_refused_by_its_length_alone() {
-        let length = |bytes: usize| unread(&[&(bytes as u32).to_le_bytes()]).next_message::<BootReport>();
-        assert_eq!(length(BOOT_BYTES_MAX), Ok(None));
-        assert_eq!(length(BOOT_BYTES_MAX + 1), Err(not_an_agent()));
+        let report = |bytes: usize| unread(&[&(bytes as u32).to_le_bytes()]).next_message::<BootReport>();
+        assert_eq!(report(REPORT_BYTES_MAX), Ok(None));
+        assert_eq!(report(REPORT_BYTES_MAX + 1), Err(not_an_agent()));
+        let command = |bytes: usize| unread(&[&(bytes as u32).to_le_bytes()]).next_message::<BootCommand>();
+        assert_eq!(command(BOOT_BYTES_MAX), Ok(None));
+        assert_eq!(command(BOOT_BYTES_MAX + 1), Err(not_an_agent()));
     }
 }

@@ -88,6 +88,13 @@ pub const LISTEN_BACKLOG: u32 = 4096;
 /// Connections that may be unauthenticated at a time; more if more agents are expected. The oldest one is closed for a
 /// new one.
 pub const UNAUTHENTICATED_MAX: usize = 256;
+
+/// Returns the same bound in a process that may have `open_files` files open. Strangers take a sixteenth of them at most,
+/// so that they keep no rank from starting.
+pub fn unauthenticated_max(open_files: u64) -> usize {
+    (open_files / 16).clamp(16, UNAUTHENTICATED_MAX as u64) as usize
+}
+
 /// The same for the connections from one address.
 pub const UNAUTHENTICATED_PER_SOURCE_MAX: usize = 64;
 /// The time in which the first message of a connection must arrive: an agent sends it as soon as it is connected.
@@ -96,7 +103,7 @@ pub const FIRST_MESSAGE_TIME: Duration = Duration::from_secs(2);
 pub const REFUSALS_LOGGED_MAX: u32 = 10;
 /// How long an agent tries to reach the process above it if its connections are closed: strangers may have taken their
 /// places.
-pub const RECONNECT_TIME: Duration = Duration::from_secs(30);
+pub const RECONNECT_TIME: Duration = JOIN_TIME;
 /// The time in which a connection must be authenticated.
 pub const HELLO_TIME: Duration = Duration::from_secs(10);
 /// First handshake messages that are remembered, so that a replayed one is recognized.
@@ -105,6 +112,8 @@ pub const HANDSHAKES_REMEMBERED: usize = 65_536;
 pub const SHELL_GREETING_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of one message on a bootstrap channel. One message has the names of all hosts below an agent.
 pub const BOOT_BYTES_MAX: usize = 64 << 20;
+/// Bytes of one report of an agent on it: one host's name, addresses or last words.
+pub const REPORT_BYTES_MAX: usize = 64 * 1024;
 /// Addresses of one process in a message. A receiver ignores the others: the likeliest are first.
 pub const ADDRESSES_MAX: usize = 64;
 /// Ancestors of an agent, without its parent, in a message. With a fan-out of 2, trees are at most 20 deep.

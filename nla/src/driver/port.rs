@@ -109,7 +109,7 @@ impl PortServer {
         let port = Rc::new(Port {
             attributes,
             expected: RefCell::default(),
-            unproven: RefCell::default(),
+            unproven: RefCell::new(Unproven::of_this_process()),
             running: RefCell::default(),
             refusals: RefCell::default(),
             began: Instant::now(),

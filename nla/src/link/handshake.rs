@@ -190,8 +190,8 @@ impl Authenticator {
         for child in children {
             expected.insert(child, ());
         }
-        let (orphans, adopted, seen, unproven) = Default::default();
-        Self { session, key, role, expected, orphans, adopted, seen, unproven }
+        let (orphans, adopted, seen) = Default::default();
+        Self { session, key, role, expected, orphans, adopted, seen, unproven: Unproven::of_this_process() }
     }
 
     /// From now on, also admits each agent of these subtrees once.
@@ -243,7 +243,7 @@ pub struct Admission {
 /// A port is open before its agent knows its children. If no connection were accepted until then, strangers could fill
 /// the kernel's queue, and a child's first packet would be dropped and sent again only a second later.
 pub async fn accept_early(listener: TcpListener, mut admission: oneshot::Receiver<Admission>) {
-    let mut held = Held::default();
+    let mut held = Held::new();
     let admission = loop {
         let connection = tokio::select! {
             biased;
@@ -270,7 +270,7 @@ pub async fn accept_children(
     clock: Clock,
     joined: mpsc::Sender<Accepted>,
 ) {
-    answer_connections(listener, Held::default(), Admission { authenticator, clock, joined, adopted: None }).await;
+    answer_connections(listener, Held::new(), Admission { authenticator, clock, joined, adopted: None }).await;
 }
 
 async fn answer_connections(listener: TcpListener, held: Held, admission: Admission) {
@@ -329,13 +329,16 @@ async fn answer_connections(listener: TcpListener, held: Held, admission: Admiss
 }
 
 /// Connections that wait until their listener can answer them, oldest first.
-#[derive(Default)]
 struct Held {
     connections: VecDeque<(u64, TcpStream, SocketAddr)>,
     unproven: Unproven,
 }
 
 impl Held {
+    fn new() -> Self {
+        Self { connections: VecDeque::new(), unproven: Unproven::of_this_process() }
+    }
+
     fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
         // All of an agent's children may have one address and be here before it knows how many they are.
         let (number, closed) = self.unproven.add(peer.ip(), UNAUTHENTICATED_MAX);

@@ -11,11 +11,13 @@ use std::net::IpAddr;
 use litemap::LiteMap;
 
 use crate::core::Time;
-use crate::core::limits::{REFUSALS_LOGGED_MAX, UNAUTHENTICATED_MAX, UNAUTHENTICATED_PER_SOURCE_MAX};
+use crate::core::limits::{REFUSALS_LOGGED_MAX, UNAUTHENTICATED_PER_SOURCE_MAX, unauthenticated_max};
+use crate::sys;
 
 /// The connections of a listener that have not proved that they know the key.
-#[derive(Default)]
 pub(crate) struct Unproven {
+    /// The bound on their number.
+    max: usize,
     /// Their numbers and sources, in the order of their arrival.
     connections: VecDeque<(u64, IpAddr)>,
     /// How many are from each source.
@@ -24,16 +26,25 @@ pub(crate) struct Unproven {
 }
 
 impl Unproven {
+    /// Makes one whose bound is that of this process ([`unauthenticated_max`]).
+    pub(crate) fn of_this_process() -> Self {
+        Self::new(unauthenticated_max(sys::open_files_limit()))
+    }
+
+    fn new(max: usize) -> Self {
+        Self { max, connections: VecDeque::new(), by_source: LiteMap::new(), next: 0 }
+    }
+
     /// Adds a connection while `expected` agents have not joined. Returns its number, and that of the connection that
     /// is closed for it.
     ///
     /// All agents may have one address and connect at the same moment, so no bound is below `expected`.
     pub(crate) fn add(&mut self, source: IpAddr, expected: usize) -> (u64, Option<u64>) {
         let of_source = self.by_source.get(&source).copied().unwrap_or_default();
-        let closed = if of_source >= UNAUTHENTICATED_PER_SOURCE_MAX.max(expected) {
+        let closed = if of_source >= UNAUTHENTICATED_PER_SOURCE_MAX.min(self.max).max(expected) {
             let of_source = self.connections.iter().find(|(_, other)| *other == source);
             of_source.map(|(number, _)| *number).filter(|number| self.remove(*number))
-        } else if self.connections.len() >= UNAUTHENTICATED_MAX.max(expected) {
+        } else if self.connections.len() >= self.max.max(expected) {
             self.remove_oldest()
         } else {
             None
@@ -101,6 +112,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::core::limits::UNAUTHENTICATED_MAX;
 
     fn source(number: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, number])
@@ -108,7 +120,7 @@ mod tests {
 
     #[test]
     fn the_oldest_connection_makes_room_for_the_newest() {
-        let mut unproven = Unproven::default();
+        let mut unproven = Unproven::new(UNAUTHENTICATED_MAX);
         for number in 0..UNAUTHENTICATED_MAX as u64 {
             assert_eq!(unproven.add(source((number % 100) as u8), 4), (number, None));
         }
@@ -120,8 +132,20 @@ mod tests {
     }
 
     #[test]
+    fn strangers_leave_room_for_ranks_where_few_files_may_be_open() {
+        assert_eq!([0, 64, 511, 512, 4096, u64::MAX].map(unauthenticated_max), [16, 16, 31, 32, 256, 256]);
+        for expected in [0, 4] {
+            let mut unproven = Unproven::new(16);
+            assert!((0..16).all(|number| unproven.add(source(number), expected).1.is_none()));
+            assert_eq!(unproven.add(source(99), expected).1, Some(0));
+        }
+        let mut unproven = Unproven::new(16);
+        assert!((0..20).all(|_| unproven.add(source(1), 20).1.is_none()), "as many agents are expected");
+    }
+
+    #[test]
     fn a_source_with_many_connections_closes_its_own() {
-        let mut unproven = Unproven::default();
+        let mut unproven = Unproven::new(UNAUTHENTICATED_MAX);
         let (agent, _) = unproven.add(source(1), 4);
         let own = UNAUTHENTICATED_PER_SOURCE_MAX as u64;
         for number in 1..=own {
@@ -135,7 +159,7 @@ mod tests {
 
     #[test]
     fn expected_agents_close_none_of_their_own() {
-        let mut unproven = Unproven::default();
+        let mut unproven = Unproven::new(UNAUTHENTICATED_MAX);
         let expected = 3 * UNAUTHENTICATED_MAX;
         assert!((0..expected).all(|_| unproven.add(source(1), expected).1.is_none()));
         assert_eq!(unproven.add(source(1), expected).1, Some(0));

@@ -138,6 +138,11 @@ pub(super) fn dev_null_rw() -> io::Result<OwnedFd> {
     Ok(open("/dev/null", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?)
 }
 
+/// Returns how many files this process may have open.
+pub fn open_files_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
 /// Makes the descriptor table large enough for `count` descriptors, or as many as the limit allows.
 ///
 /// Call it before the first thread is started: when the table of a process with threads

@@ -38,8 +38,8 @@ pub mod spawn;
 
 pub use cgroup::end_group_of;
 pub use descriptors::{
-    LOW_MAX, dev_null, inode, input_pipe, make_room, pipe, raise_limit, reserve_low, send_descriptor, set_nonblocking,
-    socket_pair, terminal_columns, unread_bytes,
+    LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
+    set_nonblocking, socket_pair, terminal_columns, unread_bytes,
 };
 pub use guardian::{GuardianLink, guarded};
 pub use identity::{
