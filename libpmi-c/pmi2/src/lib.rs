@@ -7,13 +7,14 @@
 //! - [`job`]: initialisation and finalisation, ranks and sizes, other jobs, the ring.
 //! - [`kvs`]: put, fence and get.
 //! - [`info`]: attributes of node and job.
-//! - [`names`]: the name service; [`spawn`]: `PMI2_Job_Spawn`.
+//! - [`names`]: the name service; [`spawn`]: `PMI2_Job_Spawn`, with its hints in [`spawn_info`].
 
 mod info;
 mod job;
 mod kvs;
 mod names;
 mod spawn;
+mod spawn_info;
 
 use std::ffi::{c_char, c_int};
 

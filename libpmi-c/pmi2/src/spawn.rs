@@ -6,21 +6,10 @@ use attachment::c::{self, Outcome, run};
 use attachment::spawn::{Arrays, Codes, Pairs};
 use attachment::{SpawnRequest, limits};
 
+use crate::spawn_info::{self, Info};
 use crate::{ATTACHMENT, PMI2_ERR_INVALID_ARG, PMI2_ERR_INVALID_SIZE, PMI2_ERR_OTHER, failed};
 
 const CODES: Codes = Codes { invalid: PMI2_ERR_INVALID_ARG, size: PMI2_ERR_INVALID_SIZE, too_long: PMI2_ERR_OTHER };
-
-/// `struct MPID_Info`, of which only the last two members are used.
-#[repr(C)]
-#[derive(Copy, Clone, Debug)]
-struct Info {
-    handle: c_int,
-    pobj_mutex: c_int,
-    ref_count: c_int,
-    next: *mut Self,
-    key: *const c_char,
-    value: *const c_char,
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn PMI2_Job_Spawn(
@@ -47,7 +36,7 @@ unsafe extern "C" fn PMI2_Job_Spawn(
             // SAFETY: arrays with an element for each command, of arrays of so many strings.
             unsafe { words(*argvs.add(at), *argcs.add(at)) }
         };
-        // SAFETY: NULL, or an array of so many pairs.
+        // SAFETY: NULL, or an array or a list of so many pairs.
         let hints = |infos, size| unsafe { hints(infos, size) };
         // SAFETY: NULL or arrays as the header describes them.
         let order = unsafe {
@@ -75,11 +64,11 @@ unsafe fn words(argv: *const *const c_char, argc: c_int) -> Outcome<Vec<Vec<u8>>
 
 /// # Safety
 ///
-/// `infos` is NULL or has `size` elements.
+/// As [`spawn_info::read`].
 unsafe fn hints(infos: *const Info, size: c_int) -> Outcome<Pairs> {
     let size = CODES.count(size, limits::SPAWN_INFO_MAX)?;
     // SAFETY: the caller guarantees it.
-    unsafe { c::array(infos, size).iter().map(|info| CODES.pair(info.key, info.value)).collect() }
+    unsafe { spawn_info::read(infos, size).iter().map(|info| CODES.pair(info.key, info.value)).collect() }
 }
 
 /// # Safety

@@ -227,7 +227,11 @@ impl<'a> Command<'a> {
             Self::Put { key, value } => write(b"kvs-put", &[("key", key), ("value", value)]),
             Self::Fence => write(b"kvs-fence", &[]),
             Self::Get { job, source, key } => {
-                write(b"kvs-get", &[("jobid", job), ("srcid", source.to_string().as_bytes()), ("key", key)]);
+                // Hydra 5 ends the job when a field is empty.
+                let job = (!job.is_empty()).then_some(("jobid", &**job));
+                let source = source.to_string();
+                let (source, key) = (Some(("srcid", source.as_bytes())), Some(("key", &**key)));
+                write(b"kvs-get", &[job, source, key].into_iter().flatten().collect::<Vec<_>>());
             }
             Self::Finalize => write(b"finalize", &[]),
             Self::Abort { code, message } => {

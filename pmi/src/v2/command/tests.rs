@@ -35,7 +35,8 @@ fn requests_of_slurms_client_are_parsed_and_written() {
         "cmd=kvs-get;jobid=77.0;srcid=-1;key=k;",
         Command::Get { job: borrowed("77.0"), source: -1, key: key.clone() },
     );
-    check_both("cmd=kvs-get;jobid=;srcid=3;key=k;", Command::Get { job: borrowed(""), source: 3, key: key.clone() });
+    check_both("cmd=kvs-get;srcid=3;key=k;", Command::Get { job: borrowed(""), source: 3, key: key.clone() });
+    check("cmd=kvs-get;jobid=;srcid=3;key=k;", Ok(Command::Get { job: borrowed(""), source: 3, key: key.clone() }));
     check_both("cmd=info-getjobattr;key=k;", Command::JobAttribute { key: key.clone() });
     check_both("cmd=info-putnodeattr;key=k;value=v w;", Command::NodePut { key: key.clone(), value: value.clone() });
     check_both("cmd=info-getnodeattr;key=k;wait=TRUE;", Command::NodeGet { key: key.clone(), wait: true });
