@@ -71,6 +71,7 @@ pub(super) enum Global {
     Iface,
     PortRange,
     NoPorts,
+    CleanProgram,
     MinNodes,
     Spares,
     StartTimeout,
@@ -244,6 +245,9 @@ pub(super) const OPTIONS: &[Spec] = &[
         "listen on these ports only"),
     spec(Id::Global(Global::NoPorts), &["no-ports"], &[], group::LAUNCH,
         "listen on no port: links go through the remote shells"),
+    spec(Id::Global(Global::CleanProgram), &["clean-program"], &[], group::LAUNCH,
+        "store no scela-run on nodes that it is sent to, and remove\n\
+         one that an earlier session has stored"),
     spec(Id::Global(Global::MinNodes), &["min-nodes"], &[N], group::LAUNCH,
         "continue without nodes that fail if N nodes start"),
     spec(Id::Global(Global::Spares), &["spares"], &[N], group::LAUNCH,

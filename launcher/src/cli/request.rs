@@ -339,6 +339,7 @@ impl TypedOptions {
             Global::Iface => launch.iface = Some(host_values::interface(value)?),
             Global::PortRange => launch.port_range = Some(host_values::ports(value)?),
             Global::NoPorts => launch.no_ports = true,
+            Global::CleanProgram => launch.clean_program = true,
             Global::MinNodes => launch.min_nodes = Some(values::number(value, 1, AGENTS_MAX)?),
             Global::Spares => launch.spares = values::number(value, 0, AGENTS_MAX)?,
             Global::StuckAfter => options.stuck_after = Some(values::stuck_after(value)?),

@@ -103,7 +103,10 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
             }
             RemoteProgram::Command(command)
         }
-        None => RemoteProgram::Own { path: program.to_string_lossy().into_owned(), sent: None },
+        None => {
+            let path = program.to_string_lossy().into_owned();
+            RemoteProgram::Own { path, sent: None, stores: !options.clean_program }
+        }
     };
     let words = |default: &str| {
         let mut words: Vec<String> = default.split(' ').map(str::to_owned).collect();

@@ -202,6 +202,8 @@ pub struct LaunchOptions {
     pub port_range: Option<(u16, u16)>,
     /// `--no-ports`: links use the remote shells that started the agents.
     pub no_ports: bool,
+    /// `--clean-program`: leave no program that was sent on a node.
+    pub clean_program: bool,
     /// `--min-nodes`: continue with this many nodes if others fail to start.
     pub min_nodes: Option<u32>,
     /// `--spares`: nodes of the list that replace nodes that fail to start.

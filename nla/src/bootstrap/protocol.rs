@@ -200,6 +200,9 @@ pub enum RemoteProgram {
         path: String,
         /// The program to send; `None` if it must be there.
         sent: Option<Sent>,
+        /// A program that was sent is stored there for later sessions. Otherwise it is removed before it starts, also one
+        /// that an earlier session has stored.
+        stores: bool,
     },
     /// A command of the user's for the shell there, which must end with a `scela-run` of this version.
     Command(String),

@@ -51,9 +51,9 @@ pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 
 /// Finds the program, or receives it. Assignments of variables precede it: `p` the path, `v` non-empty to ask the
 /// program for its version, `m` the mark, `i` the version, `h` the SHA-256 of the program that can be sent, `s` its size
-/// or empty, `o` the owner of the starter's own program, `a` non-empty if the program is sent to all tasks unasked, `c`
-/// the number of memfd_create, `n` the prefix of error messages, `l` the label, `t` the dead-time. The shell reads all
-/// of the script before it executes any of it.
+/// or empty, `o` the owner of the starter's own program, `a` non-empty if the program is sent to all tasks unasked, `q`
+/// non-empty if a sent program is removed before it starts, `c` the number of memfd_create, `n` the prefix of error
+/// messages, `l` the label, `t` the dead-time. The shell reads all of the script before it executes any of it.
 ///
 /// Neither interpreter may load modules from the working directory, which may be another user's: Python would begin there,
 /// and takes further places from the environment.
@@ -212,7 +212,13 @@ drop() {
 has() {
   test -d "$1/.scela-$u" && enters "$1/.scela-$u" || return 1
   test ! -h "$f" && own_descriptor "$f" && whole "$g" "$h" || return 1
-  test -z "$v" || runs "$g"
+  test -z "$v" || runs "$g" || return 1
+  test -z "$q" || {
+    rm -f "$f"
+    cd /
+    rmdir "$1/.scela-$u"
+  } 2>/dev/null
+  return 0
 }
 room() {
   enters "$r" || return 1
@@ -265,7 +271,7 @@ scela() {
   elif ! runs "$g"; then
     e="$e, and the one that was sent does not run there: $(why "$g")"
   else
-    test -n "$f" && mv -f "$w" "$f" 2>/dev/null || drop
+    test -z "$q" && test -n "$f" && mv -f "$w" "$f" 2>/dev/null || drop
     trap - HUP INT TERM
     back
     go "$g"
@@ -283,11 +289,12 @@ pub(super) const STEP_COMMAND: [&str; 2] = ["/bin/sh", "-c"];
 pub(super) fn step_script(program: &RemoteProgram, sent: Option<&Sent>, label: &str, dead_ms: &str) -> String {
     match program {
         // The mark is empty: nothing reads the output of a task.
-        RemoteProgram::Own { path, .. } => {
+        RemoteProgram::Own { path, stores, .. } => {
             let all = if sent.is_some() { "y" } else { "" };
             let named = format!("n=\"${NODE}: \"\n");
             // The program must be asked for its version, since no second attempt follows.
-            assignments(&[("a", all), ("v", "y")]) + &named + &own_script(path, sent, "", label, dead_ms)
+            let variables = assignments(&[("a", all), ("v", "y"), ("q", removal(*stores))]);
+            variables + &named + &own_script(path, sent, "", label, dead_ms)
         }
         RemoteProgram::Command(command) => format!("exec {command} {}", guard_words(label, dead_ms)),
     }
@@ -297,9 +304,9 @@ pub(super) fn step_script(program: &RemoteProgram, sent: Option<&Sent>, label: &
 /// With `checks_version`, the script asks a program that is there for its version.
 pub(super) fn script(program: &RemoteProgram, checks_version: bool, mark: &str, label: &str, dead_ms: &str) -> String {
     match program {
-        RemoteProgram::Own { path, sent } => {
+        RemoteProgram::Own { path, sent, stores } => {
             let version = if checks_version { "y" } else { "" };
-            let variables = assignments(&[("a", ""), ("v", version), ("n", "")]);
+            let variables = assignments(&[("a", ""), ("v", version), ("n", ""), ("q", removal(*stores))]);
             variables + &own_script(path, sent.as_ref(), mark, label, dead_ms)
         }
         // The user's own command, which the shell splits into words.
@@ -307,6 +314,11 @@ pub(super) fn script(program: &RemoteProgram, checks_version: bool, mark: &str, 
             format!("{{ echo {mark} here; exec {command} {}; }}\n", guard_words(label, dead_ms))
         }
     }
+}
+
+/// Returns the value of the script's variable `q`.
+fn removal(stores: bool) -> &'static str {
+    if stores { "" } else { "y" }
 }
 
 /// Returns the arguments that make the program a guardian with an agent, quoted for `sh`.

@@ -50,6 +50,7 @@ fn options_about_the_start_of_agents() {
         o.launch.launcher_exec = Some("/bin/s".into());
     });
     check_options(&["--launch-agent /opt/scela-run"], |o| o.launch.launch_agent = Some("/opt/scela-run".into()));
+    check_options(&["--clean-program"], |o| o.launch.clean_program = true);
     check_options(&["--launch linear"], |o| o.launch.shape = LaunchShape::Linear);
     check_options(&["--launch=flat", "-launch tree -launch flat"], |o| o.launch.shape = LaunchShape::Flat);
     check_options(&["--batch 8", "-batch=8", "-batch8"], |o| o.launch.batch = Some(8));

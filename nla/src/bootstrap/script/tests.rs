@@ -49,7 +49,7 @@ pub(super) fn converse(mut command: Command, script: &str, file: &[u8], order: O
 }
 
 fn own(path: &Path, file: &[u8]) -> RemoteProgram {
-    RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: Some(sent(file)) }
+    RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: Some(sent(file)), stores: true }
 }
 
 pub(super) fn sent(file: &[u8]) -> Sent {
@@ -138,6 +138,29 @@ fn a_missing_program_is_read_from_the_input_and_stored() {
         assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
     }
     assert_eq!(files(directory.path()), [stored(directory.path(), program().as_bytes())]);
+}
+
+#[test]
+fn a_program_that_is_not_to_be_stored_is_removed_before_it_starts() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = program();
+    let path = stored(directory.path(), file.as_bytes());
+    let own = |stores| {
+        let (path, sent) = ("/nonexistent/scela-run".to_owned(), Some(sent(file.as_bytes())));
+        RemoteProgram::Own { path, sent, stores }
+    };
+    let ran = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
+    let run = |stores, words: &str| {
+        let output = run(&own(stores), directory.path(), file.as_bytes());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), words.to_owned() + &ran, "{output:?}");
+    };
+    let sent = format!("{MARK} need\n");
+    run(false, &sent);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    run(true, &sent);
+    assert!(path.exists());
+    run(false, "");
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "an earlier session had stored it");
 }
 
 #[test]
@@ -231,7 +254,7 @@ fn a_program_that_others_may_write_to_is_not_run() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("scela-run");
     install(&path, program().as_bytes());
-    let own = RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: None };
+    let own = RemoteProgram::Own { path: path.to_str().unwrap().to_owned(), sent: None, stores: true };
     let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     let ran = format!("{MARK} here\nrun --guard {} a label 5000\nan order", agent_id());
     for shared in [0o755, 0o775, 0o777, 0o1777] {
@@ -253,7 +276,7 @@ fn a_program_that_others_may_write_to_is_not_run() {
 #[test]
 fn a_program_that_cannot_be_sent_must_be_there() {
     let directory = tempfile::tempdir().unwrap();
-    let own = RemoteProgram::Own { path: "/nonexistent/scela-run".to_owned(), sent: None };
+    let own = RemoteProgram::Own { path: "/nonexistent/scela-run".to_owned(), sent: None, stores: true };
     let output = run(&own, directory.path(), b"");
     assert_eq!(output.status.code(), Some(126));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "scela: there is no /nonexistent/scela-run\n");

@@ -90,7 +90,7 @@ impl Host {
         command.args(["--mount", "/bin/sh", "-c"]);
         command.arg(format!("{mounts}cd / && {setup}{user} {}", COMMAND.join(" "))).arg(self.0.path());
         command.env_remove("TMPDIR").env("XDG_RUNTIME_DIR", "/media").env("HOME", "/mnt");
-        let own = RemoteProgram::Own { path: path.to_owned(), sent: file.map(sent) };
+        let own = RemoteProgram::Own { path: path.to_owned(), sent: file.map(sent), stores: true };
         let text = script(&own, false, MARK, "a label", "5000");
         converse(command, &text, file.unwrap_or_default(), Some("an order"))
     }
@@ -224,43 +224,33 @@ fn programs(bin: &Path, without: &str) {
     }
 }
 
-/// Exchanges names at the moment in which the script looks at them: the script's `ls` asks before and after its work.
-struct Exchanger {
-    asks: PathBuf,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Exchanger {
-    /// `exchange` is called with true before `ls` looks, and with false afterwards.
-    fn start(host: &Host, exchange: impl Fn(bool) + Send + 'static) -> Self {
-        let home = host.place("home");
-        programs(&home.join("bin"), "ls");
-        let (asks, answers) = (home.join("asks"), home.join("answers"));
-        for fifo in [&asks, &answers] {
-            mkfifo(fifo, Mode::from_bits_truncate(0o666)).unwrap();
-            set_mode(fifo, 0o666);
-        }
-        let ls = "#!/bin/sh\nask() { echo $1 >/mnt/asks; read -r x </mnt/answers; }\n\
-                  ask before\n/bin/ls \"$@\"\ncode=$?\nask after\nexit $code\n";
-        program_of(&home.join("bin/ls"), ls, 0, 0o755);
-        // Open for both, so that no open waits for another process.
-        let open = |path: &Path| fs::File::options().read(true).write(true).open(path).unwrap();
-        let (questions, mut replies) = (BufReader::new(open(&asks)), open(&answers));
-        let thread = std::thread::spawn(move || {
+/// Runs a remote shell that has no program to be sent. Exchanges names at the moment in which the script looks at them:
+/// the script's `ls` asks before and after its work, and `exchange` is called with true before it, and with false after it.
+fn start_while_exchanging(host: &Host, path: &str, exchange: impl Fn(bool) + Send) -> Output {
+    let home = host.place("home");
+    programs(&home.join("bin"), "ls");
+    let (asks, answers) = (home.join("asks"), home.join("answers"));
+    for fifo in [&asks, &answers] {
+        mkfifo(fifo, Mode::from_bits_truncate(0o666)).unwrap();
+        set_mode(fifo, 0o666);
+    }
+    let ls = "#!/bin/sh\nask() { echo $1 >/mnt/asks; read -r x </mnt/answers; }\n\
+              ask before\n/bin/ls \"$@\"\ncode=$?\nask after\nexit $code\n";
+    program_of(&home.join("bin/ls"), ls, 0, 0o755);
+    // Open for both, so that no open waits for another process.
+    let open = |path: &Path| fs::File::options().read(true).write(true).open(path).unwrap();
+    let (questions, mut replies) = (BufReader::new(open(&asks)), open(&answers));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
             for question in questions.lines().map_while(Result::ok).take_while(|question| question != "end") {
                 exchange(question == "before");
                 replies.write_all(b"done\n").unwrap();
             }
         });
-        Self { asks, thread: Some(thread) }
-    }
-}
-
-impl Drop for Exchanger {
-    fn drop(&mut self) {
-        fs::write(&self.asks, "end\n").unwrap();
-        self.thread.take().unwrap().join().unwrap();
-    }
+        let output = host.start_after("export PATH=/mnt/bin && ", path, false);
+        fs::write(&asks, "end\n").unwrap();
+        output
+    })
 }
 
 /// The attacker's directory is not there, or a link to one of root's is, while the script looks at the path.
@@ -275,7 +265,7 @@ fn a_path_that_the_attacker_exchanges_while_it_is_checked_is_not_executed() {
         // The victim sees a directory of root's there, with a link to a program of root's.
         symlink("/dev/shm", &link).unwrap();
         symlink("/bin/sh", host.place("shm").join("scela-run")).unwrap();
-        let exchanger = Exchanger::start(&host, move |away| {
+        let output = start_while_exchanging(&host, "/mnt/build/scela-run", |away| {
             let renames = [(&build, &aside), (&link, &build)];
             let renames = &renames[..if is_link { 2 } else { 1 }];
             if away {
@@ -284,8 +274,6 @@ fn a_path_that_the_attacker_exchanges_while_it_is_checked_is_not_executed() {
                 renames.iter().rev().for_each(|(to, from)| fs::rename(from, to).unwrap());
             }
         });
-        let output = host.start_after("export PATH=/mnt/bin && ", "/mnt/build/scela-run", false);
-        drop(exchanger);
         assert_eq!(output.status.code(), Some(126), "{mode:o}: {output:?}");
         assert_eq!(String::from_utf8_lossy(&output.stdout), "", "{mode:o}");
         let said = "scela: /mnt/build/scela-run belongs to another user, or others may write to it\n";
