@@ -35,6 +35,7 @@ pub mod segment;
 pub mod shared_files;
 pub mod shell;
 pub mod spawn;
+pub mod tcp_peer;
 
 pub use cgroup::end_group_of;
 pub use descriptors::{
@@ -44,7 +45,7 @@ pub use descriptors::{
 pub use guardian::{GuardianLink, guarded};
 pub use identity::{
     addresses, addresses_of, become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name,
-    set_thread_nice, uid_of_tcp_peer,
+    set_thread_nice,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
@@ -63,3 +64,4 @@ pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{
     Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
 };
+pub use tcp_peer::uid_of_tcp_peer;
