@@ -36,6 +36,8 @@ pub mod shared_files;
 pub mod shell;
 pub mod spawn;
 pub mod tcp_peer;
+#[cfg(test)]
+mod users;
 
 pub use cgroup::end_group_of;
 pub use descriptors::{
@@ -64,4 +66,4 @@ pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{
     Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
 };
-pub use tcp_peer::uid_of_tcp_peer;
+pub use tcp_peer::{SocketDiag, uid_in_table};

@@ -143,38 +143,11 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::fs::symlink;
 
-    use nix::libc;
-
     use super::*;
+    use crate::sys::users::{as_user, is_root};
 
     const VICTIM: u32 = 65_501;
     const ATTACKER: u32 = 65_502;
-
-    /// Does something in a thread whose effective user and group are `id`.
-    fn as_user<T: Send>(id: u32, work: impl FnOnce() -> T + Send) -> T {
-        let in_thread = || {
-            // SAFETY: the calls have no pointers. Without the wrappers of the C library they concern this thread only.
-            let changed = unsafe {
-                [
-                    libc::syscall(libc::SYS_setgroups, 0, 0),
-                    libc::syscall(libc::SYS_setresgid, id, id, id),
-                    libc::syscall(libc::SYS_setresuid, id, id, id),
-                ]
-            };
-            assert_eq!(changed, [0; 3], "root may become any user");
-            work()
-        };
-        std::thread::scope(|threads| threads.spawn(in_thread).join().unwrap())
-    }
-
-    fn is_root() -> bool {
-        let is_root = nix::unistd::geteuid().is_root();
-        if !is_root {
-            assert!(std::env::var_os("TESTS_STRICT").is_none(), "root is needed");
-            let _ = io::stderr().write_all(b"skipped: only root can be two other users\n");
-        }
-        is_root
-    }
 
     /// Makes a directory in which all users may make and replace names.
     fn open_to_all() -> tempfile::TempDir {
