@@ -28,6 +28,7 @@ pub mod image;
 pub mod inherited;
 pub mod launching;
 pub mod output_file;
+mod path_walk;
 pub mod readiness;
 pub mod reap;
 pub mod secret;
