@@ -27,6 +27,7 @@ pub mod identity;
 pub mod image;
 pub mod inherited;
 pub mod launching;
+pub mod new_file;
 pub mod output_file;
 mod path_walk;
 pub mod readiness;
@@ -53,6 +54,7 @@ pub use identity::{
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use launching::{InLaunch, Launching, wait_channel};
+pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};
 pub use readiness::{Watched, watch};
 pub use reap::{

@@ -132,6 +132,11 @@ impl Walk {
         open(&self.directory, name, flags, mode)
     }
 
+    /// Returns the directory that has been reached.
+    pub(super) fn directory(&self) -> &File {
+        &self.directory
+    }
+
     /// Refuses what another user put into a sticky directory. A file with a second name is refused there as well: another
     /// user may have linked a file of this user's.
     pub(super) fn check(&self, file: &Metadata) -> io::Result<()> {
