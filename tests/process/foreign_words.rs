@@ -69,6 +69,14 @@ fn a_ranks_abort_message_is_escaped() {
 }
 
 #[test]
+fn the_lines_of_ranks_are_escaped_in_the_trace() {
+    let abort = ">cmd=abort exitcode=9 message=no\x1b[2J\u{9b}31m\rway";
+    let outcome = scela().np(1).env("SCELA_LOG", "trace").program(script(["init", abort, "pause"])).run();
+    outcome.has_code(9).says("C=cmd=abort exitcode=9 message=no\\x1b[2J\\xc2\\x9b31m\\rway");
+    is_printable(&outcome);
+}
+
+#[test]
 fn file_names_in_errors_are_escaped() {
     let outcome = scela().np(1).arg("--stats=no\x1b[2J/stats").program(sh("true")).run();
     outcome.has_code(251).says("cannot be written to 'no\\u{1b}[2J/stats': No such file or directory");

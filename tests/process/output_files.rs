@@ -53,6 +53,24 @@ fn another_users_link_is_refused_and_its_target_untouched() {
 }
 
 #[test]
+fn another_users_link_in_the_middle_of_a_path_is_refused() {
+    if !Uid::effective().is_root() {
+        return skip("only root can make links of another user");
+    }
+    let (place, home) = (shared(), tempfile::tempdir().unwrap());
+    let (mine, planted) = (home.path().join("mine"), place.path().join("planted"));
+    fs::write(&mine, "mine").unwrap();
+    plant(home.path(), &planted);
+    let out = planted.join("mine");
+    let why = format!("it is a link of another user (uid {ATTACKER}), in a directory that others write to");
+    let pattern = scela().np(1).arg("-outfile-pattern").arg(&out).program(sh("echo line")).run();
+    pattern.has_code(1).says(&format!("'{}' cannot be written: {why}\n", out.display()));
+    let stats = scela().np(1).arg(stats_to(&out)).program(sh("echo started >&2")).run();
+    stats.has_code(251).says(&format!("cannot be written to '{}': {why}\n", out.display())).never_says("started");
+    assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+}
+
+#[test]
 fn the_users_own_files_links_and_devices_are_written_as_before() {
     let place = tempfile::tempdir().unwrap();
     let (out, link) = (place.path().join("out"), place.path().join("link"));

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use nla::core::{PhaseTimes, TimedPhase};
 use nla::link::Clock;
+use nla::sys;
 use thiserror::Error;
 
 use crate::cluster::hosts::fold;
@@ -246,11 +247,12 @@ impl BootIdFile {
     fn beside(path: &Path) -> io::Result<Self> {
         let parents = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty());
         let directories: Vec<PathBuf> = parents.take_while(|parent| !parent.exists()).map(Path::to_owned).collect();
-        let file = Self { path: path.with_extension(format!("kernels-{}", std::process::id())), directories };
+        // There is no file yet: dropping it removes the directories only.
+        let mut file = Self { path: PathBuf::new(), directories };
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
         }
-        fs::write(&file.path, "")?;
+        file.path = sys::create_beside(&path.with_extension("kernels"))?;
         Ok(file)
     }
 
@@ -360,6 +362,22 @@ mod tests {
         assert_eq!(constants, expected);
         assert!(text.starts_with("measured on n[1-8]:\n") && text.contains("8 remote shells at once"), "{text}");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the file of boot IDs is removed");
+    }
+
+    #[test]
+    fn a_link_with_the_name_of_the_file_of_boot_ids_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("model.json"), directory.path().join("other"));
+        fs::write(&other, "other").unwrap();
+        for name in ["model.kernels-PID", "model.kernels.PID-0"] {
+            let name = name.replace("PID", &std::process::id().to_string());
+            std::os::unix::fs::symlink(&other, directory.path().join(name)).unwrap();
+        }
+        let file = BootIdFile::beside(&path).unwrap();
+        assert!(fs::symlink_metadata(&file.path).unwrap().is_file());
+        assert_eq!(fs::read_to_string(&other).unwrap(), "other");
+        drop(file);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 3, "the file is removed");
     }
 
     #[test]

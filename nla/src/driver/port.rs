@@ -3,13 +3,13 @@
 //!
 //! The protocol has no authentication: a client names its rank without proof. The agent therefore opens a port only if
 //! the user asks for it, only on the loopback interface, and accepts a connection only if the socket at its other end
-//! belongs to the user who runs the agent.
+//! belongs to the user who runs the agent ([`Owners`]).
 //!
 //! A connection that has not named its rank costs a descriptor. The same policy as for links bounds them: the oldest one
 //! is closed for a new one ([`Unproven`]). Connections of other users are closed at once and do not count, because a rank
 //! that loses its connection does not try again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -26,13 +26,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, yield_now};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Span;
 
 use super::serving::Connection;
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME};
 use crate::link::{RefusalLog, Unproven, listen_at, next_connection};
-use crate::sys;
+use crate::sys::{self, SocketDiag};
 use crate::tasks::Tasks;
 
 /// The maximum length of the first line: `cmd=initack pmiid=...`.
@@ -98,14 +98,19 @@ pub(super) struct PortServer {
 impl PortServer {
     /// Opens a port for the namespace that `attributes` describe.
     pub(super) fn start(attributes: Arc<JobAttributes>, tasks: &Tasks) -> io::Result<Self> {
-        Self::with(attributes, tasks, is_own, TIMES)
+        Self::with(attributes, tasks, Owners::open, TIMES)
     }
 
-    /// Does the same. `is_own` returns whether the peer of a connection, from the local address to the second one,
-    /// belongs to this user.
-    fn with(attributes: Arc<JobAttributes>, tasks: &Tasks, is_own: IsOwn, times: Times) -> io::Result<Self> {
+    /// Does the same. `owners` makes the check for the port's address.
+    fn with(
+        attributes: Arc<JobAttributes>,
+        tasks: &Tasks,
+        owners: impl FnOnce(SocketAddr) -> Owners,
+        times: Times,
+    ) -> io::Result<Self> {
         let listener = listen_at(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
         let address = listener.local_addr()?;
+        let owners = owners(address);
         let port = Rc::new(Port {
             attributes,
             expected: RefCell::default(),
@@ -115,7 +120,7 @@ impl PortServer {
             began: Instant::now(),
             times,
         });
-        let accepting = accept(listener, Rc::clone(&port), is_own, tasks.clone());
+        let accepting = accept(listener, Rc::clone(&port), owners, tasks.clone());
         let task = tasks.spawn("PMI port", Span::current(), accepting);
         Ok(Self { address, port, task })
     }
@@ -132,13 +137,59 @@ impl Drop for PortServer {
     }
 }
 
-type IsOwn = fn(SocketAddr, SocketAddr) -> io::Result<bool>;
-
-fn is_own(local: SocketAddr, peer: SocketAddr) -> io::Result<bool> {
-    Ok(sys::uid_of_tcp_peer(local, peer)? == Some(geteuid().as_raw()))
+/// The check whether a connection belongs to this user.
+///
+/// It asks the kernel for the one socket. Only if the kernel does not answer, it reads the table of all sockets, which other
+/// users can make long. It then pauses, so that these reads take no more than a tenth of the agent's time: the next
+/// connection waits.
+struct Owners {
+    /// Opened with the port, because later no descriptor may be left. `None` if the kernel does not answer.
+    diag: Option<SocketDiag>,
+    /// Returns the user of the socket from the second address to the first one.
+    in_table: UidInTable,
+    /// When the table may be read again.
+    next_read: Cell<Instant>,
 }
 
-async fn accept(listener: TcpListener, port: Rc<Port>, is_own: IsOwn, tasks: Tasks) {
+type UidInTable = fn(SocketAddr, SocketAddr) -> io::Result<Option<u32>>;
+
+/// How many times as long as a read of the table the pause after it is.
+const PAUSE_FACTOR: u32 = 9;
+
+impl Owners {
+    /// Makes the check for the port that listens at `address`.
+    fn open(address: SocketAddr) -> Self {
+        let diag = SocketDiag::open(address);
+        if let Err(error) = &diag {
+            tracing::debug!(%error, "the kernel does not say whose a single socket is: its table is read instead");
+        }
+        Self { diag: diag.ok(), ..Self::by_table(sys::uid_in_table) }
+    }
+
+    fn by_table(in_table: UidInTable) -> Self {
+        Self { diag: None, in_table, next_read: Cell::new(Instant::now()) }
+    }
+
+    /// Returns whether the peer of the connection belongs to this user. `local` and `peer` are its addresses as this end
+    /// sees them.
+    async fn is_own(&self, local: SocketAddr, peer: SocketAddr) -> io::Result<bool> {
+        let answer = self.diag.as_ref().and_then(|diag| diag.uid_of_tcp_peer(local, peer).ok());
+        let uid = match answer {
+            Some(uid) => uid,
+            None => {
+                sleep_until(self.next_read.get()).await;
+                let began = Instant::now();
+                let uid = (self.in_table)(local, peer);
+                let ended = Instant::now();
+                self.next_read.set(ended + PAUSE_FACTOR * (ended - began));
+                uid?
+            }
+        };
+        Ok(uid == Some(geteuid().as_raw()))
+    }
+}
+
+async fn accept(listener: TcpListener, port: Rc<Port>, owners: Owners, tasks: Tasks) {
     loop {
         let Ok((stream, peer)) = next_connection(&listener).await else {
             // No descriptor is left.
@@ -146,8 +197,12 @@ async fn accept(listener: TcpListener, port: Rc<Port>, is_own: IsOwn, tasks: Tas
             continue;
         };
         let own = loop {
-            match stream.local_addr().and_then(|local| is_own(local, peer)) {
-                // The connection has the last descriptor, and the check needs another.
+            let own = match stream.local_addr() {
+                Ok(local) => owners.is_own(local, peer).await,
+                Err(error) => Err(error),
+            };
+            match own {
+                // The connection has the last descriptor, and reading the table needs another.
                 Err(error) if is_full(&error) && port.close_oldest() => yield_now().await,
                 own => break own,
             }
@@ -237,7 +292,6 @@ async fn within<T>(time: Duration, read: impl Future<Output = io::Result<T>>) ->
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::collections::BTreeMap;
 
     use tokio::task::LocalSet;
@@ -283,22 +337,22 @@ mod tests {
     }
 
     /// Runs a test with a port whose own time limits are longer than those of the test.
-    fn run(is_own: IsOwn, test: impl AsyncFnOnce(PortServer)) {
-        run_with(is_own, Times { first_byte: 2 * LONG, line: 2 * LONG }, test);
+    fn run(owners: impl FnOnce(SocketAddr) -> Owners, test: impl AsyncFnOnce(PortServer)) {
+        run_with(owners, Times { first_byte: 2 * LONG, line: 2 * LONG }, test);
     }
 
-    fn run_with(is_own: IsOwn, times: Times, test: impl AsyncFnOnce(PortServer)) {
+    fn run_with(owners: impl FnOnce(SocketAddr) -> Owners, times: Times, test: impl AsyncFnOnce(PortServer)) {
         let _ = sys::raise_limit();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         LocalSet::new().block_on(&runtime, async {
             let tasks = Panics::new("test").tasks();
-            test(PortServer::with(attributes(), &tasks, is_own, times).expect("a port")).await;
+            test(PortServer::with(attributes(), &tasks, owners, times).expect("a port")).await;
         });
     }
 
     #[test]
     fn silent_connections_keep_no_rank_out() {
-        run(is_own, async |port| {
+        run(Owners::open, async |port| {
             let (task, mut connections) = mpsc::channel(1);
             port.expect(Rank(2), task);
             let mut silent = Vec::new();
@@ -322,25 +376,68 @@ mod tests {
         thread_local! {
             static CHECKS: Cell<u32> = const { Cell::new(0) };
         }
-        let is_own: IsOwn = |local, peer| match CHECKS.replace(CHECKS.get() + 1) {
+        let in_table: UidInTable = |local, peer| match CHECKS.replace(CHECKS.get() + 1) {
             1 => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-            _ => is_own(local, peer),
+            _ => sys::uid_in_table(local, peer),
         };
-        run(is_own, async |port| {
+        run(
+            |_| Owners::by_table(in_table),
+            async |port| {
+                let (task, mut connections) = mpsc::channel(1);
+                port.expect(Rank(2), task);
+                let mut silent = connect(&port).await;
+                assert_eq!(admitted(&port, 2).await, "cmd=initack rc=0\n");
+                assert!(connections.recv().await.is_some());
+                assert!(is_closed(&mut silent).await);
+            },
+        );
+        assert_eq!(CHECKS.get(), 3);
+    }
+
+    #[test]
+    fn the_table_of_sockets_is_read_only_if_the_kernel_answers_no_question() {
+        let owners = |address| Owners { in_table: |_, _| panic!("the table was read"), ..Owners::open(address) };
+        run(owners, async |port| {
             let (task, mut connections) = mpsc::channel(1);
             port.expect(Rank(2), task);
-            let mut silent = connect(&port).await;
             assert_eq!(admitted(&port, 2).await, "cmd=initack rc=0\n");
             assert!(connections.recv().await.is_some());
-            assert!(is_closed(&mut silent).await);
         });
-        assert_eq!(CHECKS.get(), 3);
+    }
+
+    #[test]
+    fn reading_a_long_table_leaves_the_agent_nine_tenths_of_its_time() {
+        const READ: Duration = Duration::from_millis(20);
+        thread_local! {
+            static READS: Cell<u32> = const { Cell::new(0) };
+        }
+        let slow: UidInTable = |_, _| {
+            READS.set(READS.get() + 1);
+            std::thread::sleep(READ);
+            Ok(None)
+        };
+        run(
+            |_| Owners::by_table(slow),
+            async |port| {
+                let start = Instant::now();
+                let mut strangers = Vec::new();
+                for _ in 0..6 {
+                    strangers.push(connect(&port).await);
+                }
+                for stranger in &mut strangers {
+                    assert!(is_closed(stranger).await);
+                }
+                assert_eq!(READS.get(), 6);
+                // Five pauses, and six reads.
+                assert!(start.elapsed() >= 5 * PAUSE_FACTOR * READ + 6 * READ, "{:?}", start.elapsed());
+            },
+        );
     }
 
     #[test]
     fn a_failed_check_closes_no_other_connection_if_descriptors_are_left() {
         run(
-            |_, _| Err(io::ErrorKind::PermissionDenied.into()),
+            |_| Owners::by_table(|_, _| Err(io::ErrorKind::PermissionDenied.into())),
             async |port| {
                 port.port.unproven.borrow_mut().add(Ipv4Addr::LOCALHOST.into(), 1);
                 assert!(is_closed(&mut connect(&port).await).await);
@@ -352,7 +449,7 @@ mod tests {
     #[test]
     fn a_silent_connection_is_closed_before_the_time_for_its_line() {
         let times = Times { first_byte: Duration::from_millis(200), line: 2 * LONG };
-        run_with(is_own, times, async |port| {
+        run_with(Owners::open, times, async |port| {
             let mut silent = connect(&port).await;
             let connected = Instant::now();
             assert!(is_closed(&mut silent).await);
@@ -363,7 +460,7 @@ mod tests {
     #[test]
     fn connections_of_other_users_are_closed_at_once() {
         run(
-            |_, _| Ok(false),
+            |_| Owners::by_table(|_, _| Ok(Some(geteuid().as_raw() + 1))),
             async |port| {
                 let mut stranger = connect(&port).await;
                 assert!(is_closed(&mut stranger).await);
@@ -374,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_line_that_names_no_rank_is_refused() {
-        run(is_own, async |port| {
+        run(Owners::open, async |port| {
             let (task, _connections) = mpsc::channel(1);
             port.expect(Rank(2), task);
             assert_eq!(admitted(&port, 3).await, "");
@@ -386,7 +483,7 @@ mod tests {
 
     #[test]
     fn no_rank_is_closed_for_another_rank() {
-        run(is_own, async |port| {
+        run(Owners::open, async |port| {
             let count = UNAUTHENTICATED_PER_SOURCE_MAX as u32 + 36;
             let mut tasks = BTreeMap::new();
             for rank in 0..count {

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
@@ -138,7 +139,7 @@ impl Serving {
         let mut scratch = self.scratch.borrow_mut();
         let request = self.conversation.advance(self.board.borrow().board(), &mut scratch.outgoing);
         if !scratch.outgoing.is_empty() {
-            tracing::trace!(rank = %self.key.1, S = %String::from_utf8_lossy(&scratch.outgoing).trim_end(), "PMI");
+            tracing::trace!(rank = %self.key.1, S = %shown(&scratch.outgoing), "PMI");
         }
         send(connection, &mut scratch.outgoing);
         request
@@ -148,7 +149,7 @@ impl Serving {
         let mut scratch = self.scratch.borrow_mut();
         let count = unistd::read(connection.get_ref(), &mut scratch.incoming)?;
         let received = &scratch.incoming[..count];
-        tracing::trace!(rank = %self.key.1, C = %String::from_utf8_lossy(received).trim_end(), "PMI");
+        tracing::trace!(rank = %self.key.1, C = %shown(received), "PMI");
         self.conversation.receive(received);
         Ok(count)
     }
@@ -231,6 +232,11 @@ impl Serving {
         // The queue is closed only when the agent is leaving.
         let _ = self.events.send(RankEvent::Asked { key: self.key, request, answer }).await;
     }
+}
+
+/// Formats bytes of a rank for the log, without characters that a terminal acts on.
+fn shown(bytes: &[u8]) -> impl Display {
+    bytes.trim_ascii_end().escape_ascii()
 }
 
 /// Returns the name of a request in surveys.

@@ -27,7 +27,9 @@ pub mod identity;
 pub mod image;
 pub mod inherited;
 pub mod launching;
+pub mod new_file;
 pub mod output_file;
+mod path_walk;
 pub mod readiness;
 pub mod reap;
 pub mod secret;
@@ -35,6 +37,9 @@ pub mod segment;
 pub mod shared_files;
 pub mod shell;
 pub mod spawn;
+pub mod tcp_peer;
+#[cfg(test)]
+mod users;
 
 pub use cgroup::end_group_of;
 pub use descriptors::{
@@ -44,11 +49,12 @@ pub use descriptors::{
 pub use guardian::{GuardianLink, guarded};
 pub use identity::{
     addresses, addresses_of, become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name,
-    set_thread_nice, uid_of_tcp_peer,
+    set_thread_nice,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use launching::{InLaunch, Launching, wait_channel};
+pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};
 pub use readiness::{Watched, watch};
 pub use reap::{
@@ -63,3 +69,4 @@ pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{
     Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
 };
+pub use tcp_peer::{SocketDiag, uid_in_table};

@@ -4,21 +4,23 @@
 //! user may therefore create the output file first: as a link to a file of the victim's, or as a file that this other
 //! user can read. The kernel refuses to open it if `fs.protected_symlinks`, `fs.protected_regular` and
 //! `fs.protected_fifos` are set. This module applies the same rule on every system: in a sticky directory that others
-//! may write to, it opens only files that belong to this user or to the directory's owner.
+//! may write to, it opens only files that belong to this user or to the directory's owner. [`Walk`] applies it to each
+//! link on the way there.
+//!
+//! A directory without the sticky bit is not checked. It may belong to another user, others may write to it, and another user
+//! may have made it in /tmp. A user who names a file there trusts the directory's owner and everyone whom this owner lets
+//! write. The directories of projects work like this.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use nix::errno::Errno;
-use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 
-/// How often a file is looked up again: for each link to it, and if it is made or removed meanwhile.
-const LOOK_UPS_MAX: u32 = 40;
-/// The bits of a sticky directory's mode that let others make files there.
-const OTHERS_WRITE: u32 = 0o022;
-const STICKY: u32 = 0o1000;
+use super::path_walk::{Walk, is, refused};
 
 /// How an output file is opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -34,46 +36,50 @@ pub enum OutputMode {
 /// Opens the output file `path`, or makes it: with the mode 0666 less the umask, or 0600 if it is private. Opens devices
 /// and FIFOs, and follows links, unless another user put them into a sticky directory. Blocks until a FIFO has a reader.
 pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
-    let euid = nix::unistd::geteuid().as_raw();
-    let mut path = path.to_owned();
-    for _ in 0..LOOK_UPS_MAX {
-        let parent = parent_of(&path);
-        let found = match fs::symlink_metadata(&path) {
-            Ok(found) => found,
+    let mut walk = Walk::of(path)?;
+    let mut name = walk.last()?;
+    loop {
+        let look = match walk.look(&name) {
+            Ok(look) => look,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // O_EXCL follows no link.
-                match options(mode).create_new(true).open(&path) {
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                match walk.open(&name, flags(mode) | OFlag::O_CREAT | OFlag::O_EXCL, mode_of_new(mode)) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        walk.count()?;
+                        continue;
+                    }
                     made => return made,
                 }
             }
             Err(error) => return Err(error),
         };
-        let directory = fs::metadata(&parent)?;
-        check(&found, &directory, euid)?;
+        let found = look.metadata()?;
+        walk.check(&found)?;
         if found.is_symlink() {
             if mode == OutputMode::Private {
                 return Err(refused("it is a link, which is not allowed for a file that will contain secrets"));
             }
-            // A link of /proc leads to an open file, not to the path that it shows: /dev/stdout, /dev/fd/3.
-            if fs::canonicalize(&parent)?.starts_with("/proc") {
-                return options(mode).truncate(mode == OutputMode::Replace).open(&path);
+            if walk.is_in_proc()? {
+                let truncate = if mode == OutputMode::Replace { OFlag::O_TRUNC } else { OFlag::empty() };
+                return walk.open(&name, flags(mode) | truncate, Mode::empty());
             }
-            // The name still belongs to a user whom `check` trusts: the sticky bit keeps others from replacing it.
-            path = parent.join(fs::read_link(&path)?);
+            walk.follow(&name, &look)?;
+            name = walk.last()?;
             continue;
         }
-        let no_wait = if mode == OutputMode::Private { O_NONBLOCK } else { 0 };
-        let file = match options(mode).custom_flags(O_NOFOLLOW | no_wait).open(&path) {
-            Err(error) if matches!(error.raw_os_error(), Some(errno) if errno == Errno::ELOOP as i32) => continue,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+        let no_wait = if mode == OutputMode::Private { OFlag::O_NONBLOCK } else { OFlag::empty() };
+        let file = match walk.open(&name, flags(mode) | OFlag::O_NOFOLLOW | no_wait, Mode::empty()) {
+            Err(error) if is(&error, Errno::ELOOP) || error.kind() == io::ErrorKind::NotFound => {
+                walk.count()?;
+                continue;
+            }
             opened => opened?,
         };
         // The name may have been replaced before the file was opened.
         let opened = file.metadata()?;
-        check(&opened, &directory, euid)?;
+        walk.check(&opened)?;
         if mode == OutputMode::Private {
-            if !opened.is_file() || opened.uid() != euid {
+            if !opened.is_file() || opened.uid() != nix::unistd::geteuid().as_raw() {
                 return Err(refused("it must be a regular file of this user, because it will have secrets"));
             }
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
@@ -83,59 +89,16 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
         }
         return Ok(file);
     }
-    Err(Errno::ELOOP.into())
 }
 
-fn options(mode: OutputMode) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.write(true).append(mode == OutputMode::Append);
-    options.mode(if mode == OutputMode::Private { 0o600 } else { 0o666 });
-    options
+fn flags(mode: OutputMode) -> OFlag {
+    let append = if mode == OutputMode::Append { OFlag::O_APPEND } else { OFlag::empty() };
+    OFlag::O_WRONLY | append
 }
 
-fn parent_of(path: &Path) -> PathBuf {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-        Some(_) => PathBuf::from("."),
-        None => path.to_owned(),
-    }
-}
-
-/// Refuses what another user put into a sticky directory. A file with a second name is refused there as well: another
-/// user may have linked a file of this user's.
-fn check(file: &Metadata, directory: &Metadata, euid: u32) -> io::Result<()> {
-    if !is_shared(directory.mode()) {
-        return Ok(());
-    }
-    if !is_trusted(file.uid(), directory.uid(), euid) {
-        let what = if file.is_symlink() {
-            "link"
-        } else if file.file_type().is_fifo() {
-            "FIFO"
-        } else {
-            "file"
-        };
-        let text = format!("it is a {what} of another user (uid {}), in a directory that others write to", file.uid());
-        return Err(refused(&text));
-    }
-    if file.is_file() && file.nlink() > 1 {
-        return Err(refused("it has another name as well, in a directory that others write to"));
-    }
-    Ok(())
-}
-
-/// Returns whether others may make names in a directory of this mode, and not replace those of this user.
-fn is_shared(mode: u32) -> bool {
-    mode & STICKY != 0 && mode & OTHERS_WRITE != 0
-}
-
-/// Returns whether a file of `owner`, in a sticky directory of `directory`'s, may be opened by the user `euid`.
-fn is_trusted(owner: u32, directory: u32, euid: u32) -> bool {
-    owner == euid || owner == directory
-}
-
-fn refused(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, why)
+/// Returns the mode of a file that is made, before the umask.
+fn mode_of_new(mode: OutputMode) -> Mode {
+    Mode::from_bits_truncate(if mode == OutputMode::Private { 0o600 } else { 0o666 })
 }
 
 #[cfg(test)]
@@ -143,38 +106,11 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::fs::symlink;
 
-    use nix::libc;
-
     use super::*;
+    use crate::sys::users::{as_user, is_root};
 
     const VICTIM: u32 = 65_501;
     const ATTACKER: u32 = 65_502;
-
-    /// Does something in a thread whose effective user and group are `id`.
-    fn as_user<T: Send>(id: u32, work: impl FnOnce() -> T + Send) -> T {
-        let in_thread = || {
-            // SAFETY: the calls have no pointers. Without the wrappers of the C library they concern this thread only.
-            let changed = unsafe {
-                [
-                    libc::syscall(libc::SYS_setgroups, 0, 0),
-                    libc::syscall(libc::SYS_setresgid, id, id, id),
-                    libc::syscall(libc::SYS_setresuid, id, id, id),
-                ]
-            };
-            assert_eq!(changed, [0; 3], "root may become any user");
-            work()
-        };
-        std::thread::scope(|threads| threads.spawn(in_thread).join().unwrap())
-    }
-
-    fn is_root() -> bool {
-        let is_root = nix::unistd::geteuid().is_root();
-        if !is_root {
-            assert!(std::env::var_os("TESTS_STRICT").is_none(), "root is needed");
-            let _ = io::stderr().write_all(b"skipped: only root can be two other users\n");
-        }
-        is_root
-    }
 
     /// Makes a directory in which all users may make and replace names.
     fn open_to_all() -> tempfile::TempDir {
@@ -224,6 +160,60 @@ mod tests {
         fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
         as_user(VICTIM, || write(&open, OutputMode::Replace, "as before"));
         as_user(VICTIM, || open_output(&open, OutputMode::Private)).unwrap_err();
+    }
+
+    #[test]
+    fn another_users_link_is_refused_wherever_it_is_in_the_path() {
+        if !is_root() {
+            return;
+        }
+        let (place, home) = (shared(), open_to_all());
+        let mine = home.path().join("project/mine");
+        as_user(VICTIM, || {
+            fs::create_dir(mine.parent().unwrap()).unwrap();
+            fs::write(&mine, "mine").unwrap();
+        });
+        let planted = place.path().join("planted");
+        as_user(ATTACKER, || symlink(home.path(), &planted).unwrap());
+        // The victim's own link leads through the attacker's.
+        let indirect = home.path().join("indirect");
+        as_user(VICTIM, || symlink(planted.join("project"), &indirect).unwrap());
+        for victim in [VICTIM, 0] {
+            for directory in [planted.join("project"), planted.join("./project/../project"), indirect.clone()] {
+                for (name, mode) in
+                    [("mine", OutputMode::Replace), ("mine", OutputMode::Append), ("new", OutputMode::Private)]
+                {
+                    let opened = as_user(victim, || open_output(&directory.join(name), mode));
+                    let error = opened.map(drop).unwrap_err().to_string();
+                    assert!(error.starts_with(&format!("it is a link of another user (uid {ATTACKER})")), "{error}");
+                }
+            }
+        }
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+        assert!(!home.path().join("project/new").exists());
+        // The user's own link and that of the directory's owner are followed.
+        for owner in [VICTIM, 0] {
+            let link = place.path().join(format!("link-of-{owner}"));
+            as_user(owner, || symlink(home.path(), &link).unwrap());
+            as_user(VICTIM, || write(&link.join("project/mine"), OutputMode::Append, " too"));
+        }
+        assert_eq!(fs::read_to_string(&mine).unwrap(), "mine too too");
+    }
+
+    #[test]
+    fn directories_of_others_without_the_sticky_bit_are_trusted() {
+        if !is_root() {
+            return;
+        }
+        let (place, home) = (shared(), open_to_all());
+        let project = place.path().join("project");
+        as_user(ATTACKER, || {
+            fs::create_dir(&project).unwrap();
+            fs::set_permissions(&project, fs::Permissions::from_mode(0o777)).unwrap();
+            symlink(home.path(), project.join("link")).unwrap();
+        });
+        as_user(VICTIM, || write(&project.join("link/out"), OutputMode::Replace, "there"));
+        assert_eq!(fs::read_to_string(home.path().join("out")).unwrap(), "there");
     }
 
     #[test]
@@ -278,15 +268,6 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         place
-    }
-
-    #[test]
-    fn only_files_of_trusted_users_are_opened_in_shared_directories() {
-        for (mode, shared) in [(0o1777, true), (0o1775, true), (0o1755, false), (0o777, false), (0o700, false)] {
-            assert_eq!(is_shared(0o40000 | mode), shared, "{mode:o}");
-        }
-        assert!(is_trusted(7, 0, 7) && is_trusted(0, 0, 7) && !is_trusted(8, 0, 7));
-        assert!(!is_trusted(8, 0, 0), "root is no exception");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nla::sys;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -117,19 +118,12 @@ pub fn read(path: &Path) -> Result<Option<Constants>, StoreError> {
 }
 
 /// Writes `constants` to the file at `path` and creates its directories. The file is replaced atomically: a concurrent
-/// reader gets the old or the new constants.
+/// reader gets the old or the new constants. No link of another user in a directory like /tmp leads the file elsewhere.
 pub fn write(path: &Path, constants: &Constants) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let written = fs::write(&beside, encode(constants)).and_then(|()| fs::rename(&beside, path));
-    written.inspect_err(|_| {
-        // The temporary file may not exist.
-        let _ = fs::remove_file(&beside);
-    })
+    sys::replace_file(path, &encode(constants))
 }
 
 /// Encodes the file's content.
@@ -214,6 +208,20 @@ mod tests {
         let names: Vec<_> = fs::read_dir(directory.path().join("a/b")).expect("it is there").collect();
         assert_eq!(names.len(), 1, "nothing else is left: {names:?}");
         assert!(write(&path.join("c"), &measured()).is_err(), "a file is no directory");
+    }
+
+    #[test]
+    fn links_with_the_name_of_a_temporary_file_are_not_followed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, other) = (directory.path().join("model.json"), directory.path().join("other"));
+        fs::write(&other, "other").expect("it can be written");
+        for suffix in ["", "-0", "-1"] {
+            let name = format!("model.json.{}{suffix}", std::process::id());
+            std::os::unix::fs::symlink(&other, directory.path().join(name)).expect("a link");
+        }
+        write(&path, &measured()).expect("it can be written");
+        assert_eq!(load(&path), Loaded { constants: measured(), remark: None });
+        assert_eq!(fs::read_to_string(&other).ok().as_deref(), Some("other"));
     }
 
     #[test]
