@@ -91,3 +91,20 @@ fn the_bounded_cache_names_the_child_that_has_the_entry() {
     let peaks = root.peaks();
     assert_eq!((peaks.entries, peaks.index_entries, peaks.own_entries), (1, 4, 0));
 }
+
+#[test]
+fn only_one_policy_bounds_the_stored_values() {
+    for policy in CachePolicy::ALL {
+        let bounded = (policy.name() == "hcmab-lru").then_some(CachePolicy::HcmabLru { entries: 7 });
+        assert_eq!(policy.with_entries(7), bounded);
+        assert_eq!(policy.entries(), bounded.map(|_| CACHE_ENTRIES_DEFAULT));
+    }
+}
+
+#[test]
+fn a_put_ahead_of_its_fence_is_refused_where_puts_travel_with_it() {
+    for policy in [CachePolicy::Hcmab, CachePolicy::HcmabLru { entries: 1 }] {
+        let mut cache = policy.cache_at(CacheLocation::new(false, &[]));
+        assert_eq!(cache.pass(&puts(&[(0, "k", "v")])), Err(FenceError::EarlyPut));
+    }
+}
