@@ -283,7 +283,7 @@ impl Fence {
             (Collected::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
             (Collected::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
             (_, Contribution::Ring(segment)) if !segment.is_bounded() => Err(FenceError::ValueTooLong),
-            (_, Contribution::Puts(puts)) if before + puts.bytes_len() > FENCE_BYTES_MAX => Err(FenceError::TooLarge),
+            (_, Contribution::Puts(puts)) if is_too_much(before, puts) => Err(FenceError::TooLarge),
             _ => Ok(()),
         }
     }
@@ -381,6 +381,11 @@ impl Fence {
             }
         }
     }
+}
+
+/// Whether a fence that has collected `before` bytes of puts cannot take these too.
+pub(super) fn is_too_much(before: usize, puts: &Puts) -> bool {
+    before + puts.bytes_len() > FENCE_BYTES_MAX
 }
 
 #[cfg(test)]
@@ -604,5 +609,13 @@ mod tests {
         assert_eq!(ahead(&fence, 0, 2), Err(FenceError::ForeignRanks(one(2))));
         fence.enter(T, Rank(0), put(0, "a")).unwrap();
         assert_eq!(ahead(&fence, 0, 0), Err(FenceError::AlreadyArrived(one(0))));
+    }
+
+    #[test]
+    fn a_fence_takes_as_many_bytes_as_the_bound() {
+        let mut puts = Puts::new();
+        puts.push(Rank(0), b"k", b"v");
+        let room = FENCE_BYTES_MAX - puts.bytes_len();
+        assert!(!is_too_much(0, &puts) && !is_too_much(room, &puts) && is_too_much(room + 1, &puts));
     }
 }
