@@ -478,4 +478,11 @@ mod tests {
         let at = |rank| plan.command_of(pmi::Rank(rank)).map(|(at, _)| at);
         assert_eq!([0, 1, 2, 5, 6].map(at), [Some(0), Some(0), Some(2), Some(2), None]);
     }
+
+    #[test]
+    fn an_agent_gives_up_before_the_ancestor_that_waits_for_it() {
+        let plan = session(&[]);
+        assert!(plan.rejoin_time() > 2 * plan.dead_time, "the ancestor may notice the loss a dead time later");
+        assert!(plan.adoption_time() > plan.rejoin_time() + plan.dead_time);
+    }
 }

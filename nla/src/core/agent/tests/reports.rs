@@ -105,3 +105,25 @@ fn only_what_concerns_a_forgotten_namespace_is_forgotten_with_it() {
     assert_eq!(world.agent.failures, [failure(1)]);
     assert_eq!(world.agent.requests.keys().map(|(_, namespace, _)| namespace.0).collect::<Vec<_>>(), [1]);
 }
+
+#[test]
+fn a_survey_is_answered_with_its_number() {
+    let mut world = World::joined(1, 1, 1);
+    let actions = world.after(T, Input::FromParent(Down::Survey { number: 7, within: Duration::from_secs(1) }));
+    assert_eq!(actions, [Action::ToParent(Up::Surveyed { number: 7, survey: Box::default() })]);
+}
+
+#[test]
+fn an_inquiry_of_a_child_about_a_forgotten_namespace_is_ignored() {
+    let mut world = World::inner();
+    let inquire = |namespace| {
+        let requester = Requester { namespace, ..requester(3, 4) };
+        let kind = crate::core::message::InquiryKind::NodeForget;
+        Up::Inquire(crate::core::message::Inquiry { to: AgentId(1), requester, kind })
+    };
+    [0, 1].into_iter().for_each(|rank| drop(world.after(T, Input::RankEnded(NS, Rank(rank), Exit::Code(0)))));
+    world.after(T, Input::FromParent(Down::Forget { namespace: NS }));
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), inquire(NS))), []);
+    let actions = world.after(T, Input::FromChild(AgentId(2), inquire(NamespaceId(1))));
+    assert!(matches!(actions[0], Action::CloseChild(AgentId(2), _)), "it was not launched yet: {actions:?}");
+}
