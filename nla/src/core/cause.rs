@@ -208,4 +208,12 @@ mod tests {
         assert_eq!(elect(&failures), Some(&failures[1]));
         assert_eq!(elect(&[]), None);
     }
+
+    #[test]
+    fn only_the_loss_of_an_agent_is_a_loss() {
+        let lost = || Cause::Lost { why: LossReason::Closed };
+        assert!(Failure::of_agent(Time::ZERO, AgentId(1), lost()).is_loss());
+        assert!(!Failure::of_agent(Time::ZERO, AgentId(1), Cause::Terminated { signal: 15 }).is_loss());
+        assert!(!Failure::of_rank(Time::ZERO, AgentId(1), NamespaceId::FIRST, Rank(0), lost()).is_loss());
+    }
 }

@@ -143,3 +143,23 @@ fn shares(plan: &NamespacePlan, subtrees: &[Subtree]) -> Vec<(AgentId, Ranks)> {
     let named = subtrees.iter().filter(|subtree| plan.names_agents_of(**subtree));
     named.map(|subtree| (subtree.head(), plan.ranks_of(*subtree))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::tests::{plan, ranks};
+
+    #[test]
+    fn orders_to_take_over_ranks_are_kept_until_the_ranks_have_moved_on() {
+        let here = Subtree::whole(3, 1).of(AgentId(1)).unwrap(); // 1 - 2 - 3
+        let plan = plan(4, &[(1, "0-1"), (2, "2-3")]);
+        let children: Vec<_> = here.children().collect();
+        let mut exchange = Exchange::new(&plan, here, &children, CachePolicy::default());
+        exchange.move_in(MoveIn { to: AgentId(3), ranks: ranks("2-3"), incarnation: 1 }, Some(AgentId(2)));
+        let left = |exchange: &Exchange| exchange.moved_in.iter().map(|moved| moved.ranks.clone()).collect::<Vec<_>>();
+        exchange.move_out(&ranks("2"), &[]);
+        assert_eq!(left(&exchange), [ranks("3")]);
+        exchange.move_out(&ranks("3"), &[]);
+        assert_eq!(left(&exchange), []);
+    }
+}

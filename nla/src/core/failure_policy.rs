@@ -82,3 +82,13 @@ impl FailurePolicy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_the_names_that_users_type() {
+        assert_eq!(FailurePolicy::ALL.map(FailurePolicy::name), ["abort", "continue", "restart", "restart=rank"]);
+    }
+}

@@ -283,7 +283,7 @@ impl Fence {
             (Collected::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
             (Collected::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
             (_, Contribution::Ring(segment)) if !segment.is_bounded() => Err(FenceError::ValueTooLong),
-            (_, Contribution::Puts(puts)) if before + puts.bytes_len() > FENCE_BYTES_MAX => Err(FenceError::TooLarge),
+            (_, Contribution::Puts(puts)) if is_too_much(before, puts) => Err(FenceError::TooLarge),
             _ => Ok(()),
         }
     }
@@ -381,6 +381,11 @@ impl Fence {
             }
         }
     }
+}
+
+/// Whether a fence that has collected `before` bytes of puts cannot take these too.
+pub(super) fn is_too_much(before: usize, puts: &Puts) -> bool {
+    before + puts.bytes_len() > FENCE_BYTES_MAX
 }
 
 #[cfg(test)]
@@ -564,6 +569,7 @@ mod tests {
         assert!(!fence.is_complete() && fence.has_absent(), "rank 1 is missing");
         fence.check_invariants();
         assert_eq!(fence.mark_dead(&one(3)), Ranks::new(), "it was dead before");
+        assert_eq!(fence.dead(), &"0,2-3".parse().unwrap());
         // The contribution of rank 2 is on its way while it dies.
         fence.arrive(T, CHILD, 0, &"1-2".parse().unwrap(), &all, put(2, "b")).unwrap();
         assert!(fence.is_complete());
@@ -596,5 +602,38 @@ mod tests {
         assert!(fence.arrive(T, CHILD, 0, &ranks, &share, ring(3, "a")).is_err(), "the count is wrong");
         fence.arrive(T, CHILD, 0, &ranks, &share, ring(2, "a")).unwrap();
         assert!(fence.is_complete() && fence.has_absent());
+    }
+
+    #[test]
+    fn the_first_arrival_that_is_taken_back_leaves_the_fence_as_it_was() {
+        let mut fence = Fence::new(Ranks::range(0..2));
+        fence.enter(T, Rank(0), put(0, "a")).unwrap();
+        fence.withdraw(&one(0));
+        fence.check_invariants();
+        assert_eq!(fence.since(), None);
+        assert_eq!(fence.enter(T, Rank(0), ring(1, "a")), Ok(()), "it is no fence and no ring yet");
+    }
+
+    #[test]
+    fn puts_ahead_of_a_fence_are_of_own_ranks_that_have_not_arrived() {
+        let share = Ranks::range(0..2);
+        let mut fence = Fence::new(Ranks::range(0..3));
+        let ahead = |fence: &Fence, number, rank| {
+            let Contribution::Puts(puts) = put(rank, "a") else { panic!("it is a put") };
+            fence.check_ahead(number, &share, &puts)
+        };
+        assert_eq!(ahead(&fence, 0, 0), Ok(()));
+        assert_eq!(ahead(&fence, 1, 0), Err(FenceError::OutOfTurn { got: 1, open: 0 }));
+        assert_eq!(ahead(&fence, 0, 2), Err(FenceError::ForeignRanks(one(2))));
+        fence.enter(T, Rank(0), put(0, "a")).unwrap();
+        assert_eq!(ahead(&fence, 0, 0), Err(FenceError::AlreadyArrived(one(0))));
+    }
+
+    #[test]
+    fn a_fence_takes_as_many_bytes_as_the_bound() {
+        let mut puts = Puts::new();
+        puts.push(Rank(0), b"k", b"v");
+        let room = FENCE_BYTES_MAX - puts.bytes_len();
+        assert!(!is_too_much(0, &puts) && !is_too_much(room, &puts) && is_too_much(room + 1, &puts));
     }
 }

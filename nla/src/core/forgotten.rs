@@ -34,3 +34,37 @@ impl Forgotten {
         self.gets
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use pmi::{Epoch, Puts, Rank};
+
+    use super::*;
+    use crate::core::cache::CachePolicy;
+    use crate::core::ids::AgentId;
+    use crate::core::lookup::{LookUpStep, Peer, ReplyTo};
+    use crate::core::message::Update;
+    use crate::core::tests::plan;
+    use crate::core::topology::Subtree;
+
+    #[test]
+    fn peaks_of_forgotten_namespaces_count_and_their_evictions_add_up() {
+        let here = Subtree::whole(1, 1).of(AgentId(1)).unwrap();
+        let policy = CachePolicy::HcmabLru { entries: 1 };
+        let mut exchange = Exchange::new(&plan(1, &[(1, "0")]), here, &[], policy);
+        let mut puts = Puts::new();
+        [b"a", b"b", b"c"].into_iter().for_each(|key| puts.push(Rank(9), key, b"v"));
+        exchange.cache.release(Update::Epoch(Epoch::merge(&puts).unwrap()));
+        let asked = exchange.look_ups.ask(exchange.cache.as_mut(), ReplyTo::Rank(Rank(0)), &Bytes::from_static(b"x"));
+        assert_eq!(asked, LookUpStep::Ask(Peer::Parent));
+        let (peaks, mut forgotten) = (exchange.cache.peaks(), Forgotten::default());
+        assert_eq!((peaks.entries, peaks.evictions), (1, 2));
+        for count in 1..=2 {
+            forgotten.note(&exchange, peaks);
+            let all = forgotten.peaks(CachePeaks { evictions: 1, ..CachePeaks::default() });
+            assert_eq!((all.entries, all.evictions), (1, 2 * count + 1));
+            assert_eq!(forgotten.gets(), GetCounts { asked: count, ..GetCounts::default() });
+        }
+    }
+}

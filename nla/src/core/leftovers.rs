@@ -474,6 +474,9 @@ mod tests {
             "Intel_MPI_results",
             "sm_segment.3",
             "sm_segment.node.data.txt",
+            "sm_segment.node.1000.5a1d0001.x",
+            "psm3_shm.",
+            "psm3_shm.results",
             "ucx_shm_posix_",
             "psm2_hfi_affinity_shm.1000",
             "psm3_nic_affinity_shm.1000",
@@ -542,5 +545,26 @@ mod tests {
         assert_eq!(report.left_names[0], "a\\x1b[31m");
         let long = FileReport { left_names: vec![String::new(); FILE_NAMES_MAX + 1], ..report };
         assert_eq!(long.bounded().left_names.len(), FILE_NAMES_MAX);
+    }
+
+    #[test]
+    fn choices_have_the_names_that_users_type() {
+        assert_eq!(CleanShm::ALL.map(CleanShm::name), ["none", "mpi", "all"]);
+    }
+
+    #[test]
+    fn only_files_that_may_be_those_of_ranks_need_a_search_for_processes() {
+        assert!(ledger(CleanShm::Mpi).needs_mapped(&entry("results", 2)));
+        assert!(!ledger(CleanShm::Mpi).needs_mapped(&entry("results", 3)), "no rank had it mapped");
+        assert!(!ledger(CleanShm::None).needs_mapped(&entry(MPICH, 2)));
+    }
+
+    #[test]
+    fn a_report_is_empty_until_a_file_is_counted() {
+        assert!(FileReport::default().is_empty());
+        let (mut removed, mut left) = (FileReport::default(), FileReport::default());
+        removed.note_removed(0);
+        left.note_left(b"results");
+        assert!(!removed.is_empty() && !left.is_empty());
     }
 }

@@ -266,8 +266,11 @@ fn next_peer(cache: &mut dyn Cache, key: &[u8], tried: usize) -> Result<Peer, Op
 #[cfg(test)]
 mod tests {
     use pmi::limits::KEY_BYTES_MAX;
+    use pmi::{Epoch, Puts, Ranks};
 
     use super::*;
+    use crate::core::cache::{CacheLocation, CachePolicy};
+    use crate::core::message::Update;
 
     #[test]
     fn as_many_gets_as_the_bound_may_wait() {
@@ -280,5 +283,99 @@ mod tests {
         let look_ups = LookUps::default();
         assert!(look_ups.admits(RANKS, &[b'k'; KEY_BYTES_MAX]));
         assert!(!look_ups.admits(RANKS, &[b'k'; KEY_BYTES_MAX + 1]));
+    }
+
+    const CHILD: Peer = Peer::Child(AgentId(2));
+
+    /// The cache of an agent whose ranks are 4 and 5. Child 2 has ranks 0 and 1, child 5 has ranks 2 and 3. The value of
+    /// "a", which rank 0 has put, was evicted; that of "b" was not.
+    fn cache() -> Box<dyn Cache> {
+        let shares = [(AgentId(2), Ranks::range(0..2)), (AgentId(5), Ranks::range(2..4))];
+        let mut cache = CachePolicy::HcmabLru { entries: 1 }.cache_at(CacheLocation::new(false, &shares));
+        let mut puts = Puts::new();
+        puts.push(Rank(0), b"a", b"1");
+        puts.push(Rank(2), b"b", b"2");
+        cache.gather(&puts);
+        cache.release(Update::Epoch(Epoch::merge(&puts).unwrap()));
+        cache
+    }
+
+    fn key(key: &'static str) -> Bytes {
+        Bytes::from_static(key.as_bytes())
+    }
+
+    fn entry(key: &str) -> LookUpResult {
+        LookUpResult::Entry(Entry::new(key.as_bytes(), b"v"))
+    }
+
+    fn rank(rank: u32) -> ReplyTo {
+        ReplyTo::Rank(Rank(rank))
+    }
+
+    fn effect(answered: &[ReplyTo], result: LookUpResult, ask: Option<Peer>) -> AnswerEffect {
+        AnswerEffect { answered: answered.iter().copied().collect(), result, ask }
+    }
+
+    #[test]
+    fn gets_wait_for_one_answer_and_are_counted() {
+        let (mut cache, mut look_ups) = (cache(), LookUps::default());
+        let child = ReplyTo::Child(AgentId(5));
+        assert_eq!(look_ups.ask(cache.as_mut(), rank(4), &key("x")), LookUpStep::Ask(Peer::Parent));
+        assert_eq!(look_ups.ask(cache.as_mut(), child, &key("x")), LookUpStep::Wait);
+        assert_eq!(look_ups.ask(cache.as_mut(), rank(5), &key("c")), LookUpStep::Ask(Peer::Parent));
+        assert_eq!((look_ups.waiting, look_ups.asked(Peer::Parent)), (3, vec![key("c"), key("x")]));
+        assert_eq!(look_ups.asked(CHILD), [] as [Bytes; 0]);
+        let answer = look_ups.on_answer(cache.as_mut(), Peer::Parent, entry("x"), true);
+        assert_eq!(answer, effect(&[rank(4), child], entry("x"), None));
+        assert_eq!((look_ups.waiting, look_ups.asked(Peer::Parent)), (1, vec![key("c")]));
+        for (reply_to, text) in [(rank(4), "x"), (child, "x"), (child, "x")] {
+            assert_eq!(look_ups.ask(cache.as_mut(), reply_to, &key(text)), LookUpStep::Answer(entry("x")));
+        }
+        assert_eq!(look_ups.counts(), GetCounts { own: 1, others: 2, asked: 2, joined: 1 });
+    }
+
+    #[test]
+    fn the_parent_is_asked_for_what_a_child_does_not_have() {
+        let (mut cache, mut look_ups) = (cache(), LookUps::default());
+        let absent = || LookUpResult::Absent(key("a"));
+        assert_eq!(look_ups.ask(cache.as_mut(), rank(4), &key("a")), LookUpStep::Ask(CHILD));
+        assert_eq!(look_ups.ask(cache.as_mut(), ReplyTo::Parent, &key("a")), LookUpStep::Wait);
+        let other = Peer::Child(AgentId(5));
+        assert_eq!(look_ups.on_answer(cache.as_mut(), other, absent(), true), effect(&[], absent(), None));
+        assert_eq!(look_ups.asked(CHILD), [key("a")], "another child was not asked");
+        // The parent asks only for what is in this subtree.
+        let answer = look_ups.on_answer(cache.as_mut(), CHILD, absent(), true);
+        assert_eq!(answer, effect(&[ReplyTo::Parent], absent(), Some(Peer::Parent)));
+        assert_eq!((look_ups.waiting, look_ups.asked(Peer::Parent)), (1, vec![key("a")]));
+        assert_eq!(look_ups.ask(cache.as_mut(), ReplyTo::Parent, &key("a")), LookUpStep::Answer(absent()));
+        assert_eq!(look_ups.ask(cache.as_mut(), rank(5), &key("a")), LookUpStep::Wait);
+        let answer = look_ups.on_answer(cache.as_mut(), Peer::Parent, entry("a"), true);
+        assert_eq!(answer, effect(&[rank(4), rank(5)], entry("a"), None));
+        assert_eq!(look_ups.waiting, 0);
+        assert_eq!(look_ups.counts(), GetCounts { own: 0, others: 1, asked: 2, joined: 2 });
+    }
+
+    #[test]
+    fn a_look_up_for_the_parent_alone_ends_with_the_children() {
+        let (mut cache, mut look_ups) = (cache(), LookUps::default());
+        let absent = |text| LookUpResult::Absent(key(text));
+        assert_eq!(look_ups.ask(cache.as_mut(), ReplyTo::Parent, &key("x")), LookUpStep::Answer(absent("x")));
+        assert_eq!(look_ups.ask(cache.as_mut(), ReplyTo::Parent, &key("a")), LookUpStep::Ask(CHILD));
+        let answer = look_ups.on_answer(cache.as_mut(), CHILD, absent("a"), true);
+        assert_eq!(answer, effect(&[ReplyTo::Parent], absent("a"), None));
+        assert_eq!((look_ups.waiting, look_ups.open.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_answer_that_has_crossed_a_release_is_asked_for_again() {
+        let (mut cache, mut look_ups) = (cache(), LookUps::default());
+        let absent = || LookUpResult::Absent(key("a"));
+        look_ups.ask(cache.as_mut(), rank(4), &key("a"));
+        for result in [absent(), entry("a")] {
+            let answer = look_ups.on_answer(cache.as_mut(), CHILD, result, false);
+            assert_eq!(answer, effect(&[], absent(), Some(CHILD)));
+        }
+        let answer = look_ups.on_answer(cache.as_mut(), CHILD, entry("a"), true);
+        assert_eq!(answer, effect(&[rank(4)], entry("a"), None));
     }
 }

@@ -561,4 +561,16 @@ mod tests {
         check(encode(&Reply::GotFromJob(None)), "Elsewhere");
         check(encode(&Cause::ExitedEarly { in_fence: true }), "Left");
     }
+
+    #[test]
+    fn values_and_keys_are_accepted_up_to_their_bounds() {
+        let found = |bytes| Reply::GotFromJob(Some(vec![b'v'; bytes]));
+        assert!(Reply::GotFromJob(None).is_from_agent() && found(VALUE_BYTES_MAX).is_from_agent());
+        assert!(!found(VALUE_BYTES_MAX + 1).is_from_agent());
+        let got = |bytes| {
+            let result = LookUpResult::Entry(Entry::new(&vec![b'k'; bytes], b"v"));
+            crate::wire::decode::<Down>(&encode(&Down::Got { namespace: NamespaceId::FIRST, result })).is_ok()
+        };
+        assert!(got(KEY_BYTES_MAX) && !got(KEY_BYTES_MAX + 1));
+    }
 }

@@ -142,6 +142,10 @@ mod tests {
         let nodes = [(AgentId(1), 0), (AgentId(2), 0)].into_iter().collect();
         let full = |agent: u32| (AgentId(agent), Ranks::range((agent - 1) * RANKS_PER_AGENT..agent * RANKS_PER_AGENT));
         assert_eq!(without_lost(&[full(1), full(2)], &nodes, &[AgentId(1)].into()), None, "too many ranks for one");
+        let one = (AgentId(1), Ranks::range(0..1));
+        let all_but_one = (AgentId(2), Ranks::range(1..RANKS_PER_AGENT));
+        let together = vec![(AgentId(2), Ranks::range(0..RANKS_PER_AGENT))];
+        assert_eq!(without_lost(&[one, all_but_one], &nodes, &[AgentId(1)].into()), Some(together));
     }
 
     #[test]

@@ -410,4 +410,79 @@ mod tests {
         let phantom = owned(&[(4, 3)]);
         assert!(phantom.is_consistent() && !phantom.is_within(tree), "3 has no ranks");
     }
+
+    fn session(environment: &[(&str, &str)]) -> SessionPlan {
+        let pair = |(name, value): &(&str, &str)| (name.as_bytes().to_vec(), value.as_bytes().to_vec());
+        SessionPlan {
+            environment: environment.iter().map(pair).collect(),
+            shell: Bytes::new(),
+            hold_lines: true,
+            pmi_port: false,
+            kill_grace: Duration::ZERO,
+            cache: CachePolicy::default(),
+            clean_shm: CleanShm::default(),
+            on_failure: FailurePolicy::default(),
+            dead_time: Duration::from_secs(5),
+            has_ports: true,
+            stats: false,
+            sent: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn another_node_gets_no_variable_that_is_bound_to_the_host() {
+        let plan = session(&[("DISPLAY", ":0"), ("PATH", "/bin")]).for_other_node();
+        assert_eq!(plan.environment, session(&[("PATH", "/bin")]).environment);
+    }
+
+    #[test]
+    fn the_devices_of_a_step_replace_those_of_the_launchers_node() {
+        let plan = session(&[("CUDA_VISIBLE_DEVICES", "0"), ("GPU_DEVICE_ORDINAL", "0"), ("PATH", "/bin")]);
+        let plan = plan.with_devices(|name| (name == "CUDA_VISIBLE_DEVICES").then(|| b"3".to_vec()));
+        assert_eq!(plan.environment, session(&[("PATH", "/bin"), ("CUDA_VISIBLE_DEVICES", "3")]).environment);
+    }
+
+    #[test]
+    fn a_subtree_takes_input_if_one_of_its_ranks_does() {
+        let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
+        let plan = NamespacePlan { stdin: "0".parse().unwrap(), ..owned(&[]) };
+        let takes_input = |agent| plan.takes_input(tree.of(AgentId(agent)).unwrap());
+        assert_eq!([1, 2, 3, 4].map(takes_input), [true, false, false, false]);
+    }
+
+    #[test]
+    fn a_plan_names_agents_with_ranks_and_spare_ones() {
+        let tree = Subtree::whole(6, 1); // 1 - 2 - 3 - 4 - 5 - 6
+        let mut plan = owned(&[]);
+        assert!(plan.names_agents_of(tree.of(AgentId(4)).unwrap()));
+        let below = tree.of(AgentId(5)).unwrap();
+        assert!(!plan.names_agents_of(below));
+        assert!(plan.move_in(AgentId(6), &Ranks::new()));
+        assert!(plan.names_agents_of(below));
+    }
+
+    #[test]
+    fn ranks_that_have_moved_move_once() {
+        let mut plan = owned(&[]);
+        let ranks = plan.move_out(AgentId(2), &"2-3".parse().unwrap());
+        assert!(plan.move_in(AgentId(1), &ranks));
+        assert_eq!(plan.ranks_at(AgentId(1)), Some(&"0-3".parse().unwrap()));
+        assert!(!plan.move_in(AgentId(1), &ranks), "the order is a repeated one");
+    }
+
+    #[test]
+    fn each_rank_runs_the_command_that_counts_it() {
+        let command = owned(&[]).commands.remove(0);
+        let commands = [2, 0, 4].map(|nprocs| CommandPlan { nprocs, ..command.clone() }).to_vec();
+        let plan = NamespacePlan { commands, ..owned(&[]) };
+        let at = |rank| plan.command_of(pmi::Rank(rank)).map(|(at, _)| at);
+        assert_eq!([0, 1, 2, 5, 6].map(at), [Some(0), Some(0), Some(2), Some(2), None]);
+    }
+
+    #[test]
+    fn an_agent_gives_up_before_the_ancestor_that_waits_for_it() {
+        let plan = session(&[]);
+        assert!(plan.rejoin_time() > 2 * plan.dead_time, "the ancestor may notice the loss a dead time later");
+        assert!(plan.adoption_time() > plan.rejoin_time() + plan.dead_time);
+    }
 }

@@ -340,4 +340,9 @@ mod tests {
     fn lower_levels_have_less_time() {
         assert_eq!(time_below(SURVEY_TIME), Duration::from_millis(1750));
     }
+
+    #[test]
+    fn a_group_counts_the_ranks_that_are_not_listed() {
+        assert_eq!(Group { more: 3, ..group(SLEEPS, 2..4) }.count(), 5);
+    }
 }

@@ -312,4 +312,13 @@ mod tests {
             assert!(!bad.is_of(below), "change {at}");
         }
     }
+
+    #[test]
+    fn an_agent_is_listed_with_the_latest_of_its_ends() {
+        let mut times = PhaseTimes::default();
+        for end in [5, 7, 6] {
+            times.insert(AgentId(1), ms(end));
+        }
+        assert_eq!(times.last, [(AgentId(1), ms(7))]);
+    }
 }

@@ -154,4 +154,10 @@ mod tests {
         let thread = std::thread::Builder::new().stack_size(64 * 1024).spawn(depth).unwrap();
         assert_eq!(thread.join().unwrap(), AGENTS_MAX);
     }
+
+    #[test]
+    fn a_head_alone_has_no_children() {
+        let head = Subtree::whole(4, 2).of(AgentId(1)).unwrap().head_alone();
+        assert_eq!((head.head(), head.size(), head.children().count()), (AgentId(1), 1, 0));
+    }
 }

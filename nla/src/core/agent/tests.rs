@@ -1,15 +1,19 @@
 //! The agent as a value: each input leads to exactly these actions and no others.
 
+mod adopting;
 mod clearing;
 mod deaths;
 mod fences;
 mod inquiries;
+mod launching;
+mod rejoining;
+mod reports;
 mod stats;
 
 use super::*;
 use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
-use crate::core::tests::{NS, T, at, plan, ranks};
+use crate::core::tests::{NS, T, at, plan, plan_of, ranks};
 use crate::core::timing::TimedPhase;
 use bytes::Bytes;
 use pmi::{Puts, RootRequest};

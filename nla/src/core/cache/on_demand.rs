@@ -12,8 +12,7 @@ use std::sync::Arc;
 use pmi::{Board, CacheLookUp, Epoch, Keys, LookUpResult, NodeCache, Puts, Rank, Ranks};
 
 use super::{Cache, CachePeaks, Source};
-use crate::core::fence::FenceError;
-use crate::core::limits::FENCE_BYTES_MAX;
+use crate::core::fence::{FenceError, is_too_much};
 use crate::core::message::Update;
 
 /// Stores all entries that pass.
@@ -38,7 +37,7 @@ impl Cache for OnDemand {
     }
 
     fn pass(&mut self, puts: &Puts) -> Result<(), FenceError> {
-        if self.passed.bytes_len() + puts.bytes_len() > FENCE_BYTES_MAX {
+        if is_too_much(self.passed.bytes_len(), puts) {
             return Err(FenceError::TooLarge);
         }
         self.passed.append(puts);

@@ -107,3 +107,113 @@ fn early_puts_of_a_fence_have_a_bound_in_bytes() {
     assert_eq!(cache.pass(&bytes(small)), Ok(()));
     assert_eq!(cache.pass(&bytes(small)), Err(FenceError::TooLarge));
 }
+
+#[test]
+fn only_one_policy_bounds_the_stored_values() {
+    for policy in CachePolicy::ALL {
+        let bounded = (policy.name() == "hcmab-lru").then_some(CachePolicy::HcmabLru { entries: 7 });
+        assert_eq!(policy.with_entries(7), bounded);
+        assert_eq!(policy.entries(), bounded.map(|_| CACHE_ENTRIES_DEFAULT));
+    }
+}
+
+#[test]
+fn a_put_ahead_of_its_fence_is_refused_where_puts_travel_with_it() {
+    for policy in [CachePolicy::Hcmab, CachePolicy::HcmabLru { entries: 1 }] {
+        let mut cache = policy.cache_at(CacheLocation::new(false, &[]));
+        assert_eq!(cache.pass(&puts(&[(0, "k", "v")])), Err(FenceError::EarlyPut));
+    }
+}
+
+/// A cache for one value, and the keys of ranks 0, 2 and 4: their values were evicted. The children 1, 4 and 7 have two
+/// ranks each.
+fn evicted() -> Box<dyn Cache> {
+    let shares = [0, 2, 4].map(|first| (AgentId(1 + first * 3 / 2), Ranks::range(first..first + 2)));
+    let mut cache = CachePolicy::HcmabLru { entries: 1 }.cache_at(CacheLocation::new(false, &shares));
+    gathered(cache.as_mut(), &[(0, "a", "1"), (2, "b", "1"), (4, "c", "1"), (5, "z", "1")]);
+    cache
+}
+
+fn gathered(cache: &mut dyn Cache, list: &[(u32, &str, &str)]) {
+    let puts = puts(list);
+    cache.gather(&puts);
+    cache.release(Update::Epoch(pmi::Epoch::merge(&puts).unwrap()));
+}
+
+/// The children that are asked for a key, before the parent is.
+fn asked(cache: &mut dyn Cache, key: &str) -> Vec<u32> {
+    let child = |tried| match cache.look_up(key.as_bytes(), tried) {
+        Source::Child(child) => Some(child.0),
+        Source::Parent => None,
+        source => panic!("{source:?}"),
+    };
+    (0..).map_while(child).collect()
+}
+
+#[test]
+fn each_child_that_may_have_an_entry_is_asked_once_the_newest_first() {
+    let mut cache = evicted();
+    assert_eq!(["a", "b", "c"].map(|key| asked(cache.as_mut(), key)), [[1], [4], [7]]);
+    for (rank, children) in [(3, vec![4, 1]), (5, vec![7, 4, 1]), (0, vec![1, 7, 4]), (1, vec![1, 7, 4])] {
+        gathered(cache.as_mut(), &[(rank, "a", "2"), (5, "z", "2")]);
+        assert_eq!(asked(cache.as_mut(), "a"), children, "after rank {rank}");
+    }
+}
+
+#[test]
+fn evictions_are_counted() {
+    let mut cache = evicted();
+    assert_eq!(cache.peaks().evictions, 3);
+    gathered(cache.as_mut(), &[(0, "d", "1")]);
+    assert_eq!(cache.peaks().evictions, 4, "of \"z\"");
+    cache.learn(&LookUpResult::Entry(Entry::new(b"a", b"1")));
+    assert_eq!(cache.peaks().evictions, 5, "of \"d\"");
+}
+
+#[test]
+fn all_heirs_of_a_lost_child_are_asked_in_its_place() {
+    let mut cache = evicted();
+    gathered(cache.as_mut(), &[(2, "a", "2"), (4, "b", "2"), (5, "z", "2")]);
+    let shares = [(2, "0"), (3, "1"), (4, "2-3"), (7, "4-5")];
+    let shares: Vec<_> = shares.iter().map(|(child, set)| (AgentId(*child), set.parse::<Ranks>().unwrap())).collect();
+    cache.replace_child(AgentId(1), &[AgentId(2), AgentId(3)], &shares);
+    let after = ["a", "b", "c"].map(|key| asked(cache.as_mut(), key));
+    assert_eq!(after, [vec![4, 2, 3], vec![7, 4], vec![7]]);
+    // A child with one heir that has the entry too.
+    cache.replace_child(AgentId(4), &[AgentId(7)], &[]);
+    let after = ["a", "b"].map(|key| asked(cache.as_mut(), key));
+    assert_eq!(after, [vec![7, 2, 3], vec![7]]);
+    cache.replace_child(AgentId(7), &[], &[]);
+    let after = ["a", "b"].map(|key| asked(cache.as_mut(), key));
+    assert_eq!(after, [vec![2, 3], vec![]]);
+}
+
+#[test]
+fn new_entries_are_found_at_the_heirs_of_a_lost_child_and_where_ranks_have_moved() {
+    let mut cache = evicted();
+    cache.replace_child(AgentId(1), &[AgentId(2)], &[(AgentId(2), Ranks::range(0..2))]);
+    gathered(cache.as_mut(), &[(0, "d", "1"), (9, "z", "2")]);
+    assert_eq!(asked(cache.as_mut(), "d"), [2]);
+    cache.relocate(&[(AgentId(7), Ranks::range(0..2))]);
+    gathered(cache.as_mut(), &[(0, "e", "1"), (9, "z", "3")]);
+    assert_eq!(asked(cache.as_mut(), "e"), [7]);
+}
+
+#[test]
+fn what_a_lost_agents_ranks_have_put_is_taken_back() {
+    let mut cache = evicted();
+    let (lost, kept) = (puts(&[(0, "d", "1")]), puts(&[(2, "e", "1")]));
+    cache.gather(&lost);
+    cache.gather(&kept);
+    cache.retract(&Ranks::range(0..1), &[&kept]);
+    // Another place puts the same value.
+    let update = puts(&[(0, "d", "1"), (2, "e", "1"), (9, "z", "2")]);
+    cache.release(Update::Epoch(pmi::Epoch::merge(&update).unwrap()));
+    assert_eq!(["d", "e"].map(|key| asked(cache.as_mut(), key)), [vec![], vec![4]]);
+    let mut cache = CachePolicy::Hcs.cache_at(CacheLocation::new(false, &[]));
+    cache.pass(&lost).unwrap();
+    cache.pass(&kept).unwrap();
+    cache.retract(&Ranks::range(0..1), &[]);
+    cache.release(Update::Overwritten([b"x"].into_iter().collect()));
+    assert_eq!((cache.look_up(b"d", 0), cache.look_up(b"e", 0)), (Source::Parent, stored("e", "1")));
+}

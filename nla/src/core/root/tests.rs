@@ -1,7 +1,10 @@
 //! The root as a value: each input leads to exactly these actions and no others.
 
+mod adopting;
 mod deaths;
 mod limits;
+mod moving;
+mod notices;
 mod restarts;
 mod stats;
 

@@ -189,4 +189,10 @@ mod tests {
         assert_eq!((many.count(), many.max()), (u64::MAX, Some(Duration::from_nanos(u64::MAX))));
         assert!(many.median().is_some());
     }
+
+    #[test]
+    fn the_middle_of_a_bucket_is_between_its_ends() {
+        assert_eq!(middle_of(bucket(992)), 1008, "the bucket has the numbers from 992 to 1023");
+        assert_eq!(middle_of(u16::MAX), middle_of(BUCKETS - 1));
+    }
 }

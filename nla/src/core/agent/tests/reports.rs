@@ -1,0 +1,129 @@
+//! Reports of children that are passed on, and the times at which reports are due.
+
+use super::*;
+
+#[test]
+fn a_look_up_at_or_after_a_deadline_does_not_delay_what_is_due() {
+    for late in [250, 251] {
+        let mut world = World::leaf(2, "0-1");
+        assert_eq!(world.fence(T, 0, "a"), [Action::WakeAt(at(250))]);
+        let get = Input::FromRank(NS, Rank(1), Request::Get { key: Bytes::from_static(b"k") });
+        let actions = world.after(at(late), get);
+        assert!(actions.contains(&Action::ToParent(Up::Waiting { namespace: NS, number: 0 })), "{actions:?}");
+    }
+}
+
+#[test]
+fn an_earlier_deadline_replaces_a_later_one() {
+    let mut world = World::leaf(3, "0-2");
+    assert_eq!(world.fence(T, 0, "a"), [Action::WakeAt(at(250))]);
+    assert_eq!(world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(0))), [Action::WakeAt(at(20))]);
+}
+
+#[test]
+fn a_childs_message_for_the_launcher_is_passed_on() {
+    let mut world = World::inner();
+    let ask = Up::Ask { requester: requester(2, 2), request: RootRequest::Lookup { service: b"s".to_vec() } };
+    let busy = Up::Busy { agent: AgentId(3), text: "exec".into() };
+    for message in [ask, busy] {
+        assert_eq!(world.after(T, Input::FromChild(AgentId(2), message.clone())), [Action::ToParent(message)]);
+    }
+}
+
+#[test]
+fn the_first_contact_and_a_slow_fence_of_a_subtree_are_reported_once() {
+    for message in [Up::Contact { namespace: NS }, Up::Waiting { namespace: NS, number: 0 }] {
+        let mut world = World::inner();
+        let input = || Input::FromChild(AgentId(2), message.clone());
+        assert_eq!(world.after(T, input()), [Action::ToParent(message.clone())]);
+        assert_eq!(world.after(T, input()), []);
+    }
+    let mut world = World::inner();
+    assert_eq!(world.asks(0, Request::Joined), [Action::ToParent(Up::Contact { namespace: NS })]);
+    assert_eq!(world.asks(1, Request::Joined), []);
+}
+
+#[test]
+fn an_end_without_finalize_is_reported_as_unfinished() {
+    for is_finalized in [false, true] {
+        let mut world = World::leaf(1, "0");
+        world.asks(0, Request::Joined);
+        if is_finalized {
+            world.asks(0, Request::Finalized);
+        }
+        let exited = Up::Exited { namespace: NS, fences: 0, unfinished: !is_finalized, ranks: ranks("0") };
+        let actions = world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+        assert_eq!(actions, [Action::ToParent(exited)]);
+    }
+}
+
+#[test]
+fn failures_and_leftovers_of_a_child_are_added_to_the_own_ones() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromChild(AgentId(2), Up::FailedMore { count: 3 }));
+    let actions = world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
+    assert!(actions.contains(&Action::ToParent(Up::FailedMore { count: 3 })), "{actions:?}");
+    let mut timing = crate::core::timing::AgentTimes::new(AgentId(2)).report();
+    timing.phases.clear();
+    world.after(T, Input::FromChild(AgentId(2), Up::Ended { leftovers: 2, timing: Box::new(timing) }));
+    assert_eq!(leftovers(&world.after(T, Input::Swept { leftovers: 1 })), 3);
+}
+
+#[test]
+fn a_repeated_end_signals_no_rank_again_but_a_shorter_grace_does() {
+    let mut world = World::leaf(1, "0");
+    let end = |grace| Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(grace) });
+    world.after(T, end(5));
+    assert_eq!(world.after(T, end(5)), []);
+    assert_eq!(world.after(T, end(4))[0], Action::Signal(NS, ranks("0"), 15));
+}
+
+#[test]
+fn an_order_to_end_all_ranks_counts_once_and_not_while_the_session_ends() {
+    let clear = || Input::FromParent(Down::Clear { signal: 15, grace: Duration::from_secs(5) });
+    let mut world = World::leaf(1, "0");
+    assert!(world.after(T, clear()).contains(&Action::CancelStarts));
+    assert_eq!(world.after(T, clear()), []);
+    let mut world = World::leaf(1, "0");
+    world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
+    assert_eq!(world.after(T, clear()), []);
+}
+
+#[test]
+fn only_what_concerns_a_forgotten_namespace_is_forgotten_with_it() {
+    let mut world = World::leaf(1, "0");
+    let failure = |namespace| Failure::of_rank(T, AgentId(1), NamespaceId(namespace), Rank(0), Cause::Code(1));
+    world.agent.failures = vec![failure(0), failure(1)];
+    for namespace in [0, 1] {
+        let requester = Requester { namespace: NamespaceId(namespace), ..requester(1, 0) };
+        let ask = Up::Ask { requester, request: RootRequest::Lookup { service: b"s".to_vec() } };
+        world.agent.requests.insert((AgentId(1), NamespaceId(namespace), Rank(0)), ask);
+    }
+    world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+    let actions = world.after(T, Input::FromParent(Down::Forget { namespace: NS }));
+    assert_eq!(actions.last(), Some(&Action::Forget(NS)), "{actions:?}");
+    assert_eq!(world.agent.failures, [failure(1)]);
+    assert_eq!(world.agent.requests.keys().map(|(_, namespace, _)| namespace.0).collect::<Vec<_>>(), [1]);
+}
+
+#[test]
+fn a_survey_is_answered_with_its_number() {
+    let mut world = World::joined(1, 1, 1);
+    let actions = world.after(T, Input::FromParent(Down::Survey { number: 7, within: Duration::from_secs(1) }));
+    assert_eq!(actions, [Action::ToParent(Up::Surveyed { number: 7, survey: Box::default() })]);
+}
+
+#[test]
+fn an_inquiry_of_a_child_about_a_forgotten_namespace_is_ignored() {
+    let mut world = World::inner();
+    let inquire = |namespace| {
+        let requester = Requester { namespace, ..requester(3, 4) };
+        let kind = crate::core::message::InquiryKind::NodeForget;
+        Up::Inquire(crate::core::message::Inquiry { to: AgentId(1), requester, kind })
+    };
+    [0, 1].into_iter().for_each(|rank| drop(world.after(T, Input::RankEnded(NS, Rank(rank), Exit::Code(0)))));
+    world.after(T, Input::FromParent(Down::Forget { namespace: NS }));
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), inquire(NS))), []);
+    let actions = world.after(T, Input::FromChild(AgentId(2), inquire(NamespaceId(1))));
+    assert!(matches!(actions[0], Action::CloseChild(AgentId(2), _)), "it was not launched yet: {actions:?}");
+}

@@ -1,0 +1,212 @@
+//! What the launcher shows to the user, and asks the root for.
+
+use super::*;
+use crate::core::failure_policy::FailurePolicy;
+use crate::core::limits::NAMESPACES_ENDED_MAX;
+
+fn notices(actions: &[RootAction]) -> Vec<&Notice> {
+    let notice = |action| if let &RootAction::Notice(ref notice) = action { Some(notice) } else { None };
+    actions.iter().filter_map(notice).collect()
+}
+
+#[test]
+fn a_namespace_is_started_when_each_child_has_reported_it_once() {
+    let mut world = World::new(4, 2, 2);
+    [1, 2].into_iter().for_each(|child| drop(world.up(T, child, Up::Ready)));
+    let started = || Up::Started { namespace: NS };
+    assert_eq!(world.up(T, 2, started()), []);
+    assert_eq!(world.up(T, 2, started()), []);
+    assert_eq!(world.root.progress().started, 2);
+    assert_eq!(world.up(T, 1, started()), [RootAction::Notice(Notice::Started(NS, 4))]);
+    let mut world = World::new(6, 3, 3);
+    (1..=3).for_each(|child| drop(world.up(T, child, Up::Ready)));
+    for child in [3, 3, 1] {
+        assert_eq!(world.up(T, child, started()), [], "child 2 has not started");
+    }
+}
+
+#[test]
+fn the_first_contact_is_shown_and_ends_the_silence_of_the_job() {
+    let mut world = World::new(4, 2, 2);
+    assert!(!world.root.is_silent(), "there is no rank yet");
+    [1, 2].into_iter().for_each(|child| drop(world.up(T, child, Up::Ready)));
+    assert!(world.root.is_silent());
+    let contact = || Up::Contact { namespace: NS };
+    assert_eq!(world.up(T, 1, contact()), [RootAction::Notice(Notice::Contact(NS))]);
+    assert_eq!(world.up(T, 2, contact()), []);
+    assert!(!world.root.is_silent());
+}
+
+#[test]
+fn a_later_start_of_the_job_is_shown_as_the_job_and_spawned_jobs_as_what_they_are() {
+    let mut settings = settings(4, 2, 2);
+    settings.session.on_failure = FailurePolicy::Restart;
+    let mut world = World { root: Root::new(settings) };
+    [1, 2].into_iter().for_each(|child| drop(world.up(T, child, Up::Ready)));
+    assert!(world.root.is_job(NS) && !world.root.is_job(NamespaceId(1)));
+    world.fails(T, 1, 0, Cause::Code(3));
+    world.after(crate::core::limits::GATHER_WINDOW, RootInput::Timeout);
+    [1, 2].into_iter().for_each(|child| drop(world.up(T, child, Up::Cleared { leftovers: 0 })));
+    let job = NamespaceId(1);
+    assert!(!world.root.is_job(NS) && world.root.is_job(job));
+    let contact = |namespace| Up::Contact { namespace };
+    assert_eq!(notices(&world.up(T, 1, contact(job))), [&Notice::Contact(NS)]);
+    let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 1, info: Vec::new() };
+    let request = SpawnRequest { commands: vec![command], preputs: Vec::new() };
+    let requester = Requester { namespace: job, ..requester(1, 0) };
+    world.up(T, 1, Up::Ask { requester, request: RootRequest::Spawn(request) });
+    let spawned = NamespaceId(2);
+    assert_eq!(notices(&world.up(T, 2, contact(spawned))), [&Notice::Contact(spawned)]);
+    // The outcome is not a notice.
+    let aborted = Cause::Terminated { signal: 15 };
+    let failure = Failure { namespace: job, ..Failure::of_rank(T, AgentId(1), NS, Rank(0), aborted) };
+    world.up(T, 1, Up::Failed(failure));
+    let Outcome::Failed { first, .. } = world.root.elected() else { panic!() };
+    assert_eq!(first.namespace, NS);
+}
+
+#[test]
+fn an_agent_that_waits_for_the_kernel_is_named() {
+    let mut world = World::running();
+    let actions = world.up(T, 1, Up::Busy { agent: AgentId(1), text: "exec".into() });
+    assert_eq!(actions, [RootAction::Notice(Notice::Busy(AgentId(1), "exec".into()))]);
+}
+
+#[test]
+fn a_stop_of_the_launcher_is_shown_once_agents_have_joined() {
+    let stopped = Duration::from_secs(60);
+    let mut world = World::new(4, 2, 2);
+    assert_eq!(notices(&world.after(T, RootInput::Stopped(stopped))), [] as [&Notice; 0]);
+    let mut world = World::running();
+    let actions = world.after(T, RootInput::Stopped(stopped));
+    assert_eq!(notices(&actions), [&Notice::Stopped(stopped, world.root.session.dead_time)]);
+}
+
+#[test]
+fn only_the_end_of_a_failed_session_is_announced_and_no_leftovers_are_not() {
+    let mut world = World::running();
+    let ended = |actions: &[RootAction]| notices(actions).contains(&&Notice::Ending(2, GRACE));
+    assert!(ended(&world.after(T, RootInput::Interrupt(2))));
+    let mut world = World::running();
+    world.exited(1, 0, "0-1");
+    assert_eq!(notices(&world.exited(2, 0, "2-3")), [&Notice::RanksEnded]);
+    [1, 2].into_iter().for_each(|child| drop(world.up(T, child, Up::Ended { leftovers: 0, timing: Box::default() })));
+    assert_eq!(notices(&world.after(T, RootInput::OutputDone)), [] as [&Notice; 0]);
+}
+
+#[test]
+fn output_lost_while_ranks_run_ends_the_session() {
+    let mut world = World::running();
+    assert!(matches!(sent(&world.after(T, RootInput::OutputLost), 1)[..], [Down::End { .. }]));
+    let mut world = World::flushing();
+    assert_eq!(world.after(T, RootInput::OutputLost), [], "it is ending already");
+}
+
+#[test]
+fn the_end_of_an_agent_while_ranks_are_ended_ends_the_session() {
+    let mut settings = settings(4, 2, 2);
+    settings.session.on_failure = FailurePolicy::Restart;
+    let mut world = World { root: Root::new(settings) };
+    [1, 2].into_iter().for_each(|child| drop(world.up(T, child, Up::Ready)));
+    world.fails(T, 1, 0, Cause::Code(3));
+    world.after(crate::core::limits::GATHER_WINDOW, RootInput::Timeout);
+    world.up(at(200), 2, Up::Failed(Failure::of_agent(at(200), AgentId(2), Cause::Terminated { signal: 15 })));
+    assert!(matches!(sent(&world.after(at(300), RootInput::Timeout), 1)[..], [Down::End { .. }]));
+}
+
+#[test]
+fn a_lost_spare_ends_a_session_that_cannot_do_without_its_agents() {
+    let mut settings = settings(4, 2, 2);
+    settings.tree = Subtree::whole(3, 3);
+    settings.nodes = (1..=3).map(|agent| (AgentId(agent), agent)).collect();
+    settings.session.on_failure = FailurePolicy::Restart;
+    settings.session.has_ports = false;
+    let mut world = World { root: Root::new(settings) };
+    (1..=3).for_each(|child| drop(world.up(T, child, Up::Ready)));
+    world.after(T, RootInput::ChildLost(AgentId(3), LossReason::Closed));
+    let actions = world.after(crate::core::limits::GATHER_WINDOW, RootInput::Timeout);
+    assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "{actions:?}");
+}
+
+#[test]
+fn a_fence_is_not_surveyed_while_a_survey_is_under_way() {
+    let mut world = World::running();
+    world.root.stuck_after = Some(Duration::from_secs(10));
+    world.up(at(1000), 1, Up::Waiting { namespace: NS, number: 0 });
+    assert_eq!(world.root.stuck_deadline(), Some(at(11_000)));
+    world.after(at(2000), RootInput::Survey);
+    assert_eq!(world.root.stuck_deadline(), None);
+    let mut world = World::running();
+    world.root.stuck_after = Some(Duration::from_secs(10));
+    world.up(at(1000), 1, Up::Waiting { namespace: NS, number: 0 });
+    world.after(at(2000), RootInput::TimeLimit(at(2000)));
+    assert_eq!(world.root.stuck_deadline(), None, "the session ends");
+}
+
+#[test]
+fn a_rank_that_ends_unfinished_after_another_was_reported_has_its_own_time() {
+    let mut world = World::running();
+    world.root.session.on_failure = FailurePolicy::Continue;
+    let exited = |set| Up::Exited { namespace: NS, fences: 0, unfinished: true, ranks: ranks(set) };
+    world.up(T, 1, exited("0"));
+    assert!(matches!(notices(&world.after(at(2000), RootInput::Timeout))[..], [Notice::Failure(_)]));
+    assert_eq!(world.up(at(3000), 1, exited("1")), [RootAction::WakeAt(at(5000))]);
+    assert!(matches!(notices(&world.after(at(5000), RootInput::Timeout))[..], [Notice::Failure(_)]));
+}
+
+#[test]
+fn the_first_of_many_spawned_jobs_that_have_ended_is_forgotten() {
+    let mut world = World::running();
+    let ends = |world: &mut World, id: u32| {
+        let namespace = NamespaceId(id);
+        // Both agents have ranks.
+        spawn(world, 2);
+        for (child, set) in [(1, "0"), (2, "1")] {
+            world.up(T, child, Up::Started { namespace });
+            world.up(T, child, Up::Exited { namespace, fences: 0, unfinished: false, ranks: ranks(set) });
+        }
+        world.root.namespaces.contains_key(&NamespaceId(1))
+    };
+    for id in 1..=NAMESPACES_ENDED_MAX as u32 {
+        assert!(ends(&mut world, id), "namespace {id}");
+    }
+    assert!(!ends(&mut world, NAMESPACES_ENDED_MAX as u32 + 1));
+    assert_eq!(world.root.namespaces.len(), 1 + NAMESPACES_ENDED_MAX);
+    assert!(world.root.is_forgotten(NamespaceId(1)) && !world.root.is_forgotten(NamespaceId(2)));
+    assert!(!world.root.is_forgotten(NamespaceId(world.root.made)), "it was not launched yet");
+}
+
+#[test]
+fn spawned_jobs_that_run_are_not_forgotten() {
+    let mut world = World::running();
+    for count in 1..=NAMESPACES_ENDED_MAX + 1 {
+        spawn(&mut world, 2);
+        assert_eq!(world.root.namespaces.len(), 1 + count);
+    }
+}
+
+#[test]
+fn only_the_replies_to_a_forgotten_job_are_forgotten_with_it() {
+    let mut world = World::running();
+    for namespace in [0, 1] {
+        world.root.answered.insert((NamespaceId(namespace), Rank(0)), (0, None));
+    }
+    spawn(&mut world, 2);
+    world.root.forget(NamespaceId(1));
+    assert_eq!(world.root.answered.keys().collect::<Vec<_>>(), [&(NS, Rank(0))]);
+}
+
+#[test]
+fn a_spawned_job_ends_when_it_was_answered_and_all_its_ranks_have_ended() {
+    let mut world = World::running();
+    spawn(&mut world, 2);
+    let namespace = NamespaceId(1);
+    let has_ended = |world: &World| world.root.namespaces[&namespace].has_ended();
+    let exited = |set| Up::Exited { namespace, fences: 0, unfinished: false, ranks: ranks(set) };
+    world.up(T, 1, exited("0"));
+    world.up(T, 2, exited("1"));
+    assert!(!has_ended(&world), "the spawn was not answered");
+    [1, 2].into_iter().for_each(|child| drop(world.up(T, child, Up::Started { namespace })));
+    assert!(has_ended(&world));
+    assert!(!world.root.namespaces[&NS].has_ended(), "its ranks run");
+}
