@@ -96,13 +96,18 @@ fn local_layout(
     rule: &Rule,
 ) -> Result<AgentLayout, Refusal> {
     let agents = local_agents(size, options, rule.per_node(), machine);
-    let spares = if options.agents_as_nodes { options.launch.spares } else { 0 };
-    if spares >= agents {
+    let spares = options.launch.spares;
+    let (nodes, hint) = if options.agents_as_nodes {
+        (agents, "play more nodes with --agents-per-node, or write a smaller number")
+    } else {
+        (1, "name hosts with -hosts or -f, or leave --spares out")
+    };
+    if spares >= nodes {
         let text = format!(
             "option '--spares': {spares} nodes are asked for; besides the one that must run, there are {}",
-            agents - 1
+            nodes - 1
         );
-        return Err(Refusal::new(text, "play more nodes with --agents-per-node, or write a smaller number"));
+        return Err(Refusal::new(text, hint));
     }
     let ids: Vec<_> = (1..=agents).map(AgentId).collect();
     let used = &ids[..(agents - spares) as usize];
