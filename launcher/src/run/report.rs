@@ -84,12 +84,12 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
         Notice::Restarting { .. } | Notice::Reviving { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
         Notice::Restarted(_) => "no rank is left; all ranks start again".to_owned(),
-        Notice::Ending(signal, grace) => {
+        Notice::Ending(_, signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
-        Notice::Leftovers(_) | Notice::Surveyed(_) | Notice::Stopped(..) => return None,
+        Notice::Leftovers(_) | Notice::Surveyed(_) | Notice::Stopped(..) | Notice::OutputDropped(..) => return None,
     })
 }
 
@@ -157,6 +157,17 @@ pub fn leftovers_text(count: u64) -> String {
         "{} that the ranks had left running {} ended",
         counted(count, "process", "processes"),
         if count == 1 { "was" } else { "were" }
+    )
+}
+
+/// Returns the warning about output that was not read for `time` and was dropped: `bytes`, and what agents have not
+/// passed on.
+pub fn dropped_text(bytes: u64, time: Duration, is_stdout: bool) -> String {
+    let stream = if is_stdout { "standard output" } else { "standard error" };
+    format!(
+        "warning: {stream} was not read for {} s: output was dropped, at least {}",
+        time.as_secs_f64(),
+        counted(bytes, "byte", "bytes")
     )
 }
 

@@ -118,6 +118,16 @@ fn files_that_ranks_have_left_are_named() {
 }
 
 #[test]
+fn dropped_output_is_counted() {
+    let time = Duration::from_millis(2500);
+    assert_eq!(
+        dropped_text(262_144, time, true),
+        "warning: standard output was not read for 2.5 s: output was dropped, at least 262144 bytes"
+    );
+    assert!(dropped_text(1, time, false).starts_with("warning: standard error was not read"));
+}
+
+#[test]
 fn leftovers_are_counted() {
     assert_eq!(leftovers_text(1), "1 process that the ranks had left running was ended");
     assert_eq!(leftovers_text(2), "2 processes that the ranks had left running were ended");

@@ -227,6 +227,7 @@ impl World {
             Notice::Contact(_)
             | Notice::Failure(_)
             | Notice::Ending(..)
+            | Notice::OutputDropped(..)
             | Notice::Restarting { .. }
             | Notice::Restarted(_)
             | Notice::Reviving { .. }

@@ -168,7 +168,7 @@ impl Root {
         }
         let grace = self.session.kill_grace;
         if outcome != Outcome::Success {
-            turn.push(RootAction::Notice(Notice::Ending(signal, grace)));
+            turn.push(RootAction::Notice(Notice::Ending(outcome.clone(), signal, grace)));
         }
         if self.first.is_some() {
             // No rank was started: an agent that has joined leaves when its link closes.

@@ -1,6 +1,7 @@
 //! The root as a value: each input leads to exactly these actions and no others.
 
 mod deaths;
+mod flushing;
 mod limits;
 mod restarts;
 mod stats;
