@@ -82,7 +82,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::RanksEnded => "all ranks have ended".to_owned(),
         Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
-        Notice::Restarting { .. } | Notice::Reviving { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
+        Notice::GoesOn(_) | Notice::WentOn(_) | Notice::Restarting { .. } | Notice::Reviving { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
         Notice::Restarted(_) => "no rank is left; all ranks start again".to_owned(),
         Notice::Ending(_, signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
@@ -136,6 +136,11 @@ pub fn revival_text(failure: &Failure, (number, of): (u32, u32), host: &str) -> 
     let what = shown(&what_happened(failure, host), WORDS_MAX);
     let starts = if failure.ranks.is_empty() { "its ranks start again on another one" } else { "it starts again" };
     format!("{what}; {starts}: restart {number} of at most {of}")
+}
+
+/// Returns the note about a failure after which the other ranks go on.
+pub fn goes_on_text(failure: &Failure, host: &str) -> String {
+    format!("{}; the other ranks go on", shown(&what_happened(failure, host), WORDS_MAX))
 }
 
 /// Says why ranks cannot start again after the loss of an agent.

@@ -47,6 +47,17 @@ fn a_job_that_went_on_is_reported_with_all_ranks_that_died() {
 }
 
 #[test]
+fn a_death_is_noted_when_the_others_go_on() {
+    let death = failure("5", Cause::Code(3));
+    assert_eq!(goes_on_text(&death, "n0427"), "rank 5 on n0427 exited with code 3; the other ranks go on");
+    let loss = failure("", Cause::Lost { why: nla::core::LossReason::Closed });
+    assert_eq!(
+        goes_on_text(&loss, "n0427"),
+        "agent 2 on n0427 was lost: it closed the connection; the other ranks go on"
+    );
+}
+
+#[test]
 fn a_rank_killed_for_lack_of_memory_gets_a_hint() {
     let killed = failure("3", Cause::Signal { signal: 9, core: false, out_of_memory: true });
     assert_eq!(

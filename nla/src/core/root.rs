@@ -145,6 +145,11 @@ pub enum Notice {
     RanksEnded,
     /// A failure was reported.
     Failure(Failure),
+    /// A rank has failed, or an agent was lost, and other ranks go on.
+    GoesOn(Failure),
+    /// The session is about to be ended by something else than a failure, and ranks have failed before, while the others
+    /// went on: [`Outcome::Survived`].
+    WentOn(Outcome),
     /// After a failure all ranks are being ended, to start again.
     Restarting {
         /// The first cause.
@@ -207,6 +212,9 @@ impl Notice {
                 name(&mut failure.namespace);
             }
             Self::Joined
+            // No job starts again that goes on.
+            | Self::GoesOn(_)
+            | Self::WentOn(_)
             | Self::RanksEnded
             | Self::Restarted(_)
             | Self::NoSpare

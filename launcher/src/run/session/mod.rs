@@ -35,7 +35,7 @@ use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{
-    NO_SPARE, Reporter, dropped_text, leftovers_text, moved_text, restart_text, revival_text, step_text, stopped_text,
+    NO_SPARE, Reporter, dropped_text, goes_on_text, leftovers_text, moved_text, restart_text, revival_text, step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
@@ -282,6 +282,10 @@ impl Session {
                     self.reporter.notes(&survey_lines(survey, &self.locations));
                 }
             }
+            Notice::GoesOn(failure) => {
+                self.reporter.note(&goes_on_text(failure, self.locations.of_agent(failure.agent)));
+            }
+            Notice::WentOn(outcome) => self.report_outcome(outcome),
             Notice::Restarting { first, others, number, of } => {
                 let host = self.locations.of_agent(first.agent);
                 self.reporter.note(&restart_text(first, *others, (*number, *of), host));
