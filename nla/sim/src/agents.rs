@@ -226,6 +226,7 @@ impl World {
             Notice::NoSpare => self.on_no_spare(clock),
             Notice::Contact(_)
             | Notice::Failure(_)
+            | Notice::NoRestartLeft(_)
             | Notice::GoesOn(_)
             | Notice::WentOn(_)
             | Notice::Ending(..)

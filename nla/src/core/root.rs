@@ -173,6 +173,8 @@ pub enum Notice {
         /// How often they may.
         of: u32,
     },
+    /// Ranks would start again after a failure, but have done so this often, which is the most they may.
+    NoRestartLeft(u32),
     /// The ranks of lost agents could not be placed on other nodes: the job cannot start again.
     NoSpare,
     /// All ranks start again, on these agents. The placement differs from the one before.
@@ -217,6 +219,7 @@ impl Notice {
             | Self::WentOn(_)
             | Self::RanksEnded
             | Self::Restarted(_)
+            | Self::NoRestartLeft(_)
             | Self::NoSpare
             | Self::Moved(_)
             | Self::Ending(..)

@@ -57,7 +57,7 @@ impl Session {
     pub(super) fn report_outcome(&self, outcome: &Outcome) {
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
         let files_max = (!self.agent_hosts.is_remote()).then(|| open_files_max(&ShellState::recorded()));
-        if let Some(mut text) = epilogue(outcome, self.first.size, files_max, host) {
+        if let Some(mut text) = epilogue(outcome, self.first.size, files_max, self.restarts_used, host) {
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
             let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
             if let Some(hint) = hint {

@@ -35,7 +35,8 @@ use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{
-    NO_SPARE, Reporter, dropped_text, goes_on_text, leftovers_text, moved_text, restart_text, revival_text, step_text, stopped_text,
+    Reporter, dropped_text, goes_on_text, leftovers_text, moved_text, no_spare_text, restart_text, revival_text,
+    step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
@@ -162,6 +163,10 @@ struct Session {
     tree: Subtree,
     first: NamespacePlan,
     plan: SessionPlan,
+    /// The hosts that `--spares` asks for.
+    spares: u32,
+    /// The number of restarts, if a failure would have needed one more.
+    restarts_used: Option<u32>,
     signals: Signals,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
@@ -296,7 +301,8 @@ impl Session {
             }
             Notice::Restarted(namespace) => self.locations.note_restart(*namespace),
             Notice::Stopped(time, dead_time) => self.reporter.note(&stopped_text(*time, *dead_time)),
-            Notice::NoSpare => self.reporter.note(NO_SPARE),
+            Notice::NoSpare => self.reporter.note(&no_spare_text(self.spares)),
+            Notice::NoRestartLeft(max) => self.restarts_used = Some(*max),
             Notice::Moved(placement) => {
                 for (agent, ranks) in self.locations.move_to(placement) {
                     self.reporter.note(&moved_text(&ranks, self.locations.of_agent(agent)));

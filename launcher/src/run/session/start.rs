@@ -107,6 +107,8 @@ pub(super) async fn start(
         tree,
         first,
         plan: session_plan,
+        spares: options.launch.spares,
+        restarts_used: None,
         signals,
         is_end_reported: false,
         is_outcome_reported: false,
