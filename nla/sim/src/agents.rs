@@ -239,7 +239,7 @@ impl World {
             | Notice::Busy(..)
             | Notice::Stopped(..)
             | Notice::Leftovers(_)
-            | Notice::Surveyed(_) => {}
+            | Notice::Surveyed(..) => {}
         }
     }
 

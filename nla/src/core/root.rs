@@ -38,7 +38,7 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
-use super::survey::{Collecting, Survey};
+use super::survey::{Collecting, Survey, Wait};
 use super::timing::Timing;
 use super::topology::Subtree;
 use super::turn;
@@ -187,8 +187,8 @@ pub enum Notice {
     /// The launcher did not run for some time. The first duration is that time; the second is the dead time, which it
     /// exceeds.
     Stopped(Duration, Duration),
-    /// The answer to a survey.
-    Surveyed(Box<Survey>),
+    /// The answer to a survey, and what the session itself waits for.
+    Surveyed(Box<Survey>, Vec<Wait>),
     /// An agent has removed or found files that its ranks have left in /dev/shm.
     FilesLeft(AgentId, FileReport),
     /// An agent waits for the kernel to start or to end a process.
@@ -209,7 +209,7 @@ impl Notice {
             Self::Started(namespace, _) | Self::Contact(namespace) | Self::Released { namespace, .. } => {
                 name(namespace)
             }
-            Self::Surveyed(survey) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
+            Self::Surveyed(survey, _) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
             Self::Failure(failure) | Self::Reviving { failure, .. } | Self::Restarting { first: failure, .. } => {
                 name(&mut failure.namespace);
             }
@@ -372,7 +372,7 @@ impl Root {
             }
             RootInput::Interrupt(signal) => self.on_interrupt(signal, turn),
             RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, turn),
-            RootInput::Survey => self.begin_survey(turn),
+            RootInput::Survey => self.on_survey(turn),
             RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),
             RootInput::Suspend(false) => {
                 self.flow.on_continued(turn.now);

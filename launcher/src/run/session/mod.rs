@@ -40,7 +40,7 @@ use crate::run::report::{
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
-use crate::run::survey_text::survey_lines;
+use crate::run::survey_text::{survey_lines, wait_line};
 use crate::run::timing::Phases;
 
 /// How long reports may take to be written before the launcher stops itself.
@@ -281,10 +281,12 @@ impl Session {
         match notice {
             Notice::Joined => self.start_input(),
             Notice::Busy(..) => self.files_stall = true,
-            Notice::Surveyed(survey) => {
+            Notice::Surveyed(survey, waits) => {
                 let is_wanted = std::mem::take(&mut self.wants_survey);
                 if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {
-                    self.reporter.notes(&survey_lines(survey, &self.locations));
+                    let line = |wait| wait_line(wait, at, self.root.agents_progress(), &self.locations);
+                    let waits = waits.iter().map(line).collect();
+                    self.reporter.notes(&survey_lines(survey, waits, &self.locations));
                 }
             }
             Notice::GoesOn(failure) => {

@@ -14,9 +14,9 @@ use crate::core::reason::LossReason;
 /// Ranks whose agent was lost, until they start again.
 #[derive(Debug)]
 pub(super) struct Homeless {
-    agent: AgentId,
+    pub(super) agent: AgentId,
     namespace: NamespaceId,
-    ranks: Ranks,
+    pub(super) ranks: Ranks,
     /// The lost agent may run them until then.
     pub(super) until: Time,
 }
