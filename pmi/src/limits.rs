@@ -83,6 +83,9 @@ pub const ABORT_MESSAGE_BYTES_MAX: usize = 1024;
 /// The longest part of a rank's own text that a reply's `msg=` repeats; the rest is cut.
 pub const ECHO_BYTES_MAX: usize = 64;
 
+/// The longest reason of a refusal in a reply's `msg=` of PMI-1; the rest is cut.
+pub const REASON_BYTES_MAX: usize = 512;
+
 // Libraries were seen to crash when these do not hold; see `KVSNAME_MAX`.
 const _: () = {
     assert!(VALLEN_MAX.is_multiple_of(2) && VALLEN_MAX <= 1024);

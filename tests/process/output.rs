@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::lines::line;
-use tests::{Outcome, Process, Terminal, World, scela, sh};
+use tests::{Outcome, Process, Running, Terminal, World, scela, sh};
 
 use crate::rank;
 
@@ -115,6 +115,38 @@ fn a_closed_standard_output_ends_the_job() {
     assert_eq!(first, "y\n");
     let outcome = running.finish();
     outcome.has_code(141).took_less_than(Duration::from_secs(20));
+}
+
+/// A rank writes without end to a standard output that is not read, and the others wait.
+fn unread() -> Running {
+    let run = scela().np(4).agents(2).fanout(2).unread().args(["--kill-grace", "0.2"]);
+    let running = run.program(sh("[ $PMI_RANK = 0 ] && exec yes; exec sleep 1000")).spawn();
+    let is_stuck = |(_, rank): &(u32, Process)| rank.name == "yes" && rank.state_now() == Some('S');
+    running.wait_until("rank 0 waits for its reader", || {
+        let ranks = running.world().ranks();
+        (ranks.len() == 4 && ranks.iter().any(is_stuck)).then_some(())
+    });
+    running
+}
+
+const DROPPED: &str = "scela-run: warning: standard output was not read for 2.2 s: output was dropped, at least ";
+
+#[test]
+fn a_failure_is_reported_and_the_job_ends_although_its_output_is_not_read() {
+    let running = unread();
+    running.world().ranks()[2].1.signal(Signal::SIGKILL);
+    running.wait_for_error("was killed by signal 9 (KILL)\n").wait_for_error(DROPPED);
+    let outcome = running.finish();
+    outcome.has_code(137).took_less_than(Duration::from_secs(20));
+    outcome.check(outcome.err().matches("error: ").count() == 1, "the first cause is reported once");
+    outcome.check(outcome.err().find("signal 9") < outcome.err().find(DROPPED), "it is reported when the end begins");
+}
+
+#[test]
+fn a_signal_ends_a_job_whose_output_is_not_read() {
+    let running = unread();
+    running.signal(Signal::SIGTERM).wait_for_error(DROPPED);
+    running.finish().has_code(143);
 }
 
 #[test]

@@ -187,6 +187,7 @@ fn a_rank_that_keeps_failing_ends_the_job() {
         .has_code(7)
         .says("restart 2 of at most 2")
         .says("rank 1 on ")
+        .says("ranks had started again 2 times, as often as --max-restarts allows\n")
         .wrote_lines(["start 0", "start 0", "start 1", "start 2"]);
 }
 

@@ -44,3 +44,36 @@ fn a_fence_that_takes_long_is_reported_once_and_again_at_ctrl_c() {
     outcome.has_code(130);
     assert_eq!(outcome.err().matches(HEADING).count(), 2);
 }
+
+#[test]
+fn dead_ranks_and_unread_output_are_reported() {
+    let run = scela().np(2).agents(2).unread().args(["--on-failure", "continue"]);
+    let running = run.program(sh("[ $PMI_RANK = 1 ] && exit 3; exec yes")).spawn();
+    running.wait_for_error("rank 1 on ");
+    let says = |text: &str| {
+        running.wait_until(text, || {
+            running.signal(Signal::SIGQUIT);
+            running.stderr().text().contains(text).then_some(())
+        });
+    };
+    says("scela-run: rank 1 is dead; first failure: rank 1 on ");
+    running.world().ranks()[0].1.signal(Signal::SIGKILL);
+    says("scela-run: all ranks have ended; their output waits for its reader\n");
+    running.finish().has_code(3);
+}
+
+#[test]
+fn hosts_that_are_being_started_are_reported() {
+    let run = scela().args(["-hosts", "n1,n2", "-ppn", "1", "--launch", "flat"]);
+    let shell = run.world().file("remote-shell");
+    std::fs::write(&shell, "exec sleep 1000\n").unwrap();
+    let run = run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display()));
+    let running = run.program(sh("true")).spawn();
+    let text = "scela-run: agents are being started: 0 of 2 have reported, waiting for n[1-2]\n";
+    running.wait_until(text, || {
+        running.signal(Signal::SIGQUIT);
+        running.stderr().text().contains(text).then_some(())
+    });
+    running.signal(Signal::SIGINT);
+    running.finish().has_code(130);
+}

@@ -59,6 +59,22 @@ fn only_ranks_that_catch_sigusr1_get_it() {
 }
 
 #[test]
+fn a_death_is_reported_at_once_and_again_when_the_user_or_the_time_limit_ends_the_job() {
+    let waiting = |run: Run| {
+        let running = run.np(4).agents(2).program(sh("echo ready; exec sleep 1000")).spawn();
+        running.wait_for_times("ready", 4).world().ranks()[1].1.signal(Signal::SIGKILL);
+        running
+    };
+    let report = "error: rank 1 on ";
+    let without = "was killed by signal 9 (KILL)\n  the job went on without rank 1; first failure at ";
+    let running = waiting(going_on());
+    running.wait_for_error("was killed by signal 9 (KILL); the other ranks go on\n").signal(Signal::SIGINT);
+    running.finish().has_code(130).says(report).says(without);
+    let outcome = waiting(going_on().args(["--timeout", "5"])).finish();
+    outcome.has_code(124).says(report).says(without).says("the job ran longer than 5 s (--timeout) and was ended\n");
+}
+
+#[test]
 fn an_abort_ends_the_others() {
     let aborts = script(["init", ">cmd=abort exitcode=7", "pause"]);
     going_on().np(1).program(aborts).and(1, sh("exec sleep 1000")).run().has_code(7);

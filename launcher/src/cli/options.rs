@@ -296,9 +296,9 @@ pub(super) const OPTIONS: &[Spec] = &[
          (default: 5 seconds)"),
     spec(Id::Global(Global::OnFailure), &["on-failure"], &["ACTION"], group::ENDING,
         "when a rank fails: abort, end all ranks (default);\n\
-         continue, let the others go on; restart, end all\n\
-         ranks and start them again; or restart=rank, start\n\
-         only the failed rank again"),
+         continue, let the others go on; restart (or\n\
+         restart=job), end all ranks and start them again;\n\
+         or restart=rank, start only the failed rank again"),
     spec(Id::Global(Global::MaxRestarts), &["max-restarts"], &[N], group::ENDING,
         "start ranks again at most N times (default: 3);\n\
          hosts kept by --spares replace lost ones"),

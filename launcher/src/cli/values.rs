@@ -311,9 +311,11 @@ pub(super) fn clean_shm(value: &OsStr) -> Parsed<CleanShm> {
 
 /// Parses what happens when a rank fails.
 pub(super) fn on_failure(value: &OsStr) -> Parsed<FailurePolicy> {
-    let choices = FailurePolicy::ALL.map(|policy| (policy.name(), policy));
+    let mut choices = FailurePolicy::ALL.map(|policy| (policy.name(), policy)).to_vec();
+    choices.push(("restart=job", FailurePolicy::Restart));
+    choices.sort_unstable_by_key(|(name, _)| *name);
     let unknown = |value: &str, names: &str| format!("there is no action '{value}', only {names}");
-    choice(value, &choices, &[("restart=job", FailurePolicy::Restart)], unknown, format!("leave '{OPTION}' out"))
+    choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
 }
 
 /// Parses an MPI library's name.

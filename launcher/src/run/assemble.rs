@@ -1,6 +1,7 @@
 //! The launcher's part in assembling the agents of other nodes: it makes the plan again when nodes fail, and reports
 //! which hosts failed, why, and what to try. The decisions are in [`nla::bootstrap`].
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
@@ -13,7 +14,7 @@ use nla::core::limits::AGENTS_MAX;
 use nla::core::{AgentId, Subtree, printable};
 use nla::sys;
 
-use crate::cluster::hosts::fold;
+use crate::cluster::hosts::{fold, fold_within};
 use crate::exit;
 use crate::plan::Plan;
 use crate::plan::remote_launch::RemoteLaunch;
@@ -21,6 +22,10 @@ use crate::plan::request::LaunchOptions;
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};
+use crate::run::survey_text::agents_line;
+
+/// The longest list of hosts, in bytes, that the answer to SIGQUIT names.
+const SURVEY_BYTES_MAX: usize = 200;
 
 /// A launch on other nodes, as [`bootstrap::assemble`] sees it.
 struct Assembling<'a> {
@@ -29,6 +34,8 @@ struct Assembling<'a> {
     plan: &'a mut Plan,
     reporter: Reporter,
     on_progress: &'a mut dyn FnMut(&Bootstrap),
+    /// The user has asked how far the launch is.
+    wants_survey: &'a Cell<bool>,
 }
 
 impl Launch for Assembling<'_> {
@@ -75,6 +82,12 @@ impl Launch for Assembling<'_> {
     }
 
     fn on_progress(&mut self, bootstrap: &Bootstrap) {
+        if self.wants_survey.take() {
+            let names = bootstrap.unsettled().into_iter().map(|target| self.remote_launch.name(target));
+            let waits_for = fold_within(names.collect::<BTreeSet<_>>(), SURVEY_BYTES_MAX);
+            let waits_for = if waits_for.is_empty() { String::new() } else { format!(", waiting for {waits_for}") };
+            self.reporter.note(&format!("{}{waits_for}", agents_line(bootstrap.progress())));
+        }
         (self.on_progress)(bootstrap);
     }
 }
@@ -90,14 +103,16 @@ pub(crate) async fn assemble(
     mut on_progress: impl FnMut(&Bootstrap),
 ) -> (Bootstrap, Result<RankLocations, u8>) {
     let timeout = remote_launch.timeout;
+    let wants_survey = Cell::new(false);
     let mut launch = Assembling {
         remote_launch: &mut *remote_launch,
         start: &start,
         plan: &mut *plan,
         reporter,
         on_progress: &mut on_progress,
+        wants_survey: &wants_survey,
     };
-    let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals)).await;
+    let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals, &wants_survey)).await;
     let locations = match targets {
         Ok(targets) => {
             let names = targets.iter().map(|target| remote_launch.name(*target).to_owned()).collect();
@@ -135,11 +150,12 @@ fn give_up(
     exit::NOT_LAUNCHED
 }
 
-/// Waits for a signal that asks the launcher to end.
-async fn asked_to_end(signals: &mut Signals) -> i32 {
+/// Waits for a signal that asks the launcher to end. Notes that the user has asked how far the launch is.
+async fn asked_to_end(signals: &mut Signals, wants_survey: &Cell<bool>) -> i32 {
     loop {
         match signals.next().await {
             Some(Asked::End(signal)) => return signal,
+            Some(Asked::Survey) => wants_survey.set(true),
             Some(_) => {}
             None => return std::future::pending().await,
         }

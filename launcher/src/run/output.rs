@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -35,6 +36,10 @@ const FILES_OPEN_MAX: usize = 256;
 const REPORTS_TIME: Duration = Duration::from_secs(1);
 /// Bytes gathered for one write, if that much has arrived.
 const GATHER_BYTES: usize = 64 * 1024;
+
+/// The least length of the pieces in which output is written. A write to a pipe returns only when all its bytes are in the
+/// pipe: shorter writes show that a slow reader reads.
+const PIECE_BYTES: usize = 4096;
 
 /// One of the two output streams.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -71,6 +76,18 @@ pub(crate) struct Style {
     pub(crate) session: String,
 }
 
+/// How far a thread is.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Bytes of messages that were queued.
+    queued: AtomicU64,
+    /// The part of them that was written or discarded.
+    done: AtomicU64,
+    /// Bytes that were written, labels included, and how many of them belong to messages that are `done`.
+    written: AtomicU64,
+    written_done: AtomicU64,
+}
+
 /// An order to a thread.
 enum Order {
     Write(Bytes, Receipt),
@@ -81,6 +98,7 @@ enum Order {
 #[derive(Clone)]
 pub(crate) struct Writer {
     orders: Sender<Order>,
+    flow: Arc<Flow>,
 }
 
 impl Writer {
@@ -94,6 +112,8 @@ impl Writer {
         // Bounded by the windows of the links that fill it.
         let (orders, incoming) = channel();
         let name = if stream == Stream::Out { "stdout" } else { "stderr" };
+        let flow = Arc::new(Flow::default());
+        let page_flow = Arc::clone(&flow);
         tasks.spawn_thread(name, move || {
             let mut page = Page {
                 stream,
@@ -103,17 +123,38 @@ impl Writer {
                 files: Files::default(),
                 closed: false,
                 gathered: Vec::new(),
+                taken: 0,
+                flow: page_flow,
             };
             page.run(&incoming);
             let _ = page.events.send(OutputEvent::Done);
         })?;
-        Ok(Self { orders })
+        Ok(Self { orders, flow })
     }
 
     /// Queues an output message to be written; its receipt is dropped when that is done.
     pub(crate) fn write(&self, message: Bytes, receipt: Receipt) {
+        self.flow.queued.fetch_add(message.len() as u64, Ordering::Relaxed);
         // The thread exits only after `end`, and nothing is sent after that.
         let _ = self.orders.send(Order::Write(message, receipt));
+    }
+
+    /// Returns whether messages were queued that have not been written to their ends.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.flow.queued.load(Ordering::Relaxed) > self.flow.done.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many bytes of these messages have not been written, or fewer if lines get labels.
+    pub(crate) fn unwritten(&self) -> u64 {
+        let [queued, done, written, written_done] =
+            [&self.flow.queued, &self.flow.done, &self.flow.written, &self.flow.written_done]
+                .map(|count| count.load(Ordering::Relaxed));
+        queued.saturating_sub(done).saturating_sub(written.saturating_sub(written_done))
+    }
+
+    /// Returns a number that grows whenever the thread has written something.
+    pub(crate) fn progress(&self) -> u64 {
+        self.flow.done.load(Ordering::Relaxed).wrapping_add(self.flow.written.load(Ordering::Relaxed))
     }
 
     /// Ends the stream: [`OutputEvent::Done`] follows when everything is written.
@@ -132,6 +173,9 @@ struct Page {
     files: Files,
     closed: bool,
     gathered: Vec<u8>,
+    /// Bytes of the messages that were taken since the last write.
+    taken: u64,
+    flow: Arc<Flow>,
 }
 
 impl Page {
@@ -163,6 +207,7 @@ impl Page {
     }
 
     fn take(&mut self, message: Bytes) {
+        self.taken += message.len() as u64;
         let Some((namespace, rank, data)) = split_stream_message(message) else { return };
         let namespace = self.style.locations.known(namespace);
         if let Some(pattern) = &self.style.pattern {
@@ -193,12 +238,12 @@ impl Page {
             let result = match self.stream {
                 Stream::Out => {
                     stderr::wait_cleared();
-                    write_stdout(&self.gathered)
+                    write_stdout(&self.gathered, &self.flow.written)
                 }
                 Stream::Err => {
                     // Reports that were queued before come first. They have the same reader.
                     stderr::wait_written(Duration::MAX);
-                    write_all(&io::stderr(), &self.gathered)
+                    write_pieces(&io::stderr(), &self.gathered, &self.flow.written)
                 }
             };
             if let Err(error) = result {
@@ -208,6 +253,8 @@ impl Page {
             }
         }
         self.gathered.clear();
+        self.flow.done.fetch_add(std::mem::take(&mut self.taken), Ordering::Relaxed);
+        self.flow.written_done.store(self.flow.written.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 }
 
@@ -216,15 +263,32 @@ impl Page {
 pub fn print(text: &str) -> io::Result<()> {
     // On a terminal, earlier reports come first.
     stderr::wait_written(REPORTS_TIME);
-    match write_stdout(colour::for_stream(&io::stdout(), text).as_bytes()) {
+    match write_stdout(colour::for_stream(&io::stdout(), text).as_bytes(), &AtomicU64::default()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
 }
 
-fn write_stdout(bytes: &[u8]) -> io::Result<()> {
+fn write_stdout(bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
     // Rust's runtime has opened /dev/null in place of a closed standard output.
-    if sys::stdout_was_closed() { Err(Errno::EBADF.into()) } else { write_all(&io::stdout(), bytes) }
+    if sys::stdout_was_closed() { Err(Errno::EBADF.into()) } else { write_pieces(&io::stdout(), bytes, written) }
+}
+
+/// Writes all bytes, in pieces of whole lines, and adds the length of each to `written`.
+fn write_pieces(target: &impl std::os::fd::AsFd, mut bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let piece;
+        (piece, bytes) = bytes.split_at(piece_length(bytes));
+        write_all(target, piece)?;
+        written.fetch_add(piece.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Returns the length of the shortest part of whole lines that has [`PIECE_BYTES`], or of all bytes.
+fn piece_length(bytes: &[u8]) -> usize {
+    let Some(rest) = bytes.get(PIECE_BYTES - 1..) else { return bytes.len() };
+    memchr(b'\n', rest).map_or(bytes.len(), |newline| PIECE_BYTES + newline)
 }
 
 /// Writes all bytes without the standard library's buffer, which would hold back an unfinished line. Waits if the
@@ -336,6 +400,18 @@ mod tests {
     fn each_line_gets_its_label_once() {
         assert_eq!(page(&[(0, "a\nb"), (0, "c\n"), (3, "d\n")], true, true), "[0] a\n[0] bc\n[3] d\n");
         assert_eq!(page(&[(0, "a"), (3, "d\n"), (0, "e\n")], true, true), "[0] a\n[3] d\n[0] e\n");
+    }
+
+    #[test]
+    fn pieces_have_whole_lines() {
+        let lines = |lengths: &[usize]| -> Vec<u8> {
+            lengths.iter().flat_map(|length| std::iter::repeat_n(b'x', length - 1).chain([b'\n'])).collect()
+        };
+        assert_eq!(piece_length(&lines(&[10, 20])), 30);
+        assert_eq!(piece_length(&lines(&[10, PIECE_BYTES - 10, 20])), PIECE_BYTES);
+        assert_eq!(piece_length(&lines(&[10, PIECE_BYTES - 9, 20])), PIECE_BYTES + 1);
+        assert_eq!(piece_length(&lines(&[100, 9000, 5])), 9100);
+        assert_eq!(piece_length(&[b'x'; 9000]), 9000, "a line without its end");
     }
 
     #[test]

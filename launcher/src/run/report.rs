@@ -82,14 +82,15 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::RanksEnded => "all ranks have ended".to_owned(),
         Notice::Failure(failure) => format!("reported: {}", what_happened(failure, &host(failure.agent))),
-        Notice::Restarting { .. } | Notice::Reviving { .. } | Notice::NoSpare | Notice::Moved(_) => return None,
+        Notice::GoesOn(_) | Notice::WentOn(_) | Notice::Restarting { .. } | Notice::Reviving { .. } => return None,
+        Notice::NoRestartLeft(_) | Notice::NoSpare | Notice::Moved(_) => return None,
         Notice::Restarted(_) => "no rank is left; all ranks start again".to_owned(),
-        Notice::Ending(signal, grace) => {
+        Notice::Ending(_, signal, grace) => {
             format!("ending the ranks: {}, then KILL after {} s", signal_name(*signal), grace.as_secs_f64())
         }
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
-        Notice::Leftovers(_) | Notice::Surveyed(_) | Notice::Stopped(..) => return None,
+        Notice::Leftovers(_) | Notice::Surveyed(..) | Notice::Stopped(..) | Notice::OutputDropped(..) => return None,
     })
 }
 
@@ -138,9 +139,20 @@ pub fn revival_text(failure: &Failure, (number, of): (u32, u32), host: &str) -> 
     format!("{what}; {starts}: restart {number} of at most {of}")
 }
 
-/// Says why ranks cannot start again after the loss of an agent.
-pub const NO_SPARE: &str = "the job cannot go on: no other host can take over the ranks of the lost one\n  hint: name more \
-                            hosts, and keep some in reserve with --spares";
+/// Returns the note about a failure after which the other ranks go on.
+pub fn goes_on_text(failure: &Failure, host: &str) -> String {
+    format!("{}; the other ranks go on", shown(&what_happened(failure, host), WORDS_MAX))
+}
+
+/// Says why ranks cannot start again after the loss of an agent. `spares` is the number of hosts that were kept in reserve.
+pub fn no_spare_text(spares: u32) -> String {
+    const WHY: &str = "the job cannot go on: no other host can take over the ranks of the lost one";
+    match spares {
+        0 => format!("{WHY}\n  hint: name more hosts, and keep some in reserve with --spares"),
+        1 => format!("{WHY}; the one of --spares is in use or lost\n  hint: keep more hosts in reserve"),
+        _ => format!("{WHY}; the {spares} of --spares are in use or lost\n  hint: keep more hosts in reserve"),
+    }
+}
 
 /// Returns the note about ranks that start again on other hosts.
 pub fn moved_text(ranks: &Ranks, host: &str) -> String {
@@ -157,6 +169,17 @@ pub fn leftovers_text(count: u64) -> String {
         "{} that the ranks had left running {} ended",
         counted(count, "process", "processes"),
         if count == 1 { "was" } else { "were" }
+    )
+}
+
+/// Returns the warning about output that was not read for `time` and was dropped: `bytes`, and what agents have not
+/// passed on.
+pub fn dropped_text(bytes: u64, time: Duration, is_stdout: bool) -> String {
+    let stream = if is_stdout { "standard output" } else { "standard error" };
+    format!(
+        "warning: {stream} was not read for {} s: output was dropped, at least {}",
+        time.as_secs_f64(),
+        counted(bytes, "byte", "bytes")
     )
 }
 
@@ -240,11 +263,13 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
 const WORDS_MAX: usize = 4096;
 
 /// Returns the report on the end of a session; `None` if none is needed. `size` is the number of ranks of the first
-/// namespace, `files_max` the hard limit on open files if agents run on this machine.
+/// namespace, `files_max` the hard limit on open files if agents run on this machine, `restarts` the number of restarts if more
+/// would have been needed.
 pub fn epilogue(
     outcome: &Outcome,
     size: u32,
     files_max: Option<u64>,
+    restarts: Option<u32>,
     host: impl Fn(&Failure) -> String,
 ) -> Option<String> {
     match outcome {
@@ -273,6 +298,10 @@ pub fn epilogue(
             }
             if *others > 0 {
                 let _ = write!(text, "\n  {} reported", counted(*others, "more failure was", "more failures were"));
+            }
+            if let Some(restarts) = restarts {
+                let again = if restarts == 1 { "once" } else { &format!("{restarts} times") };
+                let _ = write!(text, "\n  ranks had started again {again}, as often as --max-restarts allows");
             }
             if let Some(hint) = hint(first, size, files_max) {
                 let _ = write!(text, "\n  hint: {hint}");

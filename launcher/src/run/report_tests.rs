@@ -13,7 +13,7 @@ fn failure(ranks: &str, cause: Cause) -> Failure {
 }
 
 fn report_of(size: u32, others: u64, first: Failure) -> String {
-    epilogue(&Outcome::Failed { first, others }, size, Some(4096), |_| "n0427".to_owned()).unwrap()
+    epilogue(&Outcome::Failed { first, others }, size, Some(4096), None, |_| "n0427".to_owned()).unwrap()
 }
 
 #[test]
@@ -41,8 +41,42 @@ fn a_job_that_went_on_is_reported_with_all_ranks_that_died() {
     let first = failure("5", Cause::Signal { signal: 9, core: false, out_of_memory: false });
     let outcome = Outcome::Survived { first, others: 1, dead: "2,5".parse().unwrap() };
     assert_eq!(
-        epilogue(&outcome, 8, None, |_| "n0427".to_owned()).unwrap(),
+        epilogue(&outcome, 8, None, None, |_| "n0427".to_owned()).unwrap(),
         "rank 5 on n0427 was killed by signal 9 (KILL)\n  the job went on without ranks 2,5; first failure at 14.200 s"
+    );
+}
+
+#[test]
+fn the_report_of_the_last_failure_says_that_no_restart_is_left() {
+    let text = |restarts| {
+        let first = failure("1", Cause::Code(7));
+        epilogue(&Outcome::Failed { first, others: 0 }, 1, None, Some(restarts), |_| "n0427".to_owned()).unwrap()
+    };
+    assert_eq!(
+        text(3),
+        "rank 1 on n0427 exited with code 7\n  the job was ended; first failure at 14.200 s\n  \
+         ranks had started again 3 times, as often as --max-restarts allows"
+    );
+    assert!(text(1).ends_with("ranks had started again once, as often as --max-restarts allows"));
+}
+
+#[test]
+fn the_hint_after_a_loss_depends_on_the_spares_that_there_were() {
+    assert!(
+        no_spare_text(0).ends_with("the lost one\n  hint: name more hosts, and keep some in reserve with --spares")
+    );
+    assert!(no_spare_text(1).ends_with("; the one of --spares is in use or lost\n  hint: keep more hosts in reserve"));
+    assert!(no_spare_text(2).ends_with("; the 2 of --spares are in use or lost\n  hint: keep more hosts in reserve"));
+}
+
+#[test]
+fn a_death_is_noted_when_the_others_go_on() {
+    let death = failure("5", Cause::Code(3));
+    assert_eq!(goes_on_text(&death, "n0427"), "rank 5 on n0427 exited with code 3; the other ranks go on");
+    let loss = failure("", Cause::Lost { why: nla::core::LossReason::Closed });
+    assert_eq!(
+        goes_on_text(&loss, "n0427"),
+        "agent 2 on n0427 was lost: it closed the connection; the other ranks go on"
     );
 }
 
@@ -115,6 +149,16 @@ fn files_that_ranks_have_left_are_named() {
         text(2, 3, &["a\x1b", "b"]),
         "n0427: 2 files of ended ranks removed from /dev/shm, 8.40 MB; 3 files left in /dev/shm: a?, b and 1 more"
     );
+}
+
+#[test]
+fn dropped_output_is_counted() {
+    let time = Duration::from_millis(2500);
+    assert_eq!(
+        dropped_text(262_144, time, true),
+        "warning: standard output was not read for 2.5 s: output was dropped, at least 262144 bytes"
+    );
+    assert!(dropped_text(1, time, false).starts_with("warning: standard error was not read"));
 }
 
 #[test]

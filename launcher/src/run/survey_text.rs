@@ -2,18 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use nla::core::{Activity, Group, LastCall, NamespaceId, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey};
+use nla::core::{
+    Activity, AgentId, Group, LastCall, NamespaceId, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Time, Wait,
+};
 use pmi::Ranks;
 
 use super::rank_locations::RankLocations;
+use super::report::what_happened;
 use crate::cluster::hosts::fold_within;
+use crate::refusal::shown;
 
 /// The most lines about one namespace, and the longest list of hosts in bytes.
 const LINES_MAX: usize = 20;
 const HOSTS_BYTES_MAX: usize = 200;
+/// Characters of the words on a failure.
+const FAILURE_BYTES_MAX: usize = 1024;
 
-/// Returns the lines of the report, the first of which is its heading.
-pub(crate) fn survey_lines(survey: &Survey, locations: &RankLocations) -> Vec<String> {
+/// Returns the lines of the report, the first of which is its heading. `waits` are the lines about what the session itself waits
+/// for.
+pub(crate) fn survey_lines(survey: &Survey, waits: Vec<String>, locations: &RankLocations) -> Vec<String> {
     let mut lines = Vec::new();
     for namespace in &survey.namespaces {
         lines.push(heading(namespace));
@@ -33,19 +40,81 @@ pub(crate) fn survey_lines(survey: &Survey, locations: &RankLocations) -> Vec<St
             SURVEY_TIME.as_secs()
         ));
     }
+    let more = waits.len().saturating_sub(LINES_MAX);
+    lines.extend(waits.into_iter().take(LINES_MAX));
+    if more > 0 {
+        lines.push(format!("and {more} more lines"));
+    }
     if lines.is_empty() {
         lines.push("no rank runs".to_owned());
     }
     lines
 }
 
+/// Returns the line about something that the session waits for at the time `now`. `reported` is how many agents have reported,
+/// and of how many.
+pub(crate) fn wait_line(wait: &Wait, now: Time, reported: (u32, u32), locations: &RankLocations) -> String {
+    let on = |agents: &[AgentId]| {
+        let hosts: BTreeMap<&str, ()> = agents.iter().map(|agent| (locations.of_agent(*agent), ())).collect();
+        fold_within(hosts.keys(), HOSTS_BYTES_MAX)
+    };
+    let seconds = |until: Time| until.saturating_sub(now).as_secs_f64().ceil();
+    match wait {
+        Wait::Agents => agents_line(reported),
+        Wait::Clearing(agents) => format!("the agents on {} are ending all ranks, which then start again", on(agents)),
+        Wait::Restart(lost, until) if lost.is_empty() => format!("all ranks start again in {} s", seconds(*until)),
+        Wait::Restart(lost, until) => format!(
+            "all ranks start again in {} s: until then those of lost agents on {} may run",
+            seconds(*until),
+            on(lost)
+        ),
+        Wait::Revival(lost, ranks, until) => {
+            let (rank, start, they) = plural(ranks.len(), ("rank", "starts", "it"), ("ranks", "start", "they"));
+            let (on, seconds) = (locations.of_agent(*lost), seconds(*until));
+            format!(
+                "{rank} {ranks} {start} again in {seconds} s: until then {they} may run under the lost agent on {on}"
+            )
+        }
+        Wait::Dead(ranks, first) => {
+            let (rank, are) = plural(ranks.len(), ("rank", "is"), ("ranks", "are"));
+            let first = first.as_ref().map(|first| what_happened(first, locations.of_agent(first.agent)));
+            let first = first.map(|first| format!("; first failure: {}", shown(&first, FAILURE_BYTES_MAX)));
+            format!("{rank} {ranks} {are} dead{}", first.unwrap_or_default())
+        }
+        Wait::Output => "all ranks have ended; their output waits for its reader".to_owned(),
+    }
+}
+
+/// Returns the line about agents that are being started.
+pub(crate) fn agents_line((reported, all): (u32, u32)) -> String {
+    if reported < all {
+        format!("agents are being started: {reported} of {all} have reported")
+    } else {
+        format!(
+            "no rank was started: {} to join",
+            if all == 1 { "the agent is".to_owned() } else { format!("{all} agents are") }
+        )
+    }
+}
+
+fn plural<T>(count: u64, one: T, many: T) -> T {
+    if count == 1 { one } else { many }
+}
+
 fn heading(survey: &NamespaceSurvey) -> String {
     let NamespaceSurvey { namespace, fence, arrived, missing } = survey;
     let of = if *namespace == NamespaceId::FIRST { String::new() } else { format!(" of namespace {namespace}") };
+    let is_started = |group: &&Group| group.activity.process != ProcessState::NotStarted;
+    let running: u64 = missing.iter().filter(is_started).map(Group::count).sum();
     let missing: u64 = missing.iter().map(Group::count).sum();
     match (*arrived, missing) {
-        (0, _) => format!("{missing} ranks{of} run, and none waits in a fence"),
+        (0, 0) => format!("no rank{of} runs"),
+        (0, _) if running == 0 => format!("{missing} {}{of} being started", plural(missing, "rank is", "ranks are")),
+        (0, _) if running == 1 => format!("1 rank{of} runs, and waits in no fence"),
+        (0, _) => format!("{running} ranks{of} run, and none waits in a fence"),
+        (1, 0) => format!("fence {fence}{of}: the only rank has arrived"),
         (arrived, 0) => format!("fence {fence}{of}: all {arrived} ranks have arrived"),
+        (1, missing) => format!("fence {fence}{of}: 1 rank has arrived and waits for {missing}"),
         (arrived, missing) => {
             format!("fence {fence}{of}: {arrived} ranks have arrived and wait for {missing}")
         }
@@ -83,6 +152,7 @@ fn what(Activity { call, process }: Activity) -> String {
         ProcessState::Blocked => "waiting in the kernel for a disk or a file system",
         ProcessState::Stopped => "stopped by a signal or a debugger",
         ProcessState::Ended => "has ended",
+        ProcessState::NotStarted => return "being started".to_owned(),
     };
     let call = match call {
         LastCall::None => return format!("{process}, no PMI call so far"),
@@ -102,7 +172,7 @@ fn what(Activity { call, process }: Activity) -> String {
 
 #[cfg(test)]
 mod tests {
-    use nla::core::AgentId;
+    use nla::core::{AgentId, Cause, Failure};
 
     use super::*;
 
@@ -126,7 +196,7 @@ mod tests {
         let missing = vec![(STOPPED, Ranks::range(15..16)), (SLEEPS, Ranks::range(4..10))];
         let survey = Survey { namespaces: vec![namespace(4, missing)], silent: vec![AgentId(4), AgentId(3)] };
         assert_eq!(
-            survey_lines(&survey, &locations()),
+            survey_lines(&survey, Vec::new(), &locations()),
             [
                 "fence 3: 4 ranks have arrived and wait for 7",
                 "  rank 15 on node004: stopped by a signal or a debugger, no PMI call so far",
@@ -137,9 +207,57 @@ mod tests {
     }
 
     #[test]
+    fn headings_agree_with_the_numbers_of_ranks() {
+        const STARTING: Activity = Activity { call: LastCall::None, process: ProcessState::NotStarted };
+        let text = |arrived, missing: &[(Activity, std::ops::Range<u32>)]| {
+            let missing = missing.iter().map(|(activity, ranks)| (*activity, Ranks::range(ranks.clone()))).collect();
+            heading(&namespace(arrived, missing))
+        };
+        assert_eq!(text(1, &[(SLEEPS, 0..1)]), "fence 3: 1 rank has arrived and waits for 1");
+        assert_eq!(text(1, &[]), "fence 3: the only rank has arrived");
+        assert_eq!(text(0, &[(SLEEPS, 0..1)]), "1 rank runs, and waits in no fence");
+        assert_eq!(text(0, &[(SLEEPS, 0..2), (STARTING, 2..4)]), "2 ranks run, and none waits in a fence");
+        assert_eq!(text(0, &[(STARTING, 2..4)]), "2 ranks are being started");
+        assert_eq!(what(STARTING), "being started");
+    }
+
+    #[test]
+    fn what_the_session_waits_for_is_described() {
+        let line = |wait| wait_line(&wait, Time::from_secs(10), (1, 2), &locations());
+        let until = Time::from_millis(21_500);
+        assert_eq!(line(Wait::Agents), "agents are being started: 1 of 2 have reported");
+        assert_eq!(agents_line((2, 2)), "no rank was started: 2 agents are to join");
+        assert_eq!(
+            line(Wait::Clearing(vec![AgentId(1), AgentId(2)])),
+            "the agents on node[001-002] are ending all ranks, which then start again"
+        );
+        assert_eq!(
+            line(Wait::Restart(vec![AgentId(2)], until)),
+            "all ranks start again in 12 s: until then those of lost agents on node002 may run"
+        );
+        assert_eq!(
+            line(Wait::Revival(AgentId(2), Ranks::range(4..8), until)),
+            "ranks 4-7 start again in 12 s: until then they may run under the lost agent on node002"
+        );
+        let first = Failure {
+            at: Time::ZERO,
+            agent: AgentId(1),
+            namespace: NamespaceId::FIRST,
+            ranks: Ranks::range(1..2),
+            cause: Cause::Code(3),
+        };
+        assert_eq!(
+            line(Wait::Dead(Ranks::range(1..2), Some(first))),
+            "rank 1 is dead; first failure: rank 1 on node001 exited with code 3"
+        );
+        let lines = survey_lines(&Survey::default(), vec![line(Wait::Output)], &locations());
+        assert_eq!(lines, ["all ranks have ended; their output waits for its reader"]);
+    }
+
+    #[test]
     fn a_job_without_a_fence_is_described_too() {
         let survey = Survey { namespaces: vec![namespace(0, vec![(SLEEPS, Ranks::range(0..2))])], silent: vec![] };
-        assert_eq!(survey_lines(&survey, &locations())[0], "2 ranks run, and none waits in a fence");
-        assert_eq!(survey_lines(&Survey::default(), &locations()), ["no rank runs"]);
+        assert_eq!(survey_lines(&survey, Vec::new(), &locations())[0], "2 ranks run, and none waits in a fence");
+        assert_eq!(survey_lines(&Survey::default(), Vec::new(), &locations()), ["no rank runs"]);
     }
 }

@@ -226,7 +226,11 @@ impl World {
             Notice::NoSpare => self.on_no_spare(clock),
             Notice::Contact(_)
             | Notice::Failure(_)
+            | Notice::NoRestartLeft(_)
+            | Notice::GoesOn(_)
+            | Notice::WentOn(_)
             | Notice::Ending(..)
+            | Notice::OutputDropped(..)
             | Notice::Restarting { .. }
             | Notice::Restarted(_)
             | Notice::Reviving { .. }
@@ -235,7 +239,7 @@ impl World {
             | Notice::Busy(..)
             | Notice::Stopped(..)
             | Notice::Leftovers(_)
-            | Notice::Surveyed(_) => {}
+            | Notice::Surveyed(..) => {}
         }
     }
 

@@ -49,6 +49,9 @@ pub const FENCE_SLOW: Duration = Duration::from_millis(250);
 pub const UNFINALIZED_TIME: Duration = Duration::from_secs(2);
 /// The time between SIGKILL and the report of the end after which a subtree counts as lost.
 pub const END_MARGIN: Duration = Duration::from_secs(10);
+/// When a session that did not succeed has ended its ranks, output that no byte of which has moved for the grace and this
+/// margin is dropped.
+pub const UNREAD_MARGIN: Duration = Duration::from_secs(2);
 /// Messages with a duration of this length or longer are refused, so that a peer's duration can be added to a time
 /// without overflow. In seconds: 136 years.
 pub const DURATION_SECONDS_MAX: u64 = 1 << 32;

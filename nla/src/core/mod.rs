@@ -53,7 +53,7 @@ pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
 pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
-pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey};
+pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Wait};
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;
 pub use words::printable;

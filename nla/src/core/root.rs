@@ -6,6 +6,7 @@
 
 mod as_parent;
 mod ending;
+mod flushing;
 mod forgetting;
 mod moving;
 mod namespace;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use litemap::LiteMap;
 use pmi::{Rank, Ranks};
 
+use self::flushing::Flow;
 use self::namespace::Namespace;
 pub use self::restarting::INCARNATION;
 use self::restarting::Restarts;
@@ -36,7 +38,7 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
-use super::survey::{Collecting, Survey};
+use super::survey::{Collecting, Survey, Wait};
 use super::timing::Timing;
 use super::topology::Subtree;
 use super::turn;
@@ -77,6 +79,13 @@ pub enum RootInput {
     /// The launcher's standard output, or a file in its place, cannot be written, for example because the disk is full;
     /// or its input cannot be read.
     OutputLost,
+    /// How far the launcher is with writing output. It reports each change once the ranks are being ended.
+    OutputFlow {
+        /// A number that grows with each byte written.
+        progress: u64,
+        /// The launcher has received output that it has not written.
+        is_pending: bool,
+    },
     /// All output of all ranks has been written.
     OutputDone,
     /// The time of the last [`RootAction::WakeAt`] is reached. A stale one is harmless.
@@ -136,6 +145,11 @@ pub enum Notice {
     RanksEnded,
     /// A failure was reported.
     Failure(Failure),
+    /// A rank has failed, or an agent was lost, and other ranks go on.
+    GoesOn(Failure),
+    /// The session is about to be ended by something else than a failure, and ranks have failed before, while the others
+    /// went on: [`Outcome::Survived`].
+    WentOn(Outcome),
     /// After a failure all ranks are being ended, to start again.
     Restarting {
         /// The first cause.
@@ -159,17 +173,22 @@ pub enum Notice {
         /// How often they may.
         of: u32,
     },
+    /// Ranks would start again after a failure, but have done so this often, which is the most they may.
+    NoRestartLeft(u32),
     /// The ranks of lost agents could not be placed on other nodes: the job cannot start again.
     NoSpare,
     /// All ranks start again, on these agents. The placement differs from the one before.
     Moved(Vec<(AgentId, Ranks)>),
-    /// The session is being ended: the ranks get this signal, and SIGKILL after the grace.
-    Ending(i32, Duration),
+    /// The session is being ended: the ranks get this signal, and SIGKILL after the grace. The outcome is no success, and
+    /// final.
+    Ending(Outcome, i32, Duration),
+    /// The readers of the launcher's output have not read for this time: what was not written is dropped.
+    OutputDropped(Duration),
     /// The launcher did not run for some time. The first duration is that time; the second is the dead time, which it
     /// exceeds.
     Stopped(Duration, Duration),
-    /// The answer to a survey.
-    Surveyed(Box<Survey>),
+    /// The answer to a survey, and what the session itself waits for.
+    Surveyed(Box<Survey>, Vec<Wait>),
     /// An agent has removed or found files that its ranks have left in /dev/shm.
     FilesLeft(AgentId, FileReport),
     /// An agent waits for the kernel to start or to end a process.
@@ -190,16 +209,21 @@ impl Notice {
             Self::Started(namespace, _) | Self::Contact(namespace) | Self::Released { namespace, .. } => {
                 name(namespace)
             }
-            Self::Surveyed(survey) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
+            Self::Surveyed(survey, _) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
             Self::Failure(failure) | Self::Reviving { failure, .. } | Self::Restarting { first: failure, .. } => {
                 name(&mut failure.namespace);
             }
             Self::Joined
+            // No job starts again that goes on.
+            | Self::GoesOn(_)
+            | Self::WentOn(_)
             | Self::RanksEnded
             | Self::Restarted(_)
+            | Self::NoRestartLeft(_)
             | Self::NoSpare
             | Self::Moved(_)
             | Self::Ending(..)
+            | Self::OutputDropped(..)
             | Self::Stopped(..)
             | Self::FilesLeft(..)
             | Self::Busy(..)
@@ -241,8 +265,8 @@ enum Phase {
     Restarting { until: Time, awaited: Vec<AgentId>, next: NamespaceId },
     /// The session is being ended.
     Ending { outcome: Outcome, until: Time, interrupted: bool },
-    /// No process is left. Output is written out, however slowly it is read; then agents report their statistics, if
-    /// the session's plan asks for them.
+    /// No process is left. Output is written out, however slowly it is read, but unless the ranks succeeded it is dropped
+    /// once it is not read at all; then agents report their statistics, if the session's plan asks for them.
     Flushing { outcome: Outcome },
     /// The session is over.
     Over,
@@ -282,6 +306,7 @@ pub struct Root {
     failures_more: u64,
     leftovers: u64,
     timing: Timing,
+    flow: Flow,
     output_done: bool,
     stuck_after: Option<Duration>,
     /// The number of surveys so far.
@@ -318,6 +343,7 @@ impl Root {
             failures_more: 0,
             leftovers: 0,
             timing: Timing::default(),
+            flow: Flow::default(),
             output_done: false,
             stuck_after,
             surveys: 0,
@@ -346,19 +372,24 @@ impl Root {
             }
             RootInput::Interrupt(signal) => self.on_interrupt(signal, turn),
             RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, turn),
-            RootInput::Survey => self.begin_survey(turn),
+            RootInput::Survey => self.on_survey(turn),
             RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),
-            RootInput::Suspend(false) => self.to_children(&Down::Resume, turn),
+            RootInput::Suspend(false) => {
+                self.flow.on_continued(turn.now);
+                self.to_children(&Down::Resume, turn);
+            }
             RootInput::Stopped(time) => {
                 if !matches!(self.phase, Phase::Joining { .. }) {
                     turn.push(RootAction::Notice(Notice::Stopped(time, self.session.dead_time)));
                 }
+                self.flow.on_continued(turn.now);
                 self.given_up_until = turn.now + self.session.dead_time;
                 self.children.hurry(self.given_up_until);
             }
             RootInput::TimeLimit(limit) => {
                 self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", turn);
             }
+            RootInput::OutputFlow { progress, is_pending } => self.flow.note(turn.now, progress, is_pending),
             RootInput::OutputDone => self.output_done = true,
             RootInput::OutputLost => self.on_output_lost(Outcome::OutputLost, turn),
             RootInput::OutputClosed => self.on_output_lost(Outcome::Interrupted { signal: SIGPIPE }, turn),
@@ -486,6 +517,11 @@ impl Root {
                     self.on_child_lost(agent, cause, turn);
                 }
             }
+            Phase::Flushing { outcome } if self.unread_deadline().is_some_and(|at| turn.now >= at) => {
+                let outcome = outcome.clone();
+                turn.push(RootAction::Notice(Notice::OutputDropped(self.unread_time())));
+                self.over(outcome, "the output is not read", turn);
+            }
             // No deadline has passed.
             _ => {}
         }
@@ -562,7 +598,8 @@ impl Root {
                 let unfinalized = self.namespaces.values().filter_map(Namespace::unfinalized_deadline);
                 unfinalized.chain(self.restarts.homeless.iter().map(|homeless| homeless.until)).min()
             }
-            Phase::Flushing { .. } | Phase::Over => None,
+            Phase::Flushing { .. } => self.unread_deadline(),
+            Phase::Over => None,
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
         let next = next.chain(self.children.orphan_deadline()).min();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use pmi::Ranks;
 use serde::{Deserialize, Serialize};
 
+use super::cause::Failure;
 use super::ids::{AgentId, NamespaceId, Time};
 
 /// How long the root waits for all answers. Each level of the tree waits an eighth less than the one above, so that an
@@ -63,6 +64,8 @@ pub enum ProcessState {
     Stopped,
     /// It has ended (Z, X), or its state cannot be read.
     Ended,
+    /// It has not been started yet.
+    NotStarted,
 }
 
 /// The last call of a rank, and the state of its process.
@@ -83,7 +86,7 @@ pub struct NamespaceSurvey {
     pub fence: u32,
     /// How many ranks have arrived at it.
     pub arrived: u64,
-    /// The running ranks that have not, by what they do, sorted.
+    /// The ranks that run or are being started and have not arrived, by what they do, sorted.
     pub missing: Vec<Group>,
 }
 
@@ -103,6 +106,23 @@ impl Group {
     pub fn count(&self) -> u64 {
         self.ranks.len().saturating_add(self.more)
     }
+}
+
+/// What the session waits for, besides ranks.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Wait {
+    /// Agents are being started or join.
+    Agents,
+    /// These children end their subtrees' ranks before all ranks start again.
+    Clearing(Vec<AgentId>),
+    /// All ranks start again at this time, when these lost agents have ended theirs.
+    Restart(Vec<AgentId>, Time),
+    /// These ranks start again at this time, when the lost agent that had them has ended them.
+    Revival(AgentId, Ranks, Time),
+    /// Ranks have died, and the others go on. The failure is the first cause.
+    Dead(Ranks, Option<Failure>),
+    /// All ranks have ended, and their output is being written.
+    Output,
 }
 
 /// The merged answer of a subtree.

@@ -7,7 +7,7 @@
 //! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses, or for processes in uninterruptible sleep |
 //! | clean | removes files that killed ranks left in /dev/shm | | `CLEAN_DEADLINE` |
 //! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
-//! | announce | sends the ends of both output lanes | writes all output | none: the reader may be slow |
+//! | announce | sends the ends of both output lanes | writes all output | after a success none: the reader may be slow; else the grace and `UNREAD_MARGIN` without a byte written |
 //! | accept | | closes the listener, drops late children | at once |
 //! | children | closes its links to them | closes its links to them | [`FAREWELL_TIME`], [`FLUSH_TIME`] |
 //! | shells | waits for the remote shells of piped links | waits for remote shells and guardians | [`FAREWELL_TIME`], [`LEAVE_TIME`] |

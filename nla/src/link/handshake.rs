@@ -45,6 +45,10 @@ pub enum HandshakeError {
     /// The first message took longer than [`FIRST_MESSAGE_TIME`].
     #[error("no hello arrived within {} s", FIRST_MESSAGE_TIME.as_secs())]
     Silent,
+    /// A peer that knows the key closed the connection before it had said which agent it is: the agent has given up a parent
+    /// that did not answer in time, or has exited.
+    #[error("the agent closed the connection in the middle of its hello")]
+    Left,
     /// The agent proved to be of the session, but is no expected child, or has joined already.
     #[error("agent {0} is not awaited here, or is here already")]
     NotExpected(AgentId),
@@ -56,7 +60,7 @@ impl HandshakeError {
         match self {
             Self::Io(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
             Self::Hello(error) => matches!(error, HelloError::Truncated),
-            Self::Record(_) | Self::Late | Self::Silent | Self::NotExpected(_) => false,
+            Self::Record(_) | Self::Late | Self::Silent | Self::Left | Self::NotExpected(_) => false,
         }
     }
 }
@@ -388,6 +392,8 @@ fn log_refusal(refusals: &RefCell<RefusalLog>, now: Time, peer: SocketAddr, erro
     match error {
         // An agent that exits during its handshake is no reason to warn.
         HandshakeError::Io(error) => tracing::debug!(%peer, %error, "a connection broke during its handshake"),
+        // A launcher that was stopped answers agents that have given it up.
+        error @ HandshakeError::Left => tracing::debug!(%peer, %error, "a connection broke during its handshake"),
         // An agent that has lost its parent may notice that before its ancestor does. It tries again.
         error @ HandshakeError::NotExpected(_) => tracing::debug!(%peer, %error, "a connection was refused"),
         error => {
@@ -445,7 +451,10 @@ async fn admit(
     stream.write.write_all(&answer).await?;
     // The hello says which agent it is.
     let mut accepted = Accepted { peer: AgentId::ROOT, stream, established: result? };
-    Hello { agent: accepted.peer } = accepted.receive().await?;
+    Hello { agent: accepted.peer } = match accepted.receive().await {
+        Err(HandshakeError::Hello(HelloError::Truncated)) => return Err(HandshakeError::Left),
+        received => received?,
+    };
     // Its request alone may be a replay. A record cannot be.
     if let Some(number) = number {
         authenticator.borrow_mut().unproven.remove(number);

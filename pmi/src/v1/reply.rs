@@ -14,7 +14,7 @@
 
 use std::io::Write;
 
-use crate::limits::{ECHO_BYTES_MAX, KEYLEN_MAX, KVSNAME_MAX, LEGACY_LINE_BYTES_MAX, VALLEN_MAX};
+use crate::limits::{ECHO_BYTES_MAX, KEYLEN_MAX, KVSNAME_MAX, LEGACY_LINE_BYTES_MAX, REASON_BYTES_MAX, VALLEN_MAX};
 use crate::request::NameError;
 use crate::wire::fields;
 
@@ -98,7 +98,7 @@ impl Reply<'_> {
             }
             Self::NotFound(key) => {
                 out.extend_from_slice(b"cmd=get_result rc=-1 msg=key_");
-                write_word(key, out);
+                write_word(key, ECHO_BYTES_MAX, out);
                 out.extend_from_slice(b"_not_found value=unknown");
             }
             Self::Put => out.extend_from_slice(b"cmd=put_result rc=0 msg=success"),
@@ -156,11 +156,11 @@ impl Reply<'_> {
             Self::Segment(false) => out.extend_from_slice(b"cmd=scela_segment_result rc=-1 msg=no_segment_here"),
             Self::Refused(reply, reason) => {
                 print(out, format_args!("cmd={reply} rc=-1 msg="));
-                write_word(reason.as_bytes(), out);
+                write_word(reason.as_bytes(), REASON_BYTES_MAX, out);
             }
             Self::Unsupported(command) => {
                 out.extend_from_slice(b"cmd=");
-                write_word(command, out);
+                write_word(command, ECHO_BYTES_MAX, out);
                 out.extend_from_slice(b"_result rc=-1 msg=unsupported");
             }
         }
@@ -193,13 +193,13 @@ fn print(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// Appends any text as one word of 1 to [`ECHO_BYTES_MAX`] bytes, without blanks and without characters that need
+/// Appends any text as one word of 1 to `bytes_max` bytes, without blanks and without characters that need
 /// escaping (MPICH >= 4.1 reads a backslash as an escape).
-fn write_word(text: &[u8], out: &mut Vec<u8>) {
+fn write_word(text: &[u8], bytes_max: usize, out: &mut Vec<u8>) {
     if text.is_empty() {
         out.push(b'_');
     }
-    out.extend(text.iter().take(ECHO_BYTES_MAX).map(|&byte| match byte {
+    out.extend(text.iter().take(bytes_max).map(|&byte| match byte {
         b'\\' | b'=' => b'_',
         byte if byte.is_ascii_graphic() => byte,
         _ => b'_',
@@ -325,6 +325,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_long_reason_fits_a_legacy_line() {
+        let reason = "x".repeat(REASON_BYTES_MAX);
+        check(Reply::Refused("spawn_result", &reason), &format!("cmd=spawn_result rc=-1 msg={reason}\n"));
+        let longer = written(Reply::Refused("spawn_result", &format!("{reason}x")));
+        assert_eq!(longer, written(Reply::Refused("spawn_result", &reason)));
+        assert!(longer.len() < LEGACY_LINE_BYTES_MAX);
     }
 
     #[test]

@@ -216,7 +216,7 @@ fn values() {
         ),
         (
             "--on-failure ignore ./a",
-            "option '--on-failure': there is no action 'ignore', only abort, continue, restart, restart=rank",
+            "option '--on-failure': there is no action 'ignore', only abort, continue, restart, restart=job, restart=rank",
             "leave '--on-failure' out",
         ),
         (

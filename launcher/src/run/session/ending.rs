@@ -38,15 +38,8 @@ impl Session {
         let now = self.clock.now();
         self.phases.on_end(now);
         self.phases.arrivals = self.root.arrivals().clone();
-        let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
-        let files_max = (!self.agent_hosts.is_remote()).then(|| open_files_max(&ShellState::recorded()));
-        if let Some(mut text) = epilogue(&outcome, self.first.size, files_max, host) {
-            let shows_path = self.reporter.verbosity == Verbosity::Verbose;
-            let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
-            if let Some(hint) = hint {
-                text.push_str(&format!("\n  hint: {hint}"));
-            }
-            self.reporter.error(&text);
+        if !self.is_outcome_reported {
+            self.report_outcome(&outcome);
         }
         let is_silent = self.warn_of_silence();
         let stats_table = self.write_stats(&mut outcome);
@@ -58,6 +51,20 @@ impl Session {
             self.reporter.note(&table);
         }
         Ended { code, phases: self.phases, timing: self.root.timing().clone() }
+    }
+
+    /// Reports the outcome if it is no success.
+    pub(super) fn report_outcome(&self, outcome: &Outcome) {
+        let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
+        let files_max = (!self.agent_hosts.is_remote()).then(|| open_files_max(&ShellState::recorded()));
+        if let Some(mut text) = epilogue(outcome, self.first.size, files_max, self.restarts_used, host) {
+            let shows_path = self.reporter.verbosity == Verbosity::Verbose;
+            let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
+            if let Some(hint) = hint {
+                text.push_str(&format!("\n  hint: {hint}"));
+            }
+            self.reporter.error(&text);
+        }
     }
 
     /// Warns if several ranks ran and none spoke PMI. Returns whether that is the case.

@@ -35,15 +35,18 @@ use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{
-    NO_SPARE, Reporter, leftovers_text, moved_text, restart_text, revival_text, step_text, stopped_text,
+    Reporter, dropped_text, goes_on_text, leftovers_text, moved_text, no_spare_text, restart_text, revival_text,
+    step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr;
-use crate::run::survey_text::survey_lines;
+use crate::run::survey_text::{survey_lines, wait_line};
 use crate::run::timing::Phases;
 
 /// How long reports may take to be written before the launcher stops itself.
 const SUSPEND_TIME: Duration = Duration::from_millis(100);
+/// How often the launcher looks at what its writers have written, while the session ends.
+const FLOW_PAUSE: Duration = Duration::from_millis(200);
 /// The initial size of the descriptor table.
 const DESCRIPTORS_AT_ONCE: u64 = 1024;
 
@@ -160,9 +163,15 @@ struct Session {
     tree: Subtree,
     first: NamespacePlan,
     plan: SessionPlan,
+    /// The hosts that `--spares` asks for.
+    spares: u32,
+    /// The number of restarts, if a failure would have needed one more.
+    restarts_used: Option<u32>,
     signals: Signals,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
+    /// The outcome was reported when the end began.
+    is_outcome_reported: bool,
     /// The user has asked for a survey, which is reported whatever it finds.
     wants_survey: bool,
     out: Writer,
@@ -171,6 +180,9 @@ struct Session {
     /// The sending side of `output`, for the thread that reads the input.
     events: UnboundedSender<OutputEvent>,
     writers_done: u8,
+    /// When the writers' progress is due to be looked at, and what it was.
+    flow_due: Interval,
+    flow: (u64, bool),
     input: Option<InputSource>,
     reader: Option<Reader>,
     /// `--timeout`, and when it expires.
@@ -193,6 +205,8 @@ enum Event {
     TimeLimit(Duration),
     /// The progress line is due to be refreshed.
     RefreshDue,
+    /// The session ends, and the writers' progress is due to be looked at.
+    FlowDue,
     /// An event of the root.
     Root(RootEvent),
 }
@@ -214,6 +228,7 @@ impl Session {
             Some(event) = self.output.recv() => Event::Output(event),
             limit = expired(self.limit) => Event::TimeLimit(limit),
             _ = self.refresh.tick(), if self.progress.is_wanted() => Event::RefreshDue,
+            _ = self.flow_due.tick(), if self.root.is_ending() => Event::FlowDue,
             event = self.root.next() => Event::Root(event),
         }
     }
@@ -232,6 +247,14 @@ impl Session {
                 let ranks_all = u64::from(self.first.size);
                 let counts = Counts { agents, agents_all, started, arrived, ranks_all, ..Counts::default() };
                 self.progress.show(self.clock.now(), &counts);
+            }
+            Event::FlowDue => {
+                let progress = self.out.progress().wrapping_add(self.err.progress());
+                let is_pending = self.out.is_pending() || self.err.is_pending();
+                let flow = (progress, is_pending);
+                if std::mem::replace(&mut self.flow, flow) != flow {
+                    self.root.handle(RootInput::OutputFlow { progress, is_pending });
+                }
             }
             Event::Root(RootEvent::Notice(at, notice)) => self.on_notice(at, &notice),
             Event::Root(RootEvent::OutputEnded) => {
@@ -258,12 +281,18 @@ impl Session {
         match notice {
             Notice::Joined => self.start_input(),
             Notice::Busy(..) => self.files_stall = true,
-            Notice::Surveyed(survey) => {
+            Notice::Surveyed(survey, waits) => {
                 let is_wanted = std::mem::take(&mut self.wants_survey);
                 if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {
-                    self.reporter.notes(&survey_lines(survey, &self.locations));
+                    let line = |wait| wait_line(wait, at, self.root.agents_progress(), &self.locations);
+                    let waits = waits.iter().map(line).collect();
+                    self.reporter.notes(&survey_lines(survey, waits, &self.locations));
                 }
             }
+            Notice::GoesOn(failure) => {
+                self.reporter.note(&goes_on_text(failure, self.locations.of_agent(failure.agent)));
+            }
+            Notice::WentOn(outcome) => self.report_outcome(outcome),
             Notice::Restarting { first, others, number, of } => {
                 let host = self.locations.of_agent(first.agent);
                 self.reporter.note(&restart_text(first, *others, (*number, *of), host));
@@ -274,11 +303,20 @@ impl Session {
             }
             Notice::Restarted(namespace) => self.locations.note_restart(*namespace),
             Notice::Stopped(time, dead_time) => self.reporter.note(&stopped_text(*time, *dead_time)),
-            Notice::NoSpare => self.reporter.note(NO_SPARE),
+            Notice::NoSpare => self.reporter.note(&no_spare_text(self.spares)),
+            Notice::NoRestartLeft(max) => self.restarts_used = Some(*max),
             Notice::Moved(placement) => {
                 for (agent, ranks) in self.locations.move_to(placement) {
                     self.reporter.note(&moved_text(&ranks, self.locations.of_agent(agent)));
                 }
+            }
+            Notice::Ending(outcome, ..) => {
+                self.report_outcome(outcome);
+                self.is_outcome_reported = true;
+            }
+            Notice::OutputDropped(time) => {
+                let bytes = self.out.unwritten() + self.err.unwritten();
+                self.reporter.note(&dropped_text(bytes, *time, self.out.is_pending()));
             }
             Notice::Leftovers(count) => self.reporter.note(&leftovers_text(*count)),
             _ => {}

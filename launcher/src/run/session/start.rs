@@ -13,10 +13,10 @@ use nla::sys::{self, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::ending::Reports;
-use super::{Ended, Secrets, Session};
+use super::{Ended, FLOW_PAUSE, Secrets, Session};
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
@@ -96,8 +96,7 @@ pub(super) async fn start(
     let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink };
     let root = RootDriver::start(setup, &tasks);
-    let mut refresh = interval(PAUSE);
-    refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let [refresh, flow_due] = [PAUSE, FLOW_PAUSE].map(unhurried);
     Ok(Start::Running(Box::new(Session {
         root,
         tasks,
@@ -108,14 +107,19 @@ pub(super) async fn start(
         tree,
         first,
         plan: session_plan,
+        spares: options.launch.spares,
+        restarts_used: None,
         signals,
         is_end_reported: false,
+        is_outcome_reported: false,
         wants_survey: false,
         out,
         err,
         output,
         events,
         writers_done: 0,
+        flow_due,
+        flow: (0, false),
         input,
         reader: None,
         limit: options.timeout.map(|limit| (limit, Instant::now() + limit)),
@@ -125,6 +129,13 @@ pub(super) async fn start(
         files_stall: false,
         reports: Reports { demo, timing: options.timing, stats, fanout: options.fanout() },
     })))
+}
+
+/// Returns an interval that does not make up for late ticks.
+fn unhurried(pause: Duration) -> Interval {
+    let mut due = interval(pause);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    due
 }
 
 /// Returns from where the launcher must be reachable, and how links reach the agents.

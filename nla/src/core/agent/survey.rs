@@ -8,7 +8,9 @@ use super::namespace::Stage;
 use super::{Action, Agent, Turn};
 use crate::core::message::{Down, Up};
 use crate::core::parent::Parent;
-use crate::core::survey::{Collecting, NamespaceSurvey, time_below};
+use crate::core::survey::{Activity, Collecting, Group, LastCall, NamespaceSurvey, ProcessState, time_below};
+
+const NOT_STARTED: Activity = Activity { call: LastCall::None, process: ProcessState::NotStarted };
 
 impl Agent {
     /// The parent asks how far the ranks of the subtree are. A survey under way is dropped.
@@ -21,7 +23,9 @@ impl Agent {
             let running = ns.at(Stage::Running);
             let (arrived, missing): (Vec<_>, Vec<_>) = running.iter().partition(|rank| fence.arrived().contains(*rank));
             let (fence, arrived) = (fence.number(), arrived.len() as u64);
-            own.push(NamespaceSurvey { namespace: *namespace, fence, arrived, missing: Vec::new() });
+            let starting = Group { activity: NOT_STARTED, ranks: ns.at(Stage::Starting), more: 0 };
+            let unstarted = Some(starting).filter(|group| !group.ranks.is_empty()).into_iter().collect();
+            own.push(NamespaceSurvey { namespace: *namespace, fence, arrived, missing: unstarted });
             if !missing.is_empty() {
                 to_inspect.push((*namespace, missing.into_iter().collect::<Ranks>()));
             }

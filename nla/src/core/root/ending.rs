@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use pmi::Ranks;
+
 use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM, Turn};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
 use crate::core::ids::{AgentId, NamespaceId, Time};
@@ -50,7 +52,11 @@ impl Root {
                 return;
             }
         }
+        let goes_on = matches!(self.phase, Phase::Running) && survives;
         if self.failures.len() < FAILURES_SINGLE_MAX as usize {
+            if goes_on && self.has_others_than(&failure) {
+                turn.push(RootAction::Notice(Notice::GoesOn(failure.clone())));
+            }
             self.failures.push(failure);
         } else {
             self.failures_more = self.failures_more.saturating_add(1);
@@ -60,7 +66,7 @@ impl Root {
             let outcome = self.reached();
             self.spoil_success(&outcome, "an agent was lost before the end");
         }
-        if matches!(self.phase, Phase::Running) && survives {
+        if goes_on {
             return;
         }
         let begins_to_gather = match self.phase {
@@ -71,6 +77,18 @@ impl Root {
         if begins_to_gather {
             self.enter(Phase::Gathering { until: turn.now + GATHER_WINDOW }, "a failure was reported");
         }
+    }
+
+    /// Whether ranks run that this failure does not concern.
+    fn has_others_than(&self, failure: &Failure) -> bool {
+        self.namespaces.iter().any(|(id, ns)| {
+            let lost = ns.plan.ranks_at(failure.agent).filter(|_| failure.is_loss());
+            let mut others = ns.not_gone(&Ranks::range(0..ns.plan.size)).difference(lost.unwrap_or(&Ranks::new()));
+            if *id == failure.namespace {
+                others = others.difference(&failure.ranks);
+            }
+            !others.is_empty()
+        })
     }
 
     /// Notes the loss of an agent, and of those below it if they can join no ancestor.
@@ -167,8 +185,13 @@ impl Root {
             return;
         }
         let grace = self.session.kill_grace;
+        if !matches!(outcome, Outcome::Success | Outcome::Failed { .. })
+            && let went_on @ Outcome::Survived { .. } = self.reached()
+        {
+            turn.push(RootAction::Notice(Notice::WentOn(went_on)));
+        }
         if outcome != Outcome::Success {
-            turn.push(RootAction::Notice(Notice::Ending(signal, grace)));
+            turn.push(RootAction::Notice(Notice::Ending(outcome.clone(), signal, grace)));
         }
         if self.first.is_some() {
             // No rank was started: an agent that has joined leaves when its link closes.

@@ -14,9 +14,9 @@ use crate::core::reason::LossReason;
 /// Ranks whose agent was lost, until they start again.
 #[derive(Debug)]
 pub(super) struct Homeless {
-    agent: AgentId,
+    pub(super) agent: AgentId,
     namespace: NamespaceId,
-    ranks: Ranks,
+    pub(super) ranks: Ranks,
     /// The lost agent may run them until then.
     pub(super) until: Time,
 }
@@ -32,9 +32,8 @@ impl Root {
         let (ranks, can_move) = self.left_at(lost);
         let is_spare = self.is_spare(lost);
         if ranks && (!can_move || self.restarts.done >= self.restarts.max) {
-            if !can_move {
-                turn.push(RootAction::Notice(Notice::NoSpare));
-            }
+            let why = if can_move { Notice::NoRestartLeft(self.restarts.max) } else { Notice::NoSpare };
+            turn.push(RootAction::Notice(why));
             return false;
         }
         self.note_lost(failure, turn.now);

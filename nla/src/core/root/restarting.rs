@@ -94,7 +94,11 @@ impl Root {
         let restarts = |failure: &Failure| self.session.on_failure.restarts(&failure.cause, self.session.has_ports);
         let is_allowed = self.failures.iter().all(restarts);
         let Some(next) = self.next_namespace() else { return false };
-        if !is_allowed || self.first.is_some() || self.restarts.done >= self.restarts.max {
+        if !is_allowed || self.first.is_some() {
+            return false;
+        }
+        if self.restarts.done >= self.restarts.max {
+            turn.push(RootAction::Notice(Notice::NoRestartLeft(self.restarts.max)));
             return false;
         }
         if self.next_placement().is_none() {
@@ -119,10 +123,11 @@ impl Root {
             return true;
         }
         let Some(rank) = failure.ranks.first().filter(|_| failure.ranks.len() == 1) else { return false };
-        let is_allowed = self.session.on_failure.revives(&failure.cause)
-            && matches!(self.phase, Phase::Running)
-            && self.restarts.done < self.restarts.max;
-        if !is_allowed {
+        if !self.session.on_failure.revives(&failure.cause) || !matches!(self.phase, Phase::Running) {
+            return false;
+        }
+        if self.restarts.done >= self.restarts.max {
+            turn.push(RootAction::Notice(Notice::NoRestartLeft(self.restarts.max)));
             return false;
         }
         self.restarts.done += 1;

@@ -1,16 +1,29 @@
-//! The root's part in a survey: it asks, and reports the answer.
+//! The root's part in a survey: it asks, and reports the answer with what the session itself waits for.
 
 use super::{Notice, Phase, Root, RootAction, Turn};
-use crate::core::ids::Time;
+use crate::core::cause::Outcome;
+use crate::core::ids::{NamespaceId, Time};
 use crate::core::message::Down;
 use crate::core::parent::Parent;
-use crate::core::survey::{Collecting, SURVEY_TIME, time_below};
+use crate::core::survey::{Collecting, SURVEY_TIME, Survey, Wait, time_below};
 
 impl Root {
+    /// The user asks how far the ranks are. If no rank runs, the answer is what the session waits for.
+    pub(super) fn on_survey(&mut self, turn: &mut Turn<'_>) {
+        if self.has_ranks() {
+            self.begin_survey(turn);
+        } else {
+            turn.push(self.surveyed(Survey::default()));
+        }
+    }
+
+    fn has_ranks(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Gathering { .. } | Phase::Ending { .. }) && self.first.is_none()
+    }
+
     /// Asks all agents how far their ranks are. Does nothing before the launch, after the end, or if a survey is under way.
     pub(super) fn begin_survey(&mut self, turn: &mut Turn<'_>) {
-        let has_ranks = matches!(self.phase, Phase::Running | Phase::Gathering { .. } | Phase::Ending { .. });
-        if self.survey.is_some() || !has_ranks || self.first.is_some() {
+        if self.survey.is_some() || !self.has_ranks() {
             return;
         }
         self.surveys = self.surveys.wrapping_add(1);
@@ -23,8 +36,37 @@ impl Root {
     /// Reports a survey once all agents have answered, or its time is over.
     pub(super) fn finish_survey(&mut self, turn: &mut Turn<'_>) {
         if let Some(done) = self.survey.take_if(|survey| survey.is_done(turn.now)) {
-            turn.push(RootAction::Notice(Notice::Surveyed(Box::new(done.finish()))));
+            turn.push(self.surveyed(done.finish()));
         }
+    }
+
+    fn surveyed(&self, survey: Survey) -> RootAction {
+        RootAction::Notice(Notice::Surveyed(Box::new(survey), self.waits()))
+    }
+
+    /// What the session waits for, besides ranks.
+    fn waits(&self) -> Vec<Wait> {
+        let mut waits = Vec::new();
+        match &self.phase {
+            Phase::Joining { .. } => waits.push(Wait::Agents),
+            Phase::Restarting { awaited, .. } if awaited.is_empty() => {
+                waits.push(Wait::Restart(self.lost.iter().copied().collect(), self.restarts.not_before));
+            }
+            Phase::Restarting { awaited, .. } => waits.push(Wait::Clearing(awaited.clone())),
+            Phase::Flushing { .. } => waits.push(Wait::Output),
+            Phase::Running | Phase::Gathering { .. } | Phase::Ending { .. } | Phase::Over => {}
+        }
+        let homeless = self.restarts.homeless.iter();
+        waits.extend(homeless.map(|homeless| Wait::Revival(homeless.agent, homeless.ranks.clone(), homeless.until)));
+        let dead = self.namespaces.get(&NamespaceId::FIRST).map(|ns| ns.dead()).filter(|dead| !dead.is_empty());
+        if let Some(dead) = dead.filter(|_| self.has_ranks()) {
+            let first = match self.elected() {
+                Outcome::Failed { first, .. } => Some(first),
+                _ => None,
+            };
+            waits.push(Wait::Dead(dead.clone(), first));
+        }
+        waits
     }
 
     /// Begins a survey, once for each fence, when ranks have waited in it for longer than the user expects.

@@ -2,11 +2,13 @@
 
 mod adopting;
 mod deaths;
+mod flushing;
 mod limits;
 mod moving;
 mod notices;
 mod restarts;
 mod stats;
+mod surveys;
 
 use super::*;
 use crate::core::cache::CachePolicy;
@@ -391,7 +393,7 @@ fn a_fence_that_does_not_complete_is_surveyed_once() {
     assert!(matches!(sent(&actions, 2)[..], [Down::Survey { number: 1, .. }]), "{actions:?}");
     assert_eq!(world.up(at(11_001), 1, answer(1)), []);
     let actions = world.up(at(11_002), 2, answer(1));
-    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::default()))]);
+    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::default(), Vec::new()))]);
     assert!(!sent(&world.after(at(60_000), RootInput::Timeout), 1).into_iter().any(is_survey));
 }
 
@@ -404,7 +406,7 @@ fn agents_that_do_not_answer_a_survey_are_named_when_its_time_is_over() {
     world.up(at(1002), 2, answer(1));
     let actions = world.after(at(1000) + SURVEY_TIME, RootInput::Timeout);
     let survey = Survey { namespaces: Vec::new(), silent: vec![AgentId(1)] };
-    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::new(survey)))]);
+    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::new(survey), Vec::new()))]);
     assert_eq!(world.up(at(9000), 1, answer(1)), [], "a late answer is dropped");
 }
 

@@ -421,7 +421,7 @@ impl Tree {
                 RootAction::Adopt(orphans) => {
                     self.adopted.insert(AgentId::ROOT, orphans);
                 }
-                RootAction::Notice(Notice::Surveyed(survey)) => self.survey = Some(*survey),
+                RootAction::Notice(Notice::Surveyed(survey, _)) => self.survey = Some(*survey),
                 RootAction::Notice(Notice::NoSpare) => self.has_no_spare = true,
                 RootAction::Notice(Notice::Moved(placement)) => self.moved = Some(placement),
                 RootAction::Notice(_) | RootAction::WakeAt(_) => {}

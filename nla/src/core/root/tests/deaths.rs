@@ -38,7 +38,9 @@ fn releases(actions: &[RootAction], child: u32) -> Vec<&ReleaseContent> {
 fn all_agents_learn_of_a_death_and_the_session_goes_on() {
     let mut world = World::going_on();
     let failed = world.fails(at(5), 1, 0, SEGV);
-    assert!(matches!(failed[..], [RootAction::Notice(Notice::Failure(_))]), "{failed:?}");
+    let is_noted =
+        matches!(failed[..], [RootAction::Notice(Notice::Failure(_)), RootAction::Notice(Notice::GoesOn(_))]);
+    assert!(is_noted, "{failed:?}");
     let actions = world.died(at(5), 1, "0");
     for child in [1, 2] {
         assert_eq!(sent(&actions, child), [&died("0")]);
@@ -65,6 +67,37 @@ fn the_end_code_is_that_of_the_first_cause() {
     let Some(Outcome::Survived { first, others: 1, dead }) = outcome(&actions) else { panic!("{actions:?}") };
     assert_eq!((&first.cause, &first.ranks), (&Cause::Code(3), &ranks("0")));
     assert_eq!(dead, &ranks("0,2"));
+}
+
+#[test]
+fn deaths_are_reported_when_a_signal_or_a_time_limit_ends_the_session() {
+    for end in [RootInput::Interrupt(15), RootInput::TimeLimit(at(50)), RootInput::OutputLost] {
+        let mut world = World::going_on();
+        world.fails(at(5), 1, 0, SEGV);
+        world.died(at(5), 1, "0");
+        world.fails(at(500), 2, 2, Cause::Code(3));
+        let actions = world.after(at(1000), end);
+        let RootAction::Notice(Notice::WentOn(Outcome::Survived { first, others: 1, dead })) = &actions[0] else {
+            panic!("{actions:?}")
+        };
+        assert_eq!((&first.cause, dead), (&SEGV, &ranks("0")));
+    }
+    let actions = World::going_on().after(T, RootInput::Interrupt(15));
+    assert!(!actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::WentOn(_)))), "{actions:?}");
+}
+
+#[test]
+fn no_other_rank_goes_on_when_the_last_one_has_died() {
+    let mut world = World::going_on();
+    let is_noted =
+        |actions: &[RootAction]| actions.iter().any(|action| matches!(action, RootAction::Notice(Notice::GoesOn(_))));
+    world.exited(1, 0, "0-1");
+    assert!(is_noted(&world.fails(at(5), 2, 2, SEGV)));
+    world.died(at(5), 2, "2");
+    assert!(!is_noted(&world.fails(at(6), 2, 3, SEGV)));
+    let mut world = World::going_on();
+    world.exited(1, 0, "0-1");
+    assert!(!is_noted(&world.after(at(5), RootInput::ChildLost(AgentId(2), LossReason::Closed))));
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn all_ranks_start_again_once_none_is_left() {
     }
     let actions = world.fails_in(2, Cause::Code(3));
     assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "no restart is left: {actions:?}");
+    assert!(actions.contains(&RootAction::Notice(Notice::NoRestartLeft(2))), "{actions:?}");
 }
 
 #[test]
@@ -86,6 +87,7 @@ fn failures_that_are_not_of_ranks_end_the_session() {
         let mut world = World::restarting(1);
         let actions = world.fails_in(0, cause);
         assert!(matches!(sent(&actions, 1)[..], [Down::End { .. }]), "{actions:?}");
+        assert!(!actions.contains(&RootAction::Notice(Notice::NoRestartLeft(1))), "{actions:?}");
     }
 }
 
