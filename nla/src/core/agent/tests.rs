@@ -2,6 +2,7 @@
 
 mod clearing;
 mod deaths;
+mod ends;
 mod fences;
 mod inquiries;
 mod stats;

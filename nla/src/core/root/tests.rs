@@ -1,6 +1,8 @@
 //! The root as a value: each input leads to exactly these actions and no others.
 
 mod deaths;
+mod ends;
+mod hostile;
 mod limits;
 mod restarts;
 mod stats;
