@@ -40,3 +40,28 @@ fn a_child_that_breaks_the_protocol_after_its_end_is_no_success() {
     let actions = world.after(T, RootInput::OutputDone);
     assert!(matches!(outcome(&actions), Some(Outcome::Failed { others: 0, .. })), "{actions:?}");
 }
+
+#[test]
+fn a_repeated_request_to_end_leaves_the_ranks_their_grace() {
+    const INT: i32 = 2;
+    const TERM: i32 = 15;
+    const HUP: i32 = 1;
+    let is_kill = |actions: &[RootAction]| matches!(sent(actions, 1)[..], [Down::End { signal: SIGKILL, .. }]);
+    for (signals, kills) in [
+        (&[TERM, TERM][..], false),
+        (&[TERM, HUP, HUP], false),
+        (&[INT, TERM, HUP], false),
+        (&[TERM, INT], false),
+        (&[TERM, INT, INT], true),
+        (&[INT, TERM, INT], true),
+    ] {
+        let mut world = World::running();
+        let mut last = Vec::new();
+        for signal in signals {
+            last = world.after(T, RootInput::Interrupt(*signal));
+        }
+        assert_eq!(is_kill(&last), kills, "{signals:?}: {last:?}");
+        let Phase::Ending { until, .. } = world.root.phase else { panic!("{signals:?}") };
+        assert_eq!(until, if kills { END_MARGIN } else { GRACE + END_MARGIN });
+    }
+}
