@@ -64,6 +64,16 @@ fn term_and_hup_end_the_job() {
 }
 
 #[test]
+fn a_rank_that_is_stopped_gets_the_request_to_end() {
+    let script = "trap 'echo saved; exit 0' TERM\necho here\nwhile :; do sleep 0.02; done";
+    let running = scela().np(1).agents(1).args(["--kill-grace", "3600"]).program(sh(script)).spawn();
+    running.wait_for("here");
+    running.world().ranks()[0].1.signal(Signal::SIGSTOP);
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143).wrote("here\nsaved\n");
+}
+
+#[test]
 fn usr1_and_usr2_are_only_forwarded() {
     let running = start_waiting_job("trap 'echo got 1' USR1; trap 'echo got 2; exit 0' USR2");
     running.signal(Signal::SIGUSR1);

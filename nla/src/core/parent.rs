@@ -162,6 +162,9 @@ pub(super) trait Parent {
     /// A child's subtree has ended; `leftovers` processes had outlived their ranks there.
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing);
 
+    /// Whether the children were told to end their ranks for good. Before that, none of them can have ended.
+    fn has_ordered_end(&self) -> bool;
+
     /// Whether children may send statistics.
     fn expects_stats(&self) -> bool;
 
@@ -240,7 +243,8 @@ pub(super) trait Parent {
     fn cut_off(&mut self, child: AgentId, violation: Violation, turn: &mut Turn<'_, Self::Action>) {
         let why = LossReason::from(violation);
         turn.push(Self::close(child, why.clone()));
-        self.on_child_lost(child, Cause::Lost { why }, turn);
+        // Output that is still under way is lost with the link.
+        self.on_child_output_lost(child, why, turn);
     }
 
     /// Nothing more arrives from a child, because of `cause`.
@@ -375,7 +379,9 @@ pub(super) trait Parent {
     /// A child reports that all processes of its subtree have ended.
     fn on_ended(&mut self, from: AgentId, leftovers: u64, timing: &Timing, turn: &mut Turn<'_, Self::Action>) {
         let Some(below) = self.children().subtree(from) else { return };
-        match self.children_mut().on_ended(from, timing.is_of(below)) {
+        // A report ahead of the order would count as the end of ranks that were never reported as ended.
+        let fits = self.has_ordered_end() && timing.is_of(below);
+        match self.children_mut().on_ended(from, fits) {
             EndReport::Accepted => self.on_subtree_ended(leftovers, timing),
             EndReport::Refused => self.cut_off(from, Violation::Ended, turn),
             EndReport::Late => {}

@@ -135,7 +135,7 @@ pub enum Violation {
         /// The rank that is answered.
         rank: Rank,
     },
-    /// The peer's report of its end contradicts what is known of its subtree, or is its second one.
+    /// The peer's report of its end was not asked for, contradicts what is known of its subtree, or is its second one.
     #[error("the report of its end is inconsistent")]
     Ended,
     /// The peer's statistics contradict what is known of its subtree, were not asked for, or arrived twice.

@@ -43,6 +43,7 @@ use super::timing::Timing;
 use super::topology::Subtree;
 use super::turn;
 
+const SIGINT: i32 = 2;
 const SIGKILL: i32 = 9;
 const SIGPIPE: i32 = 13;
 const SIGTERM: i32 = 15;
@@ -263,7 +264,7 @@ enum Phase {
     Gathering { until: Time },
     /// All ranks are being ended, to start again as namespace `next`.
     Restarting { until: Time, awaited: Vec<AgentId>, next: NamespaceId },
-    /// The session is being ended.
+    /// The session is being ended. If it was `interrupted` by SIGINT, the next SIGINT ends the grace.
     Ending { outcome: Outcome, until: Time, interrupted: bool },
     /// No process is left. Output is written out, however slowly it is read, but unless the ranks succeeded it is dropped
     /// once it is not read at all; then agents report their statistics, if the session's plan asks for them.

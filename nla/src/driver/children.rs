@@ -143,7 +143,8 @@ impl Children {
                 Ok(message) => Received::Message(message),
                 Err(error) => {
                     self.cut_off(child);
-                    Received::Lost(LossReason::Undecodable(error.to_string()))
+                    // Output that is still under way is lost with the link.
+                    Received::OutputLost(LossReason::Undecodable(error.to_string()))
                 }
             }),
             LinkEvent::Message(_) => None,

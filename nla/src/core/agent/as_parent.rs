@@ -213,6 +213,10 @@ impl Parent for Agent {
         self.times.timing.merge(timing);
     }
 
+    fn has_ordered_end(&self) -> bool {
+        !self.is_serving()
+    }
+
     /// The parent refuses statistics for which it has not asked.
     fn expects_stats(&self) -> bool {
         true

@@ -67,7 +67,7 @@ impl Agent {
         // The ends of the ranks are no failures from now on.
         self.namespaces.iter_mut().for_each(|(_, ns)| ns.undone = true);
         turn.push(Action::CancelStarts);
-        self.signal_all(signal, turn);
+        self.end_all(signal, turn);
         let awaited = self.children.not_ended().collect();
         let kill_at = (signal != SIGKILL).then(|| turn.now + grace);
         self.clearing = Some(Clearing { kill_at, signal, grace, awaited, own: Own::Ranks, leftovers: 0 });

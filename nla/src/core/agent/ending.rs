@@ -19,12 +19,12 @@ impl Agent {
         match self.phase {
             Phase::Serving => {
                 turn.push(Action::CancelStarts);
-                self.signal_all(signal, turn);
+                self.end_all(signal, turn);
                 self.enter(Phase::Ending { signal, kill_at }, why);
             }
             Phase::Ending { kill_at: Some(before), .. } => {
                 if kill_at.is_none_or(|at| at < before) {
-                    self.signal_all(signal, turn);
+                    self.end_all(signal, turn);
                     self.enter(Phase::Ending { signal, kill_at }, why);
                 }
             }
@@ -47,6 +47,15 @@ impl Agent {
             self.enter(Phase::Swept, "no process is left here");
             self.leftovers = self.leftovers.saturating_add(leftovers);
             self.times.swept = Some(now);
+        }
+    }
+
+    /// Sends all ranks a signal that asks them to end. Continues those that something else has stopped: a stopped process
+    /// acts on a signal only when it is continued.
+    pub(super) fn end_all(&self, signal: i32, turn: &mut Turn<'_>) {
+        self.signal_all(signal, turn);
+        if signal != SIGKILL && !self.suspended {
+            self.signal_all(SIGCONT, turn);
         }
     }
 

@@ -3,6 +3,7 @@
 mod adopting;
 mod clearing;
 mod deaths;
+mod ends;
 mod fences;
 mod inquiries;
 mod launching;

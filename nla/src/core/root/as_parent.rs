@@ -243,6 +243,10 @@ impl Parent for Root {
         self.timing.merge(timing);
     }
 
+    fn has_ordered_end(&self) -> bool {
+        self.is_ending()
+    }
+
     fn expects_stats(&self) -> bool {
         self.session.stats
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pmi::Ranks;
 
-use super::{Notice, Phase, Root, RootAction, SIGKILL, SIGTERM, Turn};
+use super::{Notice, Phase, Root, RootAction, SIGINT, SIGKILL, SIGTERM, Turn};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, REJOIN_MARGIN};
@@ -147,9 +147,11 @@ impl Root {
                 // Only output is left, and the user does not want it.
                 self.over(Outcome::Interrupted { signal }, "the user interrupted the output", turn);
             }
+            // Resource managers and scripts repeat SIGTERM and SIGHUP: the ranks keep their grace.
+            Phase::Ending { .. } if signal != SIGINT => {}
             Phase::Ending { interrupted: false, .. } => self.note_interrupted(None),
             Phase::Ending { interrupted: true, .. } => {
-                // The second interrupt ends the grace.
+                // The second Ctrl-C ends the grace.
                 self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
                 self.note_interrupted(Some(turn.now + END_MARGIN));
             }
@@ -166,12 +168,14 @@ impl Root {
                     self.begin_survey(turn);
                 }
                 self.end(outcome, signal, "the user interrupted the session", turn);
-                self.note_interrupted(None);
+                if signal == SIGINT {
+                    self.note_interrupted(None);
+                }
             }
         }
     }
 
-    /// Notes an interrupt while the session ends. `new_until` replaces the deadline of the end.
+    /// Notes a Ctrl-C while the session ends. `new_until` replaces the deadline of the end.
     fn note_interrupted(&mut self, new_until: Option<Time>) {
         if let Phase::Ending { outcome, until, .. } = &self.phase {
             let (outcome, until) = (outcome.clone(), new_until.unwrap_or(*until));

@@ -2,7 +2,9 @@
 
 mod adopting;
 mod deaths;
+mod ends;
 mod flushing;
+mod hostile;
 mod limits;
 mod moving;
 mod notices;

@@ -16,10 +16,10 @@ use crate::core::ids::AgentId;
 const FENCES: u32 = 3;
 
 /// A xorshift generator: what dies when follows from the seed.
-pub(super) struct Random(pub(super) u64);
+pub(in crate::core) struct Random(pub(in crate::core) u64);
 
 impl Random {
-    pub(super) fn below(&mut self, bound: u32) -> u32 {
+    pub(in crate::core) fn below(&mut self, bound: u32) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;

@@ -14,6 +14,7 @@ mod tree;
 
 use pmi::{Mapping, Ranks};
 
+pub(super) use self::deaths::Random;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::plan::{CommandPlan, Inherit, NamespacePlan};
 

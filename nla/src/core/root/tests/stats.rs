@@ -70,6 +70,7 @@ fn a_child_with_an_invalid_report_of_its_end_is_cut_off() {
     let of_other_subtree = || Box::new(Timing { agents: 9, ..Timing::default() });
     for twice in [false, true] {
         let mut world = World::running();
+        world.after(T, RootInput::Interrupt(2));
         let timing = if twice { Box::default() } else { of_other_subtree() };
         if twice {
             assert_eq!(world.up(T, 1, Up::Ended { leftovers: 0, timing: Box::default() }), []);
@@ -85,10 +86,11 @@ fn a_child_with_an_invalid_report_of_its_end_is_cut_off() {
 #[test]
 fn the_root_knows_the_times_and_progress_that_agents_report() {
     let mut world = World::running();
-    let timing = Timing { agents: 1, ..Timing::default() };
-    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::new(timing.clone()) });
-    assert_eq!(*world.root.timing(), timing);
     assert_eq!(world.root.progress(), RankProgress { started: 4, arrived: 0 });
     world.gather(1, 0, "0-1", &[]);
     assert_eq!(world.root.progress(), RankProgress { started: 4, arrived: 2 });
+    let timing = Timing { agents: 1, ..Timing::default() };
+    world.after(T, RootInput::Interrupt(2));
+    world.up(T, 2, Up::Ended { leftovers: 0, timing: Box::new(timing.clone()) });
+    assert_eq!(*world.root.timing(), timing);
 }
