@@ -1,5 +1,7 @@
 //! `--on-failure restart`: all ranks start again after a failure.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 use tests::{Process, Program, Run, Running, Tree, scela, sh};
 
@@ -120,6 +122,20 @@ fn a_spare_takes_over_from_a_lost_inner_agent() {
         let outcome = running.finish();
         outcome.has_code(0).says("agent 1 on ").says("all ranks start again: restart 1 of at most 3");
         outcome.wrote_lines((0..4).map(|rank| format!("rank {rank}: 3 rounds, 0 failed, dead: ")));
+    }
+}
+
+/// After the dead time the restart would wait for a quarter of an hour.
+const LONG: [&str; 2] = ["--dead-time", "300"];
+
+#[test]
+fn no_restart_waits_for_an_agent_whose_guardian_has_ended() {
+    for (policy, program) in [("restart", three_rounds()), ("restart=rank", rank(["survivors", "400"]))] {
+        let options = ["-v", "--on-failure", policy, "--agents-as-nodes", "--spares", "1"];
+        let running = scela().args(options).args(LONG).np(4).agents(5).fanout(2).program(program).spawn();
+        running.wait_for_error("fence 5: ");
+        kill_agent_of(&running, 3);
+        running.finish().has_code(0).says("restart 1 of at most 3").took_less_than(Duration::from_secs(100));
     }
 }
 

@@ -1,5 +1,7 @@
 //! `--on-failure continue`: the other ranks go on when one dies.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 use tests::{Run, Tree, scela, sh};
 
@@ -111,4 +113,13 @@ fn an_inner_agent_takes_only_its_own_ranks_with_it() {
 #[test]
 fn puts_in_flight_survive_an_inner_agent() {
     loses_an_inner_agent("hcs");
+}
+
+#[test]
+fn a_job_without_agents_ends_when_their_guardians_have_ended() {
+    let run = going_on().args(["--dead-time", "300"]).np(4).agents(4).fanout(2);
+    let running = run.program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", 4);
+    running.world().agents().iter().for_each(|agent| drop(agent.signal(Signal::SIGKILL)));
+    running.finish().has_code(252).took_less_than(Duration::from_secs(100));
 }

@@ -122,21 +122,29 @@ pub fn stopped_text(time: Duration, dead_time: Duration) -> String {
 }
 
 /// Returns the note about a failure after which all ranks start again.
-pub fn restart_text(first: &Failure, others: u64, (number, of): (u32, u32), host: &str) -> String {
+pub fn restart_text(first: &Failure, others: u64, (number, of): (u32, u32), wait: Duration, host: &str) -> String {
     let what = shown(&what_happened(first, host), WORDS_MAX);
     let more = match others {
         0 => String::new(),
         others => format!(" ({} reported)", counted(others, "more failure was", "more failures were")),
     };
-    format!("{what}{more}; all ranks start again: restart {number} of at most {of}")
+    format!("{what}{more}; all ranks start again: restart {number} of at most {of}{}", once_ended(wait))
 }
 
 /// Returns the note about a rank that has failed, or an agent that was lost, and ranks that start again while the others go
 /// on.
-pub fn revival_text(failure: &Failure, (number, of): (u32, u32), host: &str) -> String {
+pub fn revival_text(failure: &Failure, (number, of): (u32, u32), wait: Duration, host: &str) -> String {
     let what = shown(&what_happened(failure, host), WORDS_MAX);
     let starts = if failure.ranks.is_empty() { "its ranks start again on another one" } else { "it starts again" };
-    format!("{what}; {starts}: restart {number} of at most {of}")
+    format!("{what}; {starts}: restart {number} of at most {of}{}", once_ended(wait))
+}
+
+/// Returns how long a restart waits at most until a lost agent has ended its ranks; empty if it need not wait.
+fn once_ended(wait: Duration) -> String {
+    if wait.is_zero() {
+        return String::new();
+    }
+    format!(", once the lost agent has ended its ranks, in {} s at most", wait.as_secs_f64().ceil())
 }
 
 /// Returns the note about a failure after which the other ranks go on.

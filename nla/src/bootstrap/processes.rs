@@ -72,6 +72,12 @@ impl Started {
         self.0.borrow().terminate();
     }
 
+    /// Reaps the process if it has exited. Returns `None` while it runs, then the exit code as [`Started::exit_code`] does.
+    pub(super) fn ended(&self) -> Option<Option<i32>> {
+        let mut process = self.0.borrow_mut();
+        process.has_ended().then_some(process.code)
+    }
+
     /// Waits up to `limit` for the exit code; `None` if a signal killed the process, if its code is unknown since it was
     /// reaped elsewhere, or if it takes longer.
     pub(super) async fn exit_code(&self, limit: Duration) -> Option<i32> {
@@ -181,6 +187,7 @@ mod tests {
             let started = processes.add(child, false);
             for _ in 0..2 {
                 assert_eq!(started.exit_code(Duration::from_secs(60)).await, code);
+                assert_eq!(started.ended(), Some(code));
                 assert!(processes.pids().is_empty());
             }
         }

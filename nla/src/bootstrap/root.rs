@@ -196,6 +196,12 @@ impl Bootstrap {
         }
     }
 
+    /// Returns the agents on this machine whose processes have all ended since the last call, as far as their guardians
+    /// were forked here.
+    pub fn take_ended(&self) -> Vec<AgentId> {
+        self.starter.take_ended().into_iter().filter_map(|target| self.assembly.agent_at(target)).collect()
+    }
+
     /// Returns whether all agents that have reported can read the launcher's log of long epochs.
     pub fn reads_log(&self) -> bool {
         self.assembly.reads_log

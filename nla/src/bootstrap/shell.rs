@@ -98,9 +98,11 @@ impl Shell {
             Method::Fork => {
                 let mut command = Command::new("/proc/self/exe");
                 command.arg0("scela-run").args(["--guard", &script::agent_id(), &order.label, &dead_ms]);
-                Self::spawn(shared, command, None, true).map_err(|error| {
+                let shell = Self::spawn(shared, command, None, true).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
-                })
+                })?;
+                shared.guardians.borrow_mut().push((task.target, shell.process.clone()));
+                Ok(shell)
             }
             // Steps are started as a whole: `Starter::start_steps`.
             Method::Step { .. } => Err(StartFailure::new(StartPhase::Command, "a step starts all agents or none")),

@@ -26,7 +26,7 @@ use super::decide::pending_joins::PendingJoins;
 use super::decide::roster::steps;
 use super::decide::schedule::{Schedule, ScheduleAction, ScheduleInput, Task, tasks_below};
 use super::decide::start_limit::StartLimit;
-use super::processes::Processes;
+use super::processes::{Processes, Started};
 use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, Method, TargetReport};
 use super::shell::Shell;
 use super::shell_links;
@@ -39,6 +39,9 @@ use crate::wire::TreePosition;
 
 /// How long a process may take to exit once its channel has ended, and how long its last words may take to arrive.
 pub(super) const END_TIME: Duration = Duration::from_secs(1);
+
+/// The exit code of a Rust program that has panicked.
+const CODE_PANIC: i32 = 101;
 
 /// Starts the agents of some targets. Dropping it ends all starts that are under way.
 pub(crate) struct Starter {
@@ -61,6 +64,8 @@ pub(super) struct Shared {
     /// The channels to targets, each by the first target that it leads to.
     routes: RefCell<LiteMap<u32, Route>>,
     pub(super) processes: Processes,
+    /// The guardians that were forked here and have not been reaped, by target.
+    pub(super) guardians: RefCell<Vec<(u32, Started)>>,
     /// Where started agents call back, if they do.
     pub(super) callbacks: OnceCell<Callbacks>,
     /// The session's clock, and the queue for links over remote shells. Set before any agent is told to join.
@@ -101,6 +106,7 @@ impl Starter {
             reports: reporting,
             routes: RefCell::default(),
             processes: Processes::default(),
+            guardians: RefCell::default(),
             callbacks: OnceCell::new(),
             links: OnceCell::new(),
             pending_joins: RefCell::default(),
@@ -237,6 +243,21 @@ impl Starter {
                 sys::end_orphans(&shared.processes.pids(), true);
             }
         });
+    }
+
+    /// Returns the targets whose guardians were forked here and have ended since the last call, after all processes of
+    /// their agents. A guardian that was killed is left out.
+    pub(super) fn take_ended(&self) -> Vec<u32> {
+        let mut ended = Vec::new();
+        self.shared.guardians.borrow_mut().retain(|(target, guardian)| match guardian.ended() {
+            None => true,
+            Some(code) => {
+                let is_normal = code.is_some_and(|code| code != CODE_PANIC);
+                ended.extend(is_normal.then_some(*target));
+                false
+            }
+        });
+        ended
     }
 
     /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then

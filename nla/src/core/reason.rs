@@ -63,6 +63,9 @@ pub enum LossReason {
     /// The agent above it was lost, and so was this agent: one below it has lost it and joined an ancestor.
     #[error("the agent above it was lost, and agent {0} below it has lost it too")]
     LostBy(AgentId),
+    /// The agent above it was lost, and then all processes of this agent ended.
+    #[error("the agent above it was lost, and its own processes have ended")]
+    ProcessesEnded,
     /// Processes of ranks that have ended cannot be killed, so no rank may start again on this agent.
     #[error("processes of the ranks that were ended cannot be killed, so no rank may start again there")]
     NotCleared,

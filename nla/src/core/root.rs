@@ -62,6 +62,8 @@ pub enum RootInput {
     ChildOutputLost(AgentId, LossReason),
     /// An agent could not be started, or ended before it joined.
     AgentFailed(AgentId, NotStartedReason),
+    /// All processes of an agent on the launcher's machine have ended: its guardian, which ends after them, has exited.
+    AgentEnded(AgentId),
     /// SIGINT, SIGTERM or SIGHUP asked the session to end.
     Interrupt(i32),
     /// A signal arrived that is only passed on to the ranks.
@@ -161,6 +163,8 @@ pub enum Notice {
         number: u32,
         /// How often they may.
         of: u32,
+        /// How long the ranks of lost agents may run on, at most. The ranks start again afterwards.
+        wait: Duration,
     },
     /// All ranks start again. All other notices name the job's ranks as those of the first namespace; their output has this
     /// one.
@@ -173,6 +177,8 @@ pub enum Notice {
         number: u32,
         /// How often they may.
         of: u32,
+        /// How long the ranks of a lost agent may run on, at most. They start again afterwards.
+        wait: Duration,
     },
     /// Ranks would start again after a failure, but have done so this often, which is the most they may.
     NoRestartLeft(u32),
@@ -283,6 +289,8 @@ pub struct Root {
     nodes: LiteMap<AgentId, u32>,
     /// Agents that were lost.
     lost: BTreeSet<AgentId>,
+    /// Agents whose processes have all ended, as far as the launcher can know.
+    without_processes: BTreeSet<AgentId>,
     /// Agents that are lost before this time have given up a launcher that was stopped.
     given_up_until: Time,
     phase: Phase,
@@ -327,6 +335,7 @@ impl Root {
             session,
             nodes,
             lost: BTreeSet::new(),
+            without_processes: BTreeSet::new(),
             given_up_until: Time::ZERO,
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
@@ -371,6 +380,7 @@ impl Root {
                     self.judge(Failure::of_agent(turn.now, agent, Cause::NotStarted { why }), turn);
                 }
             }
+            RootInput::AgentEnded(agent) => self.on_agent_ended(agent, turn.now),
             RootInput::Interrupt(signal) => self.on_interrupt(signal, turn),
             RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, turn),
             RootInput::Survey => self.on_survey(turn),
@@ -487,6 +497,7 @@ impl Root {
 
     fn on_time(&mut self, turn: &mut Turn<'_>) {
         self.survey_stuck_fences(turn);
+        self.lose_ended_orphans(turn);
         self.lose_late_orphans(self.session.adoption_time(), turn);
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
@@ -593,7 +604,7 @@ impl Root {
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         let next = match &self.phase {
             Phase::Joining { until } => *until,
-            Phase::Restarting { awaited, .. } if awaited.is_empty() => Some(self.restarts.not_before),
+            Phase::Restarting { awaited, .. } if awaited.is_empty() => Some(self.restarts.not_before()),
             Phase::Gathering { until } | Phase::Restarting { until, .. } | Phase::Ending { until, .. } => Some(*until),
             Phase::Running => {
                 let unfinalized = self.namespaces.values().filter_map(Namespace::unfinalized_deadline);

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -126,6 +127,8 @@ pub struct RootDriver {
     events: VecDeque<RootEvent>,
     suspending: Option<Suspending>,
     pulse: Pulse,
+    /// The exits of guardians, if the session goes on after the loss of an agent.
+    exits: Option<Signal>,
     /// The time from the last arrival to the release, for each fence.
     release_times: DurationHistogram,
     /// The arrival time of the input that is being handled.
@@ -153,6 +156,8 @@ enum Event {
     SuspendWritten,
     /// The launcher did not run for a dead time.
     Stopped(Duration),
+    /// Child processes have exited.
+    Exits,
     /// The core's alarm has expired.
     Alarm,
 }
@@ -193,6 +198,7 @@ impl RootDriver {
             events: VecDeque::new(),
             suspending: None,
             pulse: Pulse::new(liveness.dead_time),
+            exits: adopts.then(|| signal(SignalKind::child()).ok()).flatten(),
             release_times: DurationHistogram::default(),
             handling: Time::ZERO,
         };
@@ -221,6 +227,7 @@ impl RootDriver {
             report = self.bootstrap.next() => Event::Report(report),
             () = self.children.output_ended.notified() => Event::OutputEnded,
             () = Suspending::written(&mut self.suspending) => Event::SuspendWritten,
+            Some(()) = next_exit(&mut self.exits) => Event::Exits,
             () = self.alarm.due() => Event::Alarm,
         }
     }
@@ -245,6 +252,11 @@ impl RootDriver {
             }
             Event::Stopped(_) if self.links.suspended.get() => {}
             Event::Stopped(time) => self.handle(RootInput::Stopped(time)),
+            Event::Exits => {
+                for agent in self.bootstrap.take_ended() {
+                    self.handle(RootInput::AgentEnded(agent));
+                }
+            }
             Event::Alarm => self.handle(RootInput::Timeout),
         }
     }
@@ -388,6 +400,14 @@ impl RootDriver {
             ..DriverCounts::default()
         };
         self.core.stats(counted, self.release_times.clone())
+    }
+}
+
+/// Waits until child processes have exited. Cancel-safe.
+async fn next_exit(exits: &mut Option<Signal>) -> Option<()> {
+    match exits {
+        Some(exits) => exits.recv().await,
+        None => pending().await,
     }
 }
 

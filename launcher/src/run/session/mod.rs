@@ -293,13 +293,13 @@ impl Session {
                 self.reporter.note(&goes_on_text(failure, self.locations.of_agent(failure.agent)));
             }
             Notice::WentOn(outcome) => self.report_outcome(outcome),
-            Notice::Restarting { first, others, number, of } => {
+            Notice::Restarting { first, others, number, of, wait } => {
                 let host = self.locations.of_agent(first.agent);
-                self.reporter.note(&restart_text(first, *others, (*number, *of), host));
+                self.reporter.note(&restart_text(first, *others, (*number, *of), *wait, host));
             }
-            Notice::Reviving { failure, number, of } => {
+            Notice::Reviving { failure, number, of, wait } => {
                 let host = self.locations.of_agent(failure.agent);
-                self.reporter.note(&revival_text(failure, (*number, *of), host));
+                self.reporter.note(&revival_text(failure, (*number, *of), *wait, host));
             }
             Notice::Restarted(namespace) => self.locations.note_restart(*namespace),
             Notice::Stopped(time, dead_time) => self.reporter.note(&stopped_text(*time, *dead_time)),

@@ -215,6 +215,11 @@ impl Assembly {
         }
     }
 
+    /// Returns the agent at `target`, if it has a position.
+    pub(in crate::bootstrap) fn agent_at(&self, target: u32) -> Option<AgentId> {
+        self.states.get(target as usize)?.agent
+    }
+
     fn target(&self, agent: AgentId) -> Option<u32> {
         self.targets.get(agent.0 as usize).copied()
     }

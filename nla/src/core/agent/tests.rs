@@ -347,7 +347,12 @@ fn the_end_is_term_grace_kill_and_sweep() {
     let end = Down::End { signal: 15, grace: Duration::from_secs(5) };
     assert_eq!(
         world.after(at(100), Input::FromParent(end)),
-        [Action::CancelStarts, Action::Signal(NS, ranks("0-1"), 15), Action::WakeAt(at(5100))]
+        [
+            Action::CancelStarts,
+            Action::Signal(NS, ranks("0-1"), 15),
+            Action::Signal(NS, ranks("0-1"), SIGCONT),
+            Action::WakeAt(at(5100)),
+        ]
     );
     let term = Exit::Signal { signal: 15, core: false, out_of_memory: false };
     assert_eq!(world.after(at(200), Input::RankEnded(NS, Rank(0), term)), [], "our own signal is no failure");

@@ -96,19 +96,35 @@ impl Root {
         let agent = loss.agent;
         let below = self.tree.of(agent).filter(|_| !self.session.has_ports).map_or(0, |below| below.size() - 1);
         self.lost.extend((agent.0..=agent.0 + below).map(AgentId));
-        self.restarts.on_loss(now + self.time_to_end(Some(loss)));
+        self.restarts.on_loss(agent, now + self.time_to_end(loss.agent, Some(loss)));
         if let Phase::Restarting { until, .. } = &mut self.phase {
             // Agents wait for the children of the lost one before they answer.
-            *until = (*until).max(self.restarts.not_before + self.session.kill_grace + END_MARGIN);
+            *until = (*until).max(self.restarts.not_before() + self.session.kill_grace + END_MARGIN);
         }
     }
 
-    /// Returns how long the ranks of a lost agent that cannot be reached may run on after this loss.
-    pub(super) fn time_to_end(&self, loss: Option<&Failure>) -> Duration {
+    /// Returns how long the ranks of the lost `agent`, which cannot be reached, may run on after this loss.
+    pub(super) fn time_to_end(&self, agent: AgentId, loss: Option<&Failure>) -> Duration {
+        if self.without_processes.contains(&agent) {
+            return Duration::ZERO;
+        }
         let time = self.session.adoption_time();
         // The agent above it may look for an ancestor first, before the agent itself does.
         let is_below_lost = |loss: &Failure| matches!(loss.cause, Cause::Lost { why: LossReason::LostBy(_) });
         if loss.is_some_and(is_below_lost) { 2 * time } else { time }
+    }
+
+    /// All processes of an agent have ended. If it is lost, nothing waits for its ranks any more.
+    pub(super) fn on_agent_ended(&mut self, agent: AgentId, now: Time) {
+        self.without_processes.insert(agent);
+        self.restarts.on_agent_ended(agent, now);
+    }
+
+    /// Gives up the orphaned children whose processes have ended: they will not join.
+    pub(super) fn lose_ended_orphans(&mut self, turn: &mut Turn<'_>) {
+        while let Some(child) = self.without_processes.iter().copied().find(|agent| self.children.is_orphaned(*agent)) {
+            self.on_child_lost(child, Cause::Lost { why: LossReason::ProcessesEnded }, turn);
+        }
     }
 
     /// Undoes a spawn that failed, and forgets its namespace.

@@ -40,7 +40,8 @@ impl Root {
         if ranks {
             self.restarts.done += 1;
             let (number, of) = (self.restarts.done, self.restarts.max);
-            turn.push(RootAction::Notice(Notice::Reviving { failure: failure.clone(), number, of }));
+            let wait = self.time_to_end(lost, Some(failure));
+            turn.push(RootAction::Notice(Notice::Reviving { failure: failure.clone(), number, of, wait }));
             self.restarts.losses.push(failure.clone());
         } else {
             turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
@@ -72,7 +73,7 @@ impl Root {
         let ranks = ns.move_out(agent, ranks);
         if !ranks.is_empty() {
             let loss = self.restarts.losses.iter().find(|loss| loss.agent == agent);
-            let until = now + self.time_to_end(loss);
+            let until = now + self.time_to_end(agent, loss);
             self.restarts.homeless.push(Homeless { agent, namespace, ranks, until });
         }
     }

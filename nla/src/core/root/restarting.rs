@@ -1,5 +1,7 @@
 //! All ranks start again after a failure: the old ones are ended everywhere, then a new namespace starts.
 
+use std::time::Duration;
+
 use litemap::LiteMap;
 use pmi::Ranks;
 
@@ -26,8 +28,8 @@ pub(super) struct Restarts {
     /// How often all ranks, or single ones, have started again.
     pub(super) done: u32,
     pub(super) max: u32,
-    /// The ranks do not start again before this time: those of a lost agent may still run.
-    pub(super) not_before: Time,
+    /// Lost agents that may still run their ranks, and until when.
+    ending: LiteMap<AgentId, Time>,
     /// Ranks that start again, alone, on other agents than before.
     pub(super) homeless: Vec<Homeless>,
     /// The losses of their agents.
@@ -39,7 +41,7 @@ impl Restarts {
     /// start again.
     pub(super) fn begin(origin: NamespacePlan, policy: FailurePolicy, max: u32) -> (Self, NamespacePlan) {
         let (homeless, losses) = (Vec::new(), Vec::new());
-        let mut restarts = Self { origin, done: 0, max, not_before: Time::ZERO, homeless, losses };
+        let mut restarts = Self { origin, done: 0, max, ending: LiteMap::new(), homeless, losses };
         if policy.starts_again() {
             restarts.number();
         }
@@ -56,8 +58,21 @@ impl Restarts {
     }
 
     /// Notes that an agent was lost. By `until` it has ended its ranks, even if it cannot be reached.
-    pub(super) fn on_loss(&mut self, until: Time) {
-        self.not_before = self.not_before.max(until);
+    pub(super) fn on_loss(&mut self, agent: AgentId, until: Time) {
+        self.ending.insert(agent, until);
+    }
+
+    /// All processes of an agent have ended: its ranks can start again elsewhere.
+    pub(super) fn on_agent_ended(&mut self, agent: AgentId, now: Time) {
+        self.ending.remove(&agent);
+        for homeless in self.homeless.iter_mut().filter(|homeless| homeless.agent == agent) {
+            homeless.until = homeless.until.min(now);
+        }
+    }
+
+    /// All ranks do not start again before this time: those of a lost agent may still run.
+    pub(super) fn not_before(&self) -> Time {
+        self.ending.values().copied().max().unwrap_or(Time::ZERO)
     }
 
     /// Notes that ranks of the job have moved.
@@ -106,13 +121,14 @@ impl Root {
             return false;
         }
         let (number, of) = (self.restarts.done + 1, self.restarts.max);
-        let notice = Notice::Restarting { first: first.clone(), others: *others, number, of };
+        let wait = self.restarts.not_before().saturating_sub(turn.now);
+        let notice = Notice::Restarting { first: first.clone(), others: *others, number, of, wait };
         turn.push(RootAction::Notice(notice));
         let order = self.order_to_clear();
         self.to_children(&order, turn);
         // Orphaned ones get the order when they join.
         let awaited = self.children.not_ended().collect();
-        let until = turn.now.max(self.restarts.not_before) + self.session.kill_grace + END_MARGIN;
+        let until = turn.now.max(self.restarts.not_before()) + self.session.kill_grace + END_MARGIN;
         self.enter(Phase::Restarting { until, awaited, next }, "a failure is followed by a restart");
         true
     }
@@ -132,7 +148,7 @@ impl Root {
         }
         self.restarts.done += 1;
         let (number, of) = (self.restarts.done, self.restarts.max);
-        turn.push(RootAction::Notice(Notice::Reviving { failure: failure.clone(), number, of }));
+        turn.push(RootAction::Notice(Notice::Reviving { failure: failure.clone(), number, of, wait: Duration::ZERO }));
         let (agent, namespace) = (failure.agent, failure.namespace);
         self.route_revival(agent, Down::Revive { agent, namespace, rank, incarnation: number }, turn);
         true
@@ -160,7 +176,7 @@ impl Root {
             return self.end(self.elected(), SIGTERM, "no agent can take over the ranks of a lost one", turn);
         };
         // A lost agent may still run its ranks until then.
-        if has_rank || turn.now < self.restarts.not_before {
+        if has_rank || turn.now < self.restarts.not_before() {
             return;
         }
         self.enter(Phase::Running, "no rank is left, and the job starts again");

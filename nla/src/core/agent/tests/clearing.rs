@@ -19,6 +19,7 @@ fn ranks_end_without_a_report_and_others_can_start() {
             Action::ToChild(AgentId(2), CLEAR),
             Action::CancelStarts,
             Action::Signal(NS, ranks("0-1"), 15),
+            Action::Signal(NS, ranks("0-1"), SIGCONT),
             Action::WakeAt(Duration::from_secs(5)),
         ]
     );

@@ -114,7 +114,11 @@ fn orphans_have_less_time_once_the_session_ends() {
 #[test]
 fn a_failure_that_an_adopted_agent_repeats_counts_once() {
     let mut world = World::chain(FailurePolicy::Continue);
-    assert!(matches!(world.fails(T, 1, 2, Cause::Code(3))[..], [RootAction::Notice(Notice::Failure(_))]));
+    let actions = world.fails(T, 1, 2, Cause::Code(3));
+    assert!(
+        matches!(actions[..], [RootAction::Notice(Notice::Failure(_)), RootAction::Notice(Notice::GoesOn(_))]),
+        "{actions:?}"
+    );
     assert_eq!(world.fails(T, 1, 2, Cause::Code(3)), []);
 }
 

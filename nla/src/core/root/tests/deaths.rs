@@ -307,3 +307,21 @@ fn a_launcher_that_was_stopped_does_not_wait_for_agents_that_have_given_it_up() 
         assert_eq!(world.root.heritage(LOST_AT + wait), Heritage::of(&world.root.session));
     }
 }
+
+#[test]
+fn agents_below_a_lost_one_whose_processes_have_ended_are_not_waited_for() {
+    for is_known_before in [false, true] {
+        // 0 - 1 - 2 - 3
+        let mut world = World::new(4, 3, 1);
+        world.root.session.on_failure = FailurePolicy::Continue;
+        world.up(T, 1, Up::Ready);
+        world.up(T, 1, Up::Started { namespace: NS });
+        let mut inputs: Vec<_> = [2, 3].map(|agent| RootInput::AgentEnded(AgentId(agent))).into();
+        let at_which = if is_known_before { 2 } else { 0 };
+        inputs.insert(at_which, RootInput::ChildLost(AgentId(1), LossReason::Closed));
+        let actions = inputs.into_iter().flat_map(|input| world.after(at(1000), input)).collect::<Vec<_>>();
+        assert!(matches!(world.root.phase, Phase::Flushing { .. }), "{is_known_before}: {actions:?}");
+        let actions = world.after(at(1000), RootInput::OutputDone);
+        assert!(matches!(outcome(&actions), Some(Outcome::Survived { others: 2, .. })), "{actions:?}");
+    }
+}

@@ -148,6 +148,63 @@ fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
     assert_eq!(sent(&actions, 2).len(), 0);
 }
 
+/// The longest time that the ranks of a lost agent may run on, as the user reads it.
+fn announced(actions: &[RootAction]) -> Option<Duration> {
+    actions.iter().find_map(|action| match action {
+        RootAction::Notice(Notice::Restarting { wait, .. } | Notice::Reviving { wait, .. }) => Some(*wait),
+        _ => None,
+    })
+}
+
+#[test]
+fn ranks_that_have_ended_for_certain_are_not_waited_for() {
+    let lost_at = Duration::from_secs(50);
+    let gathered = lost_at + crate::core::limits::GATHER_WINDOW;
+    let lost = || RootInput::ChildLost(AgentId(2), LossReason::Closed);
+    let ended = || RootInput::AgentEnded(AgentId(2));
+    for inputs in [vec![lost(), ended()], vec![ended(), lost()], vec![lost()]] {
+        let is_known = inputs.len() == 2;
+        let mut world = World::with_spare(FailurePolicy::Restart);
+        inputs.into_iter().for_each(|input| drop(world.after(lost_at, input)));
+        let actions = world.after(gathered, RootInput::Timeout);
+        let wait = world.root.session.adoption_time() - crate::core::limits::GATHER_WINDOW;
+        assert_eq!(announced(&actions), Some(if is_known { Duration::ZERO } else { wait }));
+        world.up(gathered, 1, Up::Cleared { leftovers: 0 });
+        let actions = world.up(gathered, 3, Up::Cleared { leftovers: 0 });
+        assert_eq!(sent(&actions, 3).len(), usize::from(is_known), "{actions:?}");
+    }
+}
+
+#[test]
+fn a_guardian_reaped_during_the_wait_ends_the_wait() {
+    let lost_at = Duration::from_secs(50);
+    let mut world = World::with_spare(FailurePolicy::Restart);
+    world.after(lost_at, RootInput::ChildLost(AgentId(2), LossReason::Closed));
+    world.after(lost_at + crate::core::limits::GATHER_WINDOW, RootInput::Timeout);
+    let cleared_at = lost_at + Duration::from_secs(1);
+    world.up(cleared_at, 1, Up::Cleared { leftovers: 0 });
+    world.up(cleared_at, 3, Up::Cleared { leftovers: 0 });
+    assert_eq!(sent(&world.after(cleared_at, RootInput::AgentEnded(AgentId(3))), 3).len(), 0, "another one");
+    assert_eq!(sent(&world.after(cleared_at, RootInput::AgentEnded(AgentId(2))), 3).len(), 1);
+}
+
+#[test]
+fn ranks_move_as_soon_as_their_agent_has_ended_for_certain() {
+    let lost_at = Duration::from_secs(50);
+    let lost = || RootInput::ChildLost(AgentId(2), LossReason::Closed);
+    let ended = || RootInput::AgentEnded(AgentId(2));
+    let moves = |actions: &[RootAction]| matches!(sent(actions, 3)[..], [Down::MoveIn { agent: AgentId(3), .. }]);
+    let mut world = World::with_spare(FailurePolicy::RestartRank);
+    let actions = world.after(lost_at, lost());
+    assert_eq!(announced(&actions), Some(world.root.session.adoption_time()));
+    assert!(!moves(&actions), "it may still run them: {actions:?}");
+    assert!(moves(&world.after(lost_at + at(1), ended())));
+    let mut world = World::with_spare(FailurePolicy::RestartRank);
+    world.after(lost_at, ended());
+    let actions = world.after(lost_at, lost());
+    assert_eq!((announced(&actions), moves(&actions)), (Some(Duration::ZERO), true), "{actions:?}");
+}
+
 #[test]
 fn the_loss_of_a_spare_ends_nothing() {
     for policy in [FailurePolicy::Restart, FailurePolicy::RestartRank] {
