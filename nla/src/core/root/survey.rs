@@ -50,7 +50,7 @@ impl Root {
         match &self.phase {
             Phase::Joining { .. } => waits.push(Wait::Agents),
             Phase::Restarting { awaited, .. } if awaited.is_empty() => {
-                waits.push(Wait::Restart(self.lost.iter().copied().collect(), self.restarts.not_before));
+                waits.push(Wait::Restart(self.lost.iter().copied().collect(), self.restarts.not_before()));
             }
             Phase::Restarting { awaited, .. } => waits.push(Wait::Clearing(awaited.clone())),
             Phase::Flushing { .. } => waits.push(Wait::Output),

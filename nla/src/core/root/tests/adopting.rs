@@ -99,7 +99,7 @@ fn a_loss_while_ranks_are_ended_gives_the_others_more_time() {
     world.after(lost_at, LOST);
     let ended_by = lost_at + world.root.session.adoption_time();
     let Phase::Restarting { until, .. } = world.root.phase else { panic!("{:?}", world.root.phase) };
-    assert_eq!((world.root.restarts.not_before, until), (ended_by, ended_by + GRACE + END_MARGIN));
+    assert_eq!((world.root.restarts.not_before(), until), (ended_by, ended_by + GRACE + END_MARGIN));
 }
 
 #[test]

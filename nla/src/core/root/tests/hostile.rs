@@ -283,5 +283,5 @@ fn a_session_ends_whatever_a_lost_child_has_reported() {
         restarting += u32::from(matches!(session.root.phase, Phase::Restarting { .. }));
         session.finish();
     }
-    assert!(running > 500 && restarting > 100, "{running} sessions were running, {restarting} restarting");
+    assert!(running > 500 && restarting > 20, "{running} sessions were running, {restarting} restarting");
 }
