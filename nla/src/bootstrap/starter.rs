@@ -146,7 +146,7 @@ impl Starter {
 
     /// Starts an agent at a target on `host`, or on this machine. It must be reachable from `reach`.
     pub(crate) fn start(&self, target: u32, host: Option<HostAt>, reach: Reach) {
-        self.shared.schedule(ScheduleInput::Start(Task::new(target, host, reach, None)));
+        self.shared.schedule(ScheduleInput::Start(Box::new(Task::new(target, host, reach, None))));
     }
 
     /// Starts agents at all targets of `below`: the children of `here` from this process, the others from there. They
@@ -155,7 +155,7 @@ impl Starter {
         let children = tasks_below(here, below, self.shared.order.reach);
         let lasts = !matches!(self.shared.method, Method::RemoteShell { lasts: false, .. });
         if lasts || self.shared.has_shell_links() {
-            return children.into_iter().for_each(|task| self.shared.schedule(ScheduleInput::Start(task)));
+            return children.into_iter().for_each(|task| self.shared.schedule(ScheduleInput::Start(Box::new(task))));
         }
         let targets = here + 1..=here + below.hosts.len() as u32;
         let shared = Rc::clone(&self.shared);
@@ -163,7 +163,7 @@ impl Starter {
             match Callbacks::listen(&shared, targets.clone(), &own).await {
                 Ok(callbacks) => {
                     let _ = shared.callbacks.set(callbacks);
-                    children.into_iter().for_each(|task| shared.schedule(ScheduleInput::Start(task)));
+                    children.into_iter().for_each(|task| shared.schedule(ScheduleInput::Start(Box::new(task))));
                 }
                 Err(failure) => {
                     targets.for_each(|target| shared.report(target, BootReport::NotStarted(failure.clone())));

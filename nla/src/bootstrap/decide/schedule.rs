@@ -50,7 +50,7 @@ impl Task {
 #[derive(Clone, Debug)]
 pub(in crate::bootstrap) enum ScheduleInput {
     /// An agent is to be started.
-    Start(Task),
+    Start(Box<Task>),
     /// The agent of an opened task answered `took` after the task was opened.
     Answered { took: Duration },
     /// An opened task failed before its agent answered.
@@ -93,7 +93,7 @@ impl Schedule {
 
     pub(in crate::bootstrap) fn handle(&mut self, now: Time, input: ScheduleInput, actions: &mut Vec<ScheduleAction>) {
         match input {
-            ScheduleInput::Start(task) => self.waiting.push_back(task),
+            ScheduleInput::Start(task) => self.waiting.push_back(*task),
             ScheduleInput::Answered { took } => self.start_limit.on_success(took),
             ScheduleInput::Failed(task, failure) => self.on_failure(now, *task, failure, actions),
             ScheduleInput::Timeout => {}
@@ -232,7 +232,7 @@ mod tests {
     /// Fails the task's every try, from its first on. Returns when each retry was opened and the reported reason.
     fn fail_always(schedule: &mut Schedule, phase: StartPhase) -> (Vec<Time>, StartFailure) {
         let (mut now, mut opened) = (Duration::ZERO, Vec::new());
-        let mut actions = handle(schedule, now, ScheduleInput::Start(task(1)));
+        let mut actions = handle(schedule, now, ScheduleInput::Start(Box::new(task(1))));
         loop {
             match &actions[..] {
                 [ScheduleAction::Open(task)] => {
@@ -254,11 +254,11 @@ mod tests {
     fn as_many_start_at_a_time_as_the_window_allows() {
         let mut schedule = schedule(Some(2));
         for target in 1..=2 {
-            let actions = handle(&mut schedule, S, ScheduleInput::Start(task(target)));
+            let actions = handle(&mut schedule, S, ScheduleInput::Start(Box::new(task(target))));
             assert_eq!(actions, [open(task(target))]);
         }
-        assert_eq!(handle(&mut schedule, S, ScheduleInput::Start(task(3))), []);
-        assert_eq!(handle(&mut schedule, S, ScheduleInput::Start(task(4))), []);
+        assert_eq!(handle(&mut schedule, S, ScheduleInput::Start(Box::new(task(3)))), []);
+        assert_eq!(handle(&mut schedule, S, ScheduleInput::Start(Box::new(task(4)))), []);
         let next = handle(&mut schedule, S, ScheduleInput::Answered { took: QUICK });
         assert_eq!(next, [open(task(3))]);
         let next = handle(&mut schedule, S, failed(task(1), StartPhase::Login));
@@ -288,8 +288,8 @@ mod tests {
     #[test]
     fn retries_are_not_counted_while_other_starts_are_under_way() {
         let mut schedule = schedule(None);
-        handle(&mut schedule, S, ScheduleInput::Start(task(1)));
-        handle(&mut schedule, S, ScheduleInput::Start(task(2)));
+        handle(&mut schedule, S, ScheduleInput::Start(Box::new(task(1))));
+        handle(&mut schedule, S, ScheduleInput::Start(Box::new(task(2))));
         let tired = Task { tries: 100, ..task(1) };
         let actions = handle(&mut schedule, S, failed(tired.clone(), StartPhase::Refused));
         assert!(matches!(actions[..], [ScheduleAction::WakeAt(at)] if at > S), "{actions:?}");
@@ -302,15 +302,15 @@ mod tests {
     #[test]
     fn no_retry_begins_after_the_deadline_and_the_refusal_is_reported() {
         let mut schedule = schedule(None);
-        handle(&mut schedule, S, ScheduleInput::Start(task(1)));
+        handle(&mut schedule, S, ScheduleInput::Start(Box::new(task(1))));
         let late = Duration::from_millis(29_999);
         let actions = handle(&mut schedule, late, failed(task(1), StartPhase::Refused));
         assert_eq!(actions, [ScheduleAction::GiveUp(1, failure(StartPhase::Refused))]);
         // A retry that waited for other starts until after the deadline.
         let refused = Task { previous: Some(failure(StartPhase::Refused)), tries: 1, ..task(2) };
-        let actions = handle(&mut schedule, 30 * S, ScheduleInput::Start(refused));
+        let actions = handle(&mut schedule, 30 * S, ScheduleInput::Start(Box::new(refused)));
         assert_eq!(actions, [ScheduleAction::GiveUp(2, failure(StartPhase::Refused))]);
-        let actions = handle(&mut schedule, 30 * S, ScheduleInput::Start(task(3)));
+        let actions = handle(&mut schedule, 30 * S, ScheduleInput::Start(Box::new(task(3))));
         assert_eq!(actions, [ScheduleAction::GiveUp(3, StartFailure::late())]);
     }
 
@@ -328,7 +328,7 @@ mod tests {
         // Target 1 was to start 2 and 3.
         let first = tasks_below(0, &below(6, 2, hosts(1..7)), Reach::Here).remove(0);
         assert_eq!(first.below.as_ref().map(|below| below.hosts.clone()), Some(hosts(2..4)));
-        handle(&mut schedule, S, ScheduleInput::Start(first.clone()));
+        handle(&mut schedule, S, ScheduleInput::Start(Box::new(first.clone())));
         let actions = handle(&mut schedule, S, failed(first, StartPhase::Login));
         let at = |target| Task::new(target, hosts(target..target + 1).pop(), Reach::Here, None);
         let opened = [2, 3].map(|target| open(at(target)));
