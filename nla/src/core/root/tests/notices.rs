@@ -5,8 +5,13 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::limits::NAMESPACES_ENDED_MAX;
 
 fn notices(actions: &[RootAction]) -> Vec<&Notice> {
-    let notice = |action| if let &RootAction::Notice(ref notice) = action { Some(notice) } else { None };
-    actions.iter().filter_map(notice).collect()
+    let mut notices = Vec::new();
+    for action in actions {
+        if let RootAction::Notice(notice) = action {
+            notices.push(notice);
+        }
+    }
+    notices
 }
 
 #[test]
