@@ -120,6 +120,6 @@ fn a_job_without_agents_ends_when_their_guardians_have_ended() {
     let run = going_on().args(["--dead-time", "300"]).np(4).agents(4).fanout(2);
     let running = run.program(sh("echo here; exec sleep 1000")).spawn();
     running.wait_for_times("here", 4);
-    running.world().agents().iter().for_each(|agent| drop(agent.signal(Signal::SIGKILL)));
+    running.world().agents().iter().for_each(|agent| agent.signal(Signal::SIGKILL));
     running.finish().has_code(252).took_less_than(Duration::from_secs(100));
 }
