@@ -518,13 +518,14 @@ impl AgentDriver {
     /// Takes the results of the spawner thread, and reaps all children of this process that have exited. Never blocks.
     pub(super) fn reap(&mut self) {
         let launching = self.startup.as_ref().map(Startup::launching);
-        let revives = self.startup.as_ref().is_some_and(Startup::revives_ranks);
+        let ends_former = self.startup.as_ref().is_some_and(Startup::ends_former);
         loop {
             let mut inputs = Vec::new();
             let step = |ended: Option<(u32, Ended)>| {
                 let Some(startup) = &mut self.startup else { return };
-                // A rank that starts again must not meet processes of its former start.
-                let may_be_failed = ended.filter(|(_, ended)| revives && *ended != Ended::Exited(0));
+                // A rank that starts again must not meet processes of its former start, and those of a dead rank must not
+                // run on beside the others.
+                let may_be_failed = ended.filter(|(_, ended)| ends_former && *ended != Ended::Exited(0));
                 if ended.is_none() || may_be_failed.is_some() {
                     inputs.extend(startup.take_results(&mut self.table));
                 }

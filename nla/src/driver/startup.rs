@@ -178,6 +178,11 @@ impl Startup {
         self.former.retain(|(group, until)| now < *until && sys::has_group(*group));
     }
 
+    /// Returns whether the processes that a failed rank has started are killed at once: the others go on.
+    pub(super) fn ends_former(&self) -> bool {
+        self.session.on_failure.goes_on() || self.revives_ranks()
+    }
+
     /// Returns whether a rank that fails may start again while the others go on.
     pub(super) fn revives_ranks(&self) -> bool {
         self.session.on_failure == FailurePolicy::RestartRank
