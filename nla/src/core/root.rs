@@ -27,7 +27,7 @@ use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
 use super::exchange::Exchange;
 use super::forgotten::Forgotten;
-use super::ids::{AgentId, NamespaceId, Time};
+use super::ids::{AgentId, GuardianAt, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
@@ -77,6 +77,15 @@ pub enum RootInput {
     /// The launcher's standard output, or a file in its place, cannot be written, for example because the disk is full;
     /// or its input cannot be read.
     OutputLost,
+    /// Answers [`RootAction::EndGuardian`] if the agent was on another machine and other agents are there.
+    Neighbours {
+        /// The lost agent.
+        lost: AgentId,
+        /// Its guardian.
+        guardian: GuardianAt,
+        /// The other agents on its machine.
+        neighbours: Vec<AgentId>,
+    },
     /// All output of all ranks has been written.
     OutputDone,
     /// The time of the last [`RootAction::WakeAt`] is reached. A stale one is harmless.
@@ -93,6 +102,9 @@ pub enum RootAction {
     /// Let each agent of these subtrees join once, from now on. Refuse all other agents that have lost their parents. A
     /// subtree leaves the list when its head joins.
     Adopt(Vec<Subtree>),
+    /// An agent is lost for good: end its guardian and what it has left, if they are on this machine. Otherwise hand in
+    /// [`RootInput::Neighbours`].
+    EndGuardian(AgentId),
     /// Show a step of the session to the user.
     Notice(Notice),
     /// Hand in [`RootInput::Timeout`] at this time.
@@ -258,6 +270,8 @@ pub struct Root {
     nodes: LiteMap<AgentId, u32>,
     /// Agents that were lost.
     lost: BTreeSet<AgentId>,
+    /// Lost agents whose guardians are ended once more, and when: by then the agents below them have joined others.
+    ends_again: Vec<(Time, AgentId)>,
     /// Agents that are lost before this time have given up a launcher that was stopped.
     given_up_until: Time,
     phase: Phase,
@@ -301,6 +315,7 @@ impl Root {
             session,
             nodes,
             lost: BTreeSet::new(),
+            ends_again: Vec::new(),
             given_up_until: Time::ZERO,
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
@@ -358,6 +373,9 @@ impl Root {
             }
             RootInput::TimeLimit(limit) => {
                 self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", turn);
+            }
+            RootInput::Neighbours { lost, guardian, neighbours } => {
+                self.on_neighbours(lost, guardian, &neighbours, turn);
             }
             RootInput::OutputDone => self.output_done = true,
             RootInput::OutputLost => self.on_output_lost(Outcome::OutputLost, turn),
@@ -456,6 +474,8 @@ impl Root {
     fn on_time(&mut self, turn: &mut Turn<'_>) {
         self.survey_stuck_fences(turn);
         self.lose_late_orphans(self.session.adoption_time(), turn);
+        let due = self.ends_again.extract_if(.., |(at, _)| turn.now >= *at);
+        turn.extend(due.map(|(_, agent)| RootAction::EndGuardian(agent)).collect::<Vec<_>>());
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
                 let outcome = self.elected();
@@ -565,7 +585,8 @@ impl Root {
             Phase::Flushing { .. } | Phase::Over => None,
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
-        let next = next.chain(self.children.orphan_deadline()).min();
+        let next = next.chain(self.children.orphan_deadline());
+        let next = next.chain(self.ends_again.iter().map(|(at, _)| *at)).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

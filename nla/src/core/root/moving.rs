@@ -37,7 +37,7 @@ impl Root {
             }
             return false;
         }
-        self.note_lost(failure, turn.now);
+        self.note_lost(failure, turn);
         if ranks {
             self.restarts.done += 1;
             let (number, of) = (self.restarts.done, self.restarts.max);
