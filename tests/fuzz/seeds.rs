@@ -10,8 +10,8 @@ use nla::bootstrap::{
     StartFailure, StartPhase,
 };
 use nla::core::{
-    Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, FailurePolicy, Inherit,
-    Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition,
+    Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, FailurePolicy, GuardianAt,
+    Inherit, Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition,
     RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
@@ -215,6 +215,11 @@ fn downs() -> Vec<Down> {
         Down::Undo { namespace: NS },
         Down::Forget { namespace: NS },
         Down::End { signal: 15, grace: Duration::from_secs(5) },
+        Down::EndNeighbour {
+            agent: AgentId(2),
+            lost: AgentId(1),
+            guardian: GuardianAt { machine: 1 << 40, pid: 4711, started: 123_456 },
+        },
         Down::Leave,
     ]
 }
@@ -277,6 +282,7 @@ fn boot() -> Vec<Vec<u8>> {
         host: "n1".to_owned(),
         descriptors: 1024,
         reads_log: true,
+        guardian: Some(GuardianAt { machine: 1 << 40, pid: 4711, started: 123_456 }),
     };
     let below = |report| BootReport::Below(3, Box::new(report));
     vec![

@@ -2,7 +2,7 @@
 //! replaces it.
 
 use nix::sys::signal::Signal;
-use tests::{Cluster, Host, Running, Tree, scela, sh};
+use tests::{Cluster, Host, Process, Running, Tree, scela, sh};
 
 use crate::rank;
 
@@ -51,6 +51,55 @@ fn a_host_that_is_cut_off_ends_its_ranks_and_the_others_go_on() {
     running.wait_until("the agent of the host ends its rank", || (ranks_on(host) == 0).then_some(()));
     cluster.mend(host);
     assert_survived(running, tree.inner());
+}
+
+/// Starts two agents with two ranks each on each of two hosts. Each rank has a child.
+fn start_two_agents_per_host(cluster: &Cluster) -> Running {
+    let options = ["--agents-per-node", "2", "--dead-time", "1", "--kill-grace", "1"];
+    let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-ppn", "4"]).args(options).np(8);
+    let running = run.program(sh("sleep 1000 & echo start; exec sleep 1000")).spawn();
+    running.wait_for_times("start", 8);
+    running
+}
+
+/// The other agent of the host ends what is left.
+#[test]
+fn an_agent_lost_with_its_guardian_leaves_nothing_on_a_host_with_another_agent() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    for (agent_gets, guardian_gets) in
+        [(Signal::SIGSTOP, Signal::SIGSTOP), (Signal::SIGKILL, Signal::SIGSTOP), (Signal::SIGKILL, Signal::SIGKILL)]
+    {
+        let running = start_two_agents_per_host(&cluster);
+        let host = cluster.host(1);
+        let agent = host.processes().into_iter().rfind(|process| process.name == "scela-agent").unwrap();
+        let guardian = Process::of(agent.parent).unwrap();
+        guardian.signal(Signal::SIGSTOP);
+        agent.signal(agent_gets);
+        guardian.signal(guardian_gets);
+        // The end of a run includes that nothing is left on the hosts.
+        running.finish().has_code(252).says(" was lost: ");
+    }
+}
+
+/// The other agent of the host is the lost one's child, and gets the order when it has joined the launcher.
+#[test]
+fn an_agent_below_a_lost_one_on_its_host_ends_what_that_has_left() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
+    let options = ["--agents-per-node", "2", "--fanout", "1", "--on-failure", "continue", "--dead-time", "1"];
+    let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(2);
+    let running = run.program(sh("echo start; exec sleep 1000")).spawn();
+    running.wait_for_times("start", 2);
+    let rank = |number| cluster.host(0).processes().into_iter().find(move |process| process.rank() == Some(number));
+    let agent = Process::of(rank(0).unwrap().parent).unwrap();
+    assert_eq!(agent.name, "scela-agent");
+    Process::of(agent.parent).unwrap().signal(Signal::SIGSTOP);
+    agent.signal(Signal::SIGSTOP);
+    running.wait_until("the lost agent and its rank end", || {
+        (rank(0).is_none() && agent.state_now().is_none_or(|state| state == 'Z')).then_some(())
+    });
+    assert!(rank(1).is_some(), "the other rank runs");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
 }
 
 /// Starts one rank on each of 16 hosts, with one spare host, in a tree with a fan-out of 2. The first start lasts until it

@@ -24,6 +24,7 @@
 //! | `stats` | the statistics, compared with the kernel's counts |
 //! | `restarts` | `--on-failure restart`: all ranks start again after a failure |
 //! | `survivals` | `--on-failure continue`: the other ranks go on when one dies |
+//! | `survivors` | what a lost agent leaves ends before its ranks start again |
 //! | `surveys` | SIGQUIT, Ctrl-C and --stuck-after name the ranks that others wait for |
 //! | `terminal` | a terminal that is not read |
 //! | `recordings` | a core replays an agent's recording |
@@ -61,6 +62,7 @@ mod stalls;
 mod stats;
 mod surveys;
 mod survivals;
+mod survivors;
 mod terminal;
 mod tree;
 mod without_pmi;

@@ -60,6 +60,21 @@ fn only_ranks_that_catch_sigusr1_get_it() {
     running.finish().has_code(143);
 }
 
+/// A wrapper script that is killed leaves the program that it has started.
+#[test]
+fn what_a_dead_rank_has_started_ends_with_it() {
+    let program = sh("if [ $PMI_RANK = 1 ]; then sleep 1234567 & echo worker; wait; exit 1; fi; exec sleep 1000");
+    let running = going_on().np(2).program(program).spawn();
+    running.wait_for("worker");
+    let workers = || running.world().processes().iter().filter(|one| one.argv.iter().any(|w| w == "1234567")).count();
+    assert_eq!(workers(), 1);
+    running.world().ranks().iter().filter(|(rank, _)| *rank == 1).for_each(|(_, rank)| rank.signal(Signal::SIGKILL));
+    running.wait_until("the worker of the dead rank ends", || (workers() == 0).then_some(()));
+    assert!(running.world().ranks().iter().any(|(rank, _)| *rank == 0), "rank 0 still runs");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
 #[test]
 fn a_death_is_reported_at_once_and_again_when_the_user_or_the_time_limit_ends_the_job() {
     let waiting = |run: Run| {

@@ -48,13 +48,14 @@ pub(crate) fn environment(
 /// either: an `srun` in a rank would ask for processors that its node does not have and fail with "CPU binding
 /// outside of job step allocation".
 pub(crate) fn is_foreign(name: &[u8]) -> bool {
-    const PREFIXES: [&str; 24] = [
+    const PREFIXES: [&str; 25] = [
         "PMI_",
         "PMIX_",
         "HYDI_",
         "HYDRA_",
         "SCELA_SEGMENT",
         "SCELA_INCARNATION",
+        "SCELA_AGENT",
         "OMPI_COMM_WORLD_",
         "OMPI_MCA_ess_",
         "OMPI_MCA_orte_hnp_uri",

@@ -83,6 +83,8 @@ impl World {
                 }
             }
             Action::Restart(_, rank, start) => self.restart_rank(here, clock, rank, start),
+            // A lost agent of a simulation leaves no process.
+            Action::EndNeighbour(..) => {}
             // No simulated policy ends all ranks and starts them again.
             Action::Clear => self.input(here, clock, Input::Cleared { leftovers: 0 }),
             Action::Rejoin(until) => self.begin_search(here, *clock, until),
@@ -198,6 +200,7 @@ impl World {
             RootAction::ToChild(child, message) => self.send_down(0, child.0, clock, message),
             RootAction::CloseChild(child, why) => self.on_child_closed(0, *clock, child, &why),
             RootAction::Adopt(orphans) => self.members[0].orphans = orphans,
+            RootAction::EndGuardian(_) => {}
             RootAction::Notice(notice) => self.on_notice(*clock, notice),
             RootAction::WakeAt(at) => self.wake_at(0, at),
             RootAction::Over(outcome) => {

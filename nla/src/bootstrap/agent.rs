@@ -20,7 +20,7 @@ use super::processes::Processes;
 use super::protocol::{BootOrder, BootReport, Joining, Links};
 use super::starter::Starter;
 use crate::core::limits::AGENTS_MAX;
-use crate::core::{AgentId, Subtree};
+use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Admission, BoundListener, Clock, accept_early, candidates, connect_over, listen};
 use crate::sys::{self, GuardianLink, SegmentReader};
 use crate::tasks::Tasks;
@@ -116,7 +116,13 @@ async fn join_by_connection(
         let log = SegmentReader::open(place);
         log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()
     });
-    let here = BootReport::Here { addresses, host: sys::host_name(), descriptors, reads_log: log.is_some() };
+    let here = BootReport::Here {
+        addresses,
+        host: sys::host_name(),
+        descriptors,
+        reads_log: log.is_some(),
+        guardian: guardian_of_this(guardian),
+    };
     let mut relaying = Relaying::open(order, tasks).await?;
     let Some(joining) = relaying.position(here, guardian, order.dead_time).await else {
         return Ok(JoinOutcome::Exit(0));
@@ -140,6 +146,14 @@ async fn join_by_connection(
     let here = position.subtree().unwrap_or(Subtree::whole(0, 1));
     let children = listener.filter(|_| here.size() > 1).map_or(ChildLinks::None, ChildLinks::Listener);
     Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, started, ancestors, log })))
+}
+
+/// Returns where the guardian of this process is, as others on this machine find it.
+fn guardian_of_this(link: &GuardianLink) -> Option<GuardianAt> {
+    let pid = std::os::unix::process::parent_id();
+    let (machine, started) = (sys::machine()?, sys::start_of(pid)?);
+    // A guardian that lives has been the parent all the time.
+    link.alive().is_ok().then_some(GuardianAt { machine, pid, started })
 }
 
 /// Pairs the ancestors above the parent with their addresses.
@@ -254,7 +268,13 @@ async fn join_over_shell(
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
-    let here = BootReport::Here { addresses: Vec::new(), host: sys::host_name(), descriptors, reads_log: false };
+    let here = BootReport::Here {
+        addresses: Vec::new(),
+        host: sys::host_name(),
+        descriptors,
+        reads_log: false,
+        guardian: guardian_of_this(guardian),
+    };
     let mut relaying = Relaying::open(order, tasks).await?;
     let Some(Joining { position, .. }) = relaying.position(here, guardian, order.dead_time).await else {
         return Ok(JoinOutcome::Exit(0));

@@ -27,6 +27,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::decide::failure::StartFailure;
+use crate::core::GuardianAt;
 use crate::core::limits::{
     ADDRESSES_MAX, AGENTS_MAX, ANCESTORS_MAX, BOOT_BYTES_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN, REPORT_BYTES_MAX,
 };
@@ -264,6 +265,8 @@ pub enum BootReport {
         descriptors: u64,
         /// The agent can read the launcher's log of long epochs.
         reads_log: bool,
+        /// Its guardian, if the agent can see it in /proc.
+        guardian: Option<GuardianAt>,
     },
     /// The agent is about to begin the handshake with its parent over this channel, on which no other report follows.
     /// Only if links go over remote shells.
@@ -419,7 +422,8 @@ mod tests {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         for count in [ADDRESSES_MAX - 1, ADDRESSES_MAX, ADDRESSES_MAX + 1] {
             let addresses: Vec<_> = (1..=count as u16).map(address).collect();
-            let here = BootReport::Here { addresses, host: String::new(), descriptors: 0, reads_log: false };
+            let here =
+                BootReport::Here { addresses, host: String::new(), descriptors: 0, reads_log: false, guardian: None };
             let BootReport::Here { addresses, .. } = decode(&encode(&here)).unwrap() else { panic!("it is Here") };
             assert_eq!(addresses.len(), count.min(ADDRESSES_MAX));
             assert_eq!(addresses.first(), Some(&address(1)), "the likeliest are kept");

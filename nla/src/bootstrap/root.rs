@@ -17,7 +17,7 @@ use super::decide::failure::StartFailure;
 use super::decide::node_choice::NodeChoice;
 use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport};
 use super::starter::Starter;
-use crate::core::{AgentId, Subtree};
+use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Clock, Reach};
 use crate::sys;
 use crate::tasks::Tasks;
@@ -137,8 +137,8 @@ impl Bootstrap {
 
     /// Takes a report. Returns the agent that is lost to the tree, and why.
     pub fn on_report(&mut self, (target, report): TargetReport) -> Option<(AgentId, StartFailure)> {
-        if let BootReport::Here { addresses, host, descriptors, reads_log } = &report {
-            tracing::debug!(target, ?host, descriptors, ?addresses, reads_log, "an agent has reported");
+        if let BootReport::Here { addresses, host, descriptors, reads_log, guardian } = &report {
+            tracing::debug!(target, ?host, descriptors, ?addresses, reads_log, ?guardian, "an agent has reported");
         }
         let mut actions = Vec::new();
         let lost = self.assembly.on_report(self.clock.now(), target, report, &mut actions);
@@ -205,6 +205,16 @@ impl Bootstrap {
     /// Returns whether all agents that have reported can read the launcher's log of long epochs.
     pub fn reads_log(&self) -> bool {
         self.assembly.reads_log
+    }
+
+    /// Returns the guardian of an agent in the tree, if it is known.
+    pub fn guardian_of(&self, agent: AgentId) -> Option<GuardianAt> {
+        self.assembly.guardian_of(agent)
+    }
+
+    /// Returns the other agents of the tree that are on the machine of `agent`.
+    pub fn neighbours_of(&self, agent: AgentId) -> Vec<AgentId> {
+        self.assembly.neighbours_of(agent)
     }
 
     /// Returns when agents reported and joined.

@@ -32,7 +32,7 @@ use super::children::{ChildStage, Children};
 use super::exchange::MoveIn;
 use super::failure_policy::FailurePolicy;
 use super::forgotten::Forgotten;
-use super::ids::{AgentId, NamespaceId, Time};
+use super::ids::{AgentId, GuardianAt, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::{EARLY_MOVES_MAX, FAILURES_SINGLE_MAX};
 use super::lookup::{GetCounts, Peer, ReplyTo};
@@ -201,6 +201,8 @@ pub enum Action {
     Suspended(bool),
     /// Restart this rank, whose process has ended. The number is the incarnation.
     Restart(NamespaceId, Rank, u32),
+    /// Another agent on this machine is lost: end its guardian, and what it has left here.
+    EndNeighbour(AgentId, GuardianAt),
     /// Kill all descendants that are left and forget all namespaces, then hand in [`Input::Cleared`].
     Clear,
     /// Kill all descendants that are left, then hand in [`Input::Swept`]. When their output and that of the children
@@ -459,6 +461,10 @@ impl Agent {
                     self.early_moves.push((namespace, moved));
                 }
             }
+            Down::EndNeighbour { agent, lost, guardian } if agent == self.id() => {
+                turn.push(Action::EndNeighbour(lost, guardian));
+            }
+            Down::EndNeighbour { agent, .. } => self.route_order(agent, message, turn),
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Forget { namespace } => self.on_forget(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),

@@ -11,6 +11,8 @@ pub const AGENTS_MAX: u32 = 1 << 20;
 pub const NAMESPACES_MAX: u32 = 1 << 24;
 /// Spawned namespaces whose ranks have all ended and whose entries can still be looked up. Older ones are forgotten.
 pub const NAMESPACES_ENDED_MAX: usize = 8;
+/// The most agents on the machine of a lost one that are told to end its guardian: some may be lost too.
+pub const NEIGHBOURS_MAX: usize = 8;
 /// Ranks that one agent serves by default. A node with more ranks gets more agents.
 pub const RANKS_PER_AGENT: u32 = 1000;
 /// Failures that are reported one by one; further ones are only counted.

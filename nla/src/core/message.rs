@@ -12,7 +12,7 @@ use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Rank, Ranks, RootRe
 use serde::{Deserialize, Serialize};
 
 use super::cause::Failure;
-use super::ids::{AgentId, NamespaceId};
+use super::ids::{AgentId, GuardianAt, NamespaceId};
 use super::leftovers::FileReport;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
@@ -417,6 +417,15 @@ pub enum Down {
         /// The answer.
         reply: Reply,
     },
+    /// Another agent on the same machine is lost for good: end its guardian, and what it has left there. Goes to `agent`.
+    EndNeighbour {
+        /// The agent that is to do it.
+        agent: AgentId,
+        /// The lost agent.
+        lost: AgentId,
+        /// The lost agent's guardian.
+        guardian: GuardianAt,
+    },
     /// Asks how far the ranks of the subtree are; [`Up::Surveyed`] answers.
     Survey {
         /// The survey's number. A new survey replaces the one under way.
@@ -533,6 +542,7 @@ impl Down {
             | Self::Undo { .. }
             | Self::Clear { .. }
             | Self::Revive { .. }
+            | Self::EndNeighbour { .. }
             | Self::Reply { .. }
             | Self::Survey { .. }
             | Self::Signal { .. }

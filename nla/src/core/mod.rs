@@ -40,7 +40,7 @@ pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use failure_policy::FailurePolicy;
 pub use fence::{Fence, FenceError, RingPart};
-pub use ids::{AgentId, NamespaceId, Time};
+pub use ids::{AgentId, GuardianAt, NamespaceId, Time};
 pub use leftovers::{
     CleanShm, EndWatch, FileId, FileReport, Mapped, ShmEntry, ShmLedger, Verdict, is_ending_signal, library_of,
     mapped_files,

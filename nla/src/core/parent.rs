@@ -588,8 +588,8 @@ pub(super) trait Parent {
         }
     }
 
-    /// Sends the order to start a rank again toward its agent, which is below this place.
-    fn route_revival(&mut self, agent: AgentId, message: Down, turn: &mut Turn<'_, Self::Action>) {
+    /// Sends an order toward the agent that it is for, which is below this place.
+    fn route_order(&mut self, agent: AgentId, message: Down, turn: &mut Turn<'_, Self::Action>) {
         if let Some(child) = self.child_toward(agent) {
             turn.push(Self::send(child, message));
         }

@@ -29,7 +29,7 @@ use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
 use super::exchange::Exchange;
 use super::forgotten::Forgotten;
-use super::ids::{AgentId, NamespaceId, Time};
+use super::ids::{AgentId, GuardianAt, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
@@ -89,6 +89,15 @@ pub enum RootInput {
         /// The launcher has received output that it has not written.
         is_pending: bool,
     },
+    /// Answers [`RootAction::EndGuardian`] if the agent was on another machine and other agents are there.
+    Neighbours {
+        /// The lost agent.
+        lost: AgentId,
+        /// Its guardian.
+        guardian: GuardianAt,
+        /// The other agents on its machine.
+        neighbours: Vec<AgentId>,
+    },
     /// All output of all ranks has been written.
     OutputDone,
     /// The time of the last [`RootAction::WakeAt`] is reached. A stale one is harmless.
@@ -105,6 +114,9 @@ pub enum RootAction {
     /// Let each agent of these subtrees join once, from now on. Refuse all other agents that have lost their parents. A
     /// subtree leaves the list when its head joins.
     Adopt(Vec<Subtree>),
+    /// An agent is lost for good: end its guardian and what it has left, if they are on this machine. Otherwise hand in
+    /// [`RootInput::Neighbours`].
+    EndGuardian(AgentId),
     /// Show a step of the session to the user.
     Notice(Notice),
     /// Hand in [`RootInput::Timeout`] at this time.
@@ -291,6 +303,8 @@ pub struct Root {
     lost: BTreeSet<AgentId>,
     /// Agents whose processes have all ended, as far as the launcher can know.
     without_processes: BTreeSet<AgentId>,
+    /// Lost agents whose guardians are ended once more, and when: by then the agents below them have joined others.
+    ends_again: Vec<(Time, AgentId)>,
     /// Agents that are lost before this time have given up a launcher that was stopped.
     given_up_until: Time,
     phase: Phase,
@@ -336,6 +350,7 @@ impl Root {
             nodes,
             lost: BTreeSet::new(),
             without_processes: BTreeSet::new(),
+            ends_again: Vec::new(),
             given_up_until: Time::ZERO,
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
@@ -401,6 +416,9 @@ impl Root {
                 self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", turn);
             }
             RootInput::OutputFlow { progress, is_pending } => self.flow.note(turn.now, progress, is_pending),
+            RootInput::Neighbours { lost, guardian, neighbours } => {
+                self.on_neighbours(lost, guardian, &neighbours, turn);
+            }
             RootInput::OutputDone => self.output_done = true,
             RootInput::OutputLost => self.on_output_lost(Outcome::OutputLost, turn),
             RootInput::OutputClosed => self.on_output_lost(Outcome::Interrupted { signal: SIGPIPE }, turn),
@@ -499,6 +517,8 @@ impl Root {
         self.survey_stuck_fences(turn);
         self.lose_ended_orphans(turn);
         self.lose_late_orphans(self.session.adoption_time(), turn);
+        let due = self.ends_again.extract_if(.., |(at, _)| turn.now >= *at);
+        turn.extend(due.map(|(_, agent)| RootAction::EndGuardian(agent)).collect::<Vec<_>>());
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
                 let outcome = self.elected();
@@ -614,7 +634,8 @@ impl Root {
             Phase::Over => None,
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
-        let next = next.chain(self.children.orphan_deadline()).min();
+        let next = next.chain(self.children.orphan_deadline());
+        let next = next.chain(self.ends_again.iter().map(|(at, _)| *at)).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

@@ -30,6 +30,7 @@ use super::rejoin::Rejoining;
 use super::serving::RankEvent;
 use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
+use super::survivors::Survivors;
 use super::table::{Key, RankTable};
 use super::uplink::Uplink;
 use crate::bootstrap::{BootOrder, ChildLinks, Joined, Processes, Starter};
@@ -94,6 +95,7 @@ pub(super) struct AgentDriver {
     terminated: Signal,
     pub(super) sweep: Sweep,
     pub(super) shared_files: SharedFiles,
+    survivors: Survivors,
     alarm: Alarm,
     actions: Vec<Action>,
     log: Option<SegmentReader>,
@@ -209,6 +211,7 @@ impl AgentDriver {
             terminated: signal(SignalKind::terminate())?,
             sweep: Sweep::No,
             shared_files: SharedFiles::default(),
+            survivors: Survivors::new(order.session, tasks.clone()),
             alarm: Alarm::default(),
             actions: Vec::new(),
             log,
@@ -227,6 +230,7 @@ impl AgentDriver {
                 PANICKED
             });
             self.leave_children().await;
+            self.end_survivors().await;
             // The link to the parent is the only way to report a panic.
             if let Some(panic) = panics.late().await {
                 self.report_panic(panic);
@@ -237,6 +241,21 @@ impl AgentDriver {
         }
         .instrument(span)
         .await
+    }
+
+    /// Waits until what lost neighbours have left has ended. The guardian is kept alive meanwhile.
+    async fn end_survivors(&mut self) {
+        let Self { survivors, guardian, heartbeat, .. } = self;
+        let beats = async {
+            loop {
+                heartbeat.tick().await;
+                let _ = guardian.alive();
+            }
+        };
+        tokio::select! {
+            () = survivors.ended() => {}
+            () = beats => {}
+        }
     }
 
     /// Reports this agent as lost, on behalf of a core that can no longer do so.
@@ -518,13 +537,14 @@ impl AgentDriver {
     /// Takes the results of the spawner thread, and reaps all children of this process that have exited. Never blocks.
     pub(super) fn reap(&mut self) {
         let launching = self.startup.as_ref().map(Startup::launching);
-        let revives = self.startup.as_ref().is_some_and(Startup::revives_ranks);
+        let ends_former = self.startup.as_ref().is_some_and(Startup::ends_former);
         loop {
             let mut inputs = Vec::new();
             let step = |ended: Option<(u32, Ended)>| {
                 let Some(startup) = &mut self.startup else { return };
-                // A rank that starts again must not meet processes of its former start.
-                let may_be_failed = ended.filter(|(_, ended)| revives && *ended != Ended::Exited(0));
+                // A rank that starts again must not meet processes of its former start, and those of a dead rank must not
+                // run on beside the others.
+                let may_be_failed = ended.filter(|(_, ended)| ends_former && *ended != Ended::Exited(0));
                 if ended.is_none() || may_be_failed.is_some() {
                     inputs.extend(startup.take_results(&mut self.table));
                 }

@@ -23,6 +23,7 @@ mod shutdown;
 mod spawning;
 mod stall;
 mod startup;
+mod survivors;
 mod table;
 mod uplink;
 

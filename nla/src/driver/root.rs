@@ -23,6 +23,7 @@ use super::children::{Children, LinkContext, Received};
 use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
+use super::survivors::Survivors;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::{
     AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
@@ -120,6 +121,7 @@ pub struct RootDriver {
     /// Takes agents that may join although they are no children in the tree.
     adopted: Option<mpsc::Sender<Vec<Subtree>>>,
     pub(super) bootstrap: Bootstrap,
+    pub(super) survivors: Survivors,
     log: Option<Segment>,
     alarm: Alarm,
     actions: Vec<RootAction>,
@@ -192,6 +194,7 @@ impl RootDriver {
             accepting,
             adopted,
             bootstrap,
+            survivors: Survivors::new(id, tasks.clone()),
             log,
             alarm: Alarm::default(),
             actions: Vec::new(),
@@ -297,6 +300,7 @@ impl RootDriver {
                     tracing::error!(%error, "agents that have lost their parent cannot join");
                 }
             }
+            RootAction::EndGuardian(lost) => self.end_guardian(lost),
             RootAction::Notice(notice) => {
                 let now = self.clock.now();
                 if let Notice::Released { .. } = notice {
@@ -307,6 +311,16 @@ impl RootDriver {
             }
             RootAction::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
             RootAction::Over(outcome) => self.events.push_back(RootEvent::Over(outcome)),
+        }
+    }
+
+    /// Ends what a lost agent has left on this machine, or finds the agents that can.
+    fn end_guardian(&mut self, lost: AgentId) {
+        if let Some(guardian) = self.bootstrap.guardian_of(lost)
+            && !self.survivors.end(lost, guardian)
+        {
+            let neighbours = self.bootstrap.neighbours_of(lost);
+            self.handle(RootInput::Neighbours { lost, guardian, neighbours });
         }
     }
 

@@ -251,6 +251,7 @@ impl RootDriver {
                 self.bootstrap.wait(LEAVE_TIME).await
             }
         };
+        self.survivors.ended().await;
         if !self.children.is_empty() {
             log_late("children", FLUSH_TIME, self.children.left());
         }

@@ -97,6 +97,8 @@ struct PendingRank {
 /// Starts the ranks of a session on this agent.
 pub(super) struct Startup {
     session: SessionPlan,
+    /// The variable that names this agent to its ranks.
+    mark: (&'static str, String),
     spawner: SpawnerThread,
     /// The thread that reads the ranks' output.
     pub(super) pump: OutputPump,
@@ -122,6 +124,7 @@ impl Startup {
     /// Prepares to start ranks of `session`. Logs the limits of the user's shell that cannot be set here.
     pub(super) fn new(
         session: SessionPlan,
+        mark: (&'static str, String),
         pump: OutputPump,
         input: Rc<RefCell<InputHub>>,
         events: mpsc::Sender<RankEvent>,
@@ -139,6 +142,7 @@ impl Startup {
         }
         Ok(Self {
             session,
+            mark,
             spawner: SpawnerThread::start(Spawner::new(fitted)?, &tasks)?,
             pump,
             input,
@@ -176,6 +180,11 @@ impl Startup {
     pub(super) fn check_former(&mut self) {
         let now = Instant::now();
         self.former.retain(|(group, until)| now < *until && sys::has_group(*group));
+    }
+
+    /// Returns whether the processes that a failed rank has started are killed at once: the others go on.
+    pub(super) fn ends_former(&self) -> bool {
+        self.session.on_failure.goes_on() || self.revives_ranks()
     }
 
     /// Returns whether a rank that fails may start again while the others go on.
@@ -217,8 +226,11 @@ impl Startup {
         let port = port
             .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok());
         let address = port.as_ref().map(|port| port.address.to_string());
-        let commands: Vec<Command> =
-            plan.commands.iter().map(|command| command_of(&self.session, &plan, command, address.as_deref())).collect();
+        let commands: Vec<Command> = plan
+            .commands
+            .iter()
+            .map(|command| command_of(&self.session, &plan, command, address.as_deref(), &self.mark))
+            .collect();
         let names: Vec<_> = commands.iter().map(|command| String::from_utf8_lossy(&command.program)).collect();
         let programs = names.join(", ");
         self.order([(Pending::Prepare { namespace: plan.id, programs }, Order::Prepare(commands))]);
@@ -494,7 +506,13 @@ fn waits_in(pid: u32) -> String {
 }
 
 /// Returns a command with the environment that all its ranks share.
-fn command_of(session: &SessionPlan, plan: &NamespacePlan, command: &CommandPlan, port: Option<&str>) -> Command {
+fn command_of(
+    session: &SessionPlan,
+    plan: &NamespacePlan,
+    command: &CommandPlan,
+    port: Option<&str>,
+    (mark, own): &(&'static str, String),
+) -> Command {
     let mut environment: LiteMap<&[u8], Vec<u8>> = LiteMap::new();
     let inherits = |name: &[u8]| match &command.inherit {
         Inherit::All => true,
@@ -518,6 +536,7 @@ fn command_of(session: &SessionPlan, plan: &NamespacePlan, command: &CommandPlan
             set(name, value);
         }
     }
+    set(mark, own.clone());
     // gfortran would buffer the output.
     set("GFORTRAN_UNBUFFERED_PRECONNECTED", "y".to_owned());
     for name in PER_RANK {

@@ -7,11 +7,12 @@
 //! have been stopped shortly before. When the agent dies, the kernel kills its ranks, even if the guardian is dead.
 //!
 //! That leaves gaps. The kernel does not kill setuid programs, which clear the setting, nor processes that ranks have
-//! started: these survive if the agent and the guardian are killed together. On its own machine the launcher adopts and
-//! ends such orphans ([`end_orphans`](super::reap::end_orphans)). If the agent and the guardian are both stopped, the
-//! ranks run until the guardian is killed or continued. A stopped guardian whose agent was killed stays stopped; on its
-//! own machine the launcher continues or kills it. Where the user may create a cgroup, the launcher also kills the
-//! processes that agents and guardians on its machine have left (`cgroup.rs`).
+//! started: these survive if the agent and the guardian are killed together. If both are stopped, the ranks run on. So
+//! when an agent is lost, the launcher, or another agent on the same machine, continues the guardian, kills it if it does
+//! not exit, and kills the processes whose environment names the lost agent (`survivors.rs`). Where all agents are on the
+//! launcher's machine, the launcher also adopts and ends other orphans
+//! ([`end_orphans`](super::reap::end_orphans)). Where the user may create a cgroup, the launcher also kills the processes
+//! that agents and guardians on its machine have left (`cgroup.rs`).
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,

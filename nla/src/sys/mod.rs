@@ -10,7 +10,8 @@
 //!   and [`Child::signal_group`] belong to one thread: a pid is signalled only while no other thread can reap it, and each
 //!   reaped child is reported to whatever may signal it before the next signal. So a reused pid is never signalled. The
 //!   launcher does not let the kernel reap its children ([`reset_sigchld`]); an agent signals its guardian, which is no
-//!   child of its, by a pidfd. [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
+//!   child of its, by a pidfd, and what lost agents have left ([`end_guardians`], [`end_marked`]), which any thread may end, by
+//!   descriptors too. [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
 //!   it reaps only a child that could not exec, under the lock of [`Launching`].
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
 //!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
@@ -37,6 +38,7 @@ pub mod segment;
 pub mod shared_files;
 pub mod shell;
 pub mod spawn;
+mod survivors;
 pub mod tcp_peer;
 #[cfg(test)]
 mod users;
@@ -69,4 +71,5 @@ pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{
     Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
 };
+pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use tcp_peer::{SocketDiag, uid_in_table};

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
@@ -124,11 +124,17 @@ impl ProcessFiles {
         Ok(Self { pid, directory })
     }
 
-    fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
+    /// Reads a file of the process, at most `bytes_max` bytes.
+    pub(super) fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut text = Vec::new();
         let file = File::from(openat(self.directory.as_fd(), name, FILE, Mode::empty())?);
         file.take(bytes_max).read_to_end(&mut text)?;
         Ok(text)
+    }
+
+    /// Returns the directory's descriptor, through which the process can be signalled.
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
     }
 
     /// Returns the pid of the parent.

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use super::arrival_times::ArrivalTimes;
 use super::failure::StartFailure;
 use crate::bootstrap::protocol::{BootCommand, BootReport, Joining, Links};
-use crate::core::{AgentId, Subtree, Time};
+use crate::core::{AgentId, GuardianAt, Subtree, Time};
 use crate::wire::TreePosition;
 
 /// A command to the starter.
@@ -59,6 +59,8 @@ pub(in crate::bootstrap) struct Assembly {
 struct TargetState {
     /// Where its agent listens, if it has reported and has not failed since.
     addresses: Option<Vec<SocketAddr>>,
+    /// The guardian of its agent.
+    guardian: Option<GuardianAt>,
     /// The number of its agent, if it has a position.
     agent: Option<AgentId>,
     /// When its agent was sent its position, unless it has joined.
@@ -95,8 +97,9 @@ impl Assembly {
     ) -> Option<(AgentId, StartFailure)> {
         let state = self.states.get_mut(target as usize).filter(|_| target != 0)?;
         match report {
-            BootReport::Here { addresses, reads_log, .. } => {
+            BootReport::Here { addresses, reads_log, guardian, .. } => {
                 self.reads_log &= reads_log;
+                state.guardian = guardian;
                 self.reported += u32::from(state.addresses.replace(addresses).is_none());
                 self.times.on_here(now, target);
                 if let Some(here) = state.agent.and_then(|agent| self.tree.of(agent)) {
@@ -229,6 +232,18 @@ impl Assembly {
         self.states.get(target as usize)?.addresses.as_deref()
     }
 
+    /// Returns the guardian of an agent with a position, if it is known.
+    pub(in crate::bootstrap) fn guardian_of(&self, agent: AgentId) -> Option<GuardianAt> {
+        self.states.get(self.target(agent)? as usize)?.guardian
+    }
+
+    /// Returns the other agents that have a position and are on the machine of `agent`.
+    pub(in crate::bootstrap) fn neighbours_of(&self, agent: AgentId) -> Vec<AgentId> {
+        let Some(GuardianAt { machine, .. }) = self.guardian_of(agent) else { return Vec::new() };
+        let others = (1..self.tree.size()).map(AgentId).filter(|other| *other != agent);
+        others.filter(|other| self.guardian_of(*other).is_some_and(|found| found.machine == machine)).collect()
+    }
+
     /// Returns how many agents have reported, and how many targets there are.
     pub(in crate::bootstrap) fn progress(&self) -> (u32, u32) {
         (self.reported, self.settings.starters.size() - 1)
@@ -254,12 +269,18 @@ mod tests {
         format!("10.0.0.{target}:{}", 1000 + target).parse().unwrap()
     }
 
+    /// The guardian at a target. The targets 1 and 2 are on one machine, 3 and 4 on another, and so on.
+    fn guardian(target: u32) -> GuardianAt {
+        GuardianAt { machine: u64::from(target.div_ceil(2)), pid: target, started: 7 }
+    }
+
     fn here(target: u32) -> BootReport {
         BootReport::Here {
             addresses: vec![address(target)],
             host: format!("n{target}"),
             descriptors: 1024,
             reads_log: true,
+            guardian: Some(guardian(target)),
         }
     }
 
@@ -363,6 +384,27 @@ mod tests {
     }
 
     #[test]
+    fn agents_on_one_machine_are_neighbours() {
+        let mut assembly = remote(5, Links::Connections);
+        (1..=4).for_each(|target| drop(report(&mut assembly, target, here(target))));
+        let unseen = BootReport::Here {
+            addresses: Vec::new(),
+            host: String::new(),
+            descriptors: 9,
+            reads_log: false,
+            guardian: None,
+        };
+        report(&mut assembly, 5, unseen);
+        assert_eq!(assembly.guardian_of(AgentId(1)), None, "no agent has a position");
+        assembly.commit(NOW, vec![4, 2, 1, 5], Subtree::whole(4, 2), 2, &mut Vec::new());
+        assert_eq!(assembly.guardian_of(AgentId(1)), Some(guardian(4)));
+        let neighbours = |agent| assembly.neighbours_of(AgentId(agent));
+        assert_eq!(neighbours(1), [], "the agent of target 3 has left");
+        assert_eq!([neighbours(2), neighbours(3)], [vec![AgentId(3)], vec![AgentId(2)]]);
+        assert_eq!((neighbours(4), neighbours(9)), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
     fn over_remote_shells_only_the_roots_children_are_admitted_from_here() {
         let starters = Subtree::whole(3, 1);
         let settings = AssemblySettings {
@@ -385,7 +427,13 @@ mod tests {
         let mut assembly = remote(2, Links::Connections);
         report(&mut assembly, 1, here(1));
         assert!(assembly.reads_log);
-        let blind = BootReport::Here { addresses: Vec::new(), host: String::new(), descriptors: 9, reads_log: false };
+        let blind = BootReport::Here {
+            addresses: Vec::new(),
+            host: String::new(),
+            descriptors: 9,
+            reads_log: false,
+            guardian: None,
+        };
         report(&mut assembly, 2, blind);
         assert!(!assembly.reads_log);
     }

@@ -173,7 +173,13 @@ mod tests {
     #[test]
     fn the_number_of_reports_is_bounded() {
         let (mut agent, mut reports) = (Conversation::new(3, 2, Links::Connections), Vec::new());
-        let here = || BootReport::Here { addresses: Vec::new(), host: String::new(), descriptors: 9, reads_log: true };
+        let here = || BootReport::Here {
+            addresses: Vec::new(),
+            host: String::new(),
+            descriptors: 9,
+            reads_log: true,
+            guardian: None,
+        };
         for report in 0..3 * REPORTS_PER_AGENT_MAX {
             assert_eq!(agent.handle(Heard::Report(here()), &mut reports), Next::Wait, "report {report}");
         }

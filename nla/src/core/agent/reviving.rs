@@ -62,7 +62,7 @@ impl Agent {
         // The bound on single reports counts only failures that are not mended, or later ones would only be counted.
         self.failures.retain(|failure| failure.namespace != namespace || failure.ranks.first() != Some(rank));
         if agent != self.id() {
-            return self.route_revival(agent, Down::Revive { agent, namespace, rank, incarnation }, turn);
+            return self.route_order(agent, Down::Revive { agent, namespace, rank, incarnation }, turn);
         }
         if self.is_serving()
             && let Some(ns) = self.namespaces.get_mut(&namespace).filter(|ns| !ns.undone)

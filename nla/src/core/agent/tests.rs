@@ -507,3 +507,15 @@ fn sigterm_is_reported_once_and_leaves_the_ranks_to_the_root() {
     assert_eq!(actions.len(), 1, "no rank is signalled before the root ends the session: {actions:?}");
     assert_eq!(world.after(T, Input::Terminated { signal: 15 }), []);
 }
+
+#[test]
+fn the_order_to_end_a_neighbour_reaches_its_agent() {
+    use crate::core::ids::GuardianAt;
+    let guardian = GuardianAt { machine: 1, pid: 4711, started: 5 };
+    let order = |agent| Down::EndNeighbour { agent: AgentId(agent), lost: AgentId(9), guardian };
+    let mut world = World::joined(1, 3, 1);
+    let mut down = |order| world.after(T, Input::FromParent(order));
+    assert_eq!(down(order(1)), [Action::EndNeighbour(AgentId(9), guardian)]);
+    assert_eq!(down(order(3)), [Action::ToChild(AgentId(2), order(3))]);
+    assert_eq!(down(order(1000)), [], "it is not below this agent");
+}

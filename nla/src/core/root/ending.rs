@@ -6,8 +6,8 @@ use pmi::Ranks;
 
 use super::{Notice, Phase, Root, RootAction, SIGINT, SIGKILL, SIGTERM, Turn};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
-use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, REJOIN_MARGIN};
+use crate::core::ids::{AgentId, GuardianAt, NamespaceId, Time};
+use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, NEIGHBOURS_MAX, REJOIN_MARGIN};
 use crate::core::message::{Down, Reply};
 use crate::core::parent::Parent;
 use crate::core::reason::LossReason;
@@ -46,7 +46,7 @@ impl Root {
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
         let lost = failure.agent;
         if is_loss {
-            self.note_lost(&failure, turn.now);
+            self.note_lost(&failure, turn);
             let can_do_without = leads_to_restart || self.session.moves_ranks();
             if can_do_without && self.first.is_none() && self.is_spare(lost) {
                 return;
@@ -92,14 +92,35 @@ impl Root {
     }
 
     /// Notes the loss of an agent, and of those below it if they can join no ancestor.
-    pub(super) fn note_lost(&mut self, loss: &Failure, now: Time) {
+    pub(super) fn note_lost(&mut self, loss: &Failure, turn: &mut Turn<'_>) {
         let agent = loss.agent;
         let below = self.tree.of(agent).filter(|_| !self.session.has_ports).map_or(0, |below| below.size() - 1);
-        self.lost.extend((agent.0..=agent.0 + below).map(AgentId));
-        self.restarts.on_loss(agent, now + self.time_to_end(loss.agent, Some(loss)));
+        let newly = (agent.0..=agent.0 + below).map(AgentId).filter(|agent| self.lost.insert(*agent));
+        let newly: Vec<AgentId> = newly.collect();
+        if self.adopts() && self.session.has_ports {
+            let at = turn.now + self.session.rejoin_time();
+            self.ends_again.extend(newly.iter().map(|agent| (at, *agent)));
+        }
+        turn.extend(newly.into_iter().map(RootAction::EndGuardian));
+        self.restarts.on_loss(agent, turn.now + self.time_to_end(loss.agent, Some(loss)));
         if let Phase::Restarting { until, .. } = &mut self.phase {
             // Agents wait for the children of the lost one before they answer.
             *until = (*until).max(self.restarts.not_before() + self.session.kill_grace + END_MARGIN);
+        }
+    }
+
+    /// Tells the other agents on the machine of a lost one to end its guardian: it may be stopped like the agent itself.
+    pub(super) fn on_neighbours(
+        &mut self,
+        lost: AgentId,
+        guardian: GuardianAt,
+        neighbours: &[AgentId],
+        turn: &mut Turn<'_>,
+    ) {
+        let left = neighbours.iter().copied().filter(|agent| !self.lost.contains(agent));
+        for agent in left.take(NEIGHBOURS_MAX) {
+            let child = self.children.toward(agent);
+            turn.extend(child.map(|child| Self::send(child, Down::EndNeighbour { agent, lost, guardian })));
         }
     }
 

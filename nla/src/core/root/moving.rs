@@ -36,7 +36,7 @@ impl Root {
             turn.push(RootAction::Notice(why));
             return false;
         }
-        self.note_lost(failure, turn.now);
+        self.note_lost(failure, turn);
         if ranks {
             self.restarts.done += 1;
             let (number, of) = (self.restarts.done, self.restarts.max);

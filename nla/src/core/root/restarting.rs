@@ -150,7 +150,7 @@ impl Root {
         let (number, of) = (self.restarts.done, self.restarts.max);
         turn.push(RootAction::Notice(Notice::Reviving { failure: failure.clone(), number, of, wait: Duration::ZERO }));
         let (agent, namespace) = (failure.agent, failure.namespace);
-        self.route_revival(agent, Down::Revive { agent, namespace, rank, incarnation: number }, turn);
+        self.route_order(agent, Down::Revive { agent, namespace, rank, incarnation: number }, turn);
         true
     }
 

@@ -424,7 +424,7 @@ impl Tree {
                 RootAction::Notice(Notice::Surveyed(survey, _)) => self.survey = Some(*survey),
                 RootAction::Notice(Notice::NoSpare) => self.has_no_spare = true,
                 RootAction::Notice(Notice::Moved(placement)) => self.moved = Some(placement),
-                RootAction::Notice(_) | RootAction::WakeAt(_) => {}
+                RootAction::Notice(_) | RootAction::WakeAt(_) | RootAction::EndGuardian(_) => {}
                 RootAction::Over(outcome) => self.outcome = Some(outcome),
                 RootAction::CloseChild(child, _) if self.on_failure == FailurePolicy::RestartRank => {
                     self.crash(child.0);
@@ -507,7 +507,11 @@ impl Tree {
                 }
                 Action::Forget(namespace) => drop(self.boards.remove(&(id, namespace))),
                 Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
-                Action::Configure(_) | Action::WakeAt(_) | Action::CancelStarts | Action::Leave(0) => {}
+                Action::Configure(_)
+                | Action::WakeAt(_)
+                | Action::CancelStarts
+                | Action::EndNeighbour(..)
+                | Action::Leave(0) => {}
                 Action::Signal(namespace, ranks, 9) if self.refusing.is_some() => {
                     let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
                     ranks.iter().for_each(|rank| self.agent(id, Input::RankEnded(namespace, rank, killed)));

@@ -14,6 +14,7 @@ use crate::driver::leftovers::SharedFiles;
 use crate::driver::output::OutputPump;
 use crate::driver::shutdown::Sweep;
 use crate::driver::startup::Startup;
+use crate::driver::survivors;
 use crate::driver::table::Key;
 use crate::link::Receipt;
 use crate::wire::{Lane, encode};
@@ -77,6 +78,11 @@ impl AgentDriver {
                     startup.restart(local, rank, incarnation);
                 }
             }
+            Action::EndNeighbour(lost, guardian) => {
+                if !self.survivors.end(lost, guardian) {
+                    tracing::warn!(agent = %lost, "a lost agent is not on this machine");
+                }
+            }
             Action::Clear => self.sweep = Sweep::Clearing { since: Instant::now(), leftovers: 0 },
             Action::Sweep => self.sweep = Sweep::begin(),
             Action::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
@@ -106,7 +112,8 @@ impl AgentDriver {
             }
         };
         let (input, events, tasks) = (Rc::clone(&self.input), self.ranks.sender(), self.links.tasks.clone());
-        match pump.and_then(|pump| Startup::new(session, pump, input, events, tasks)) {
+        let mark = survivors::mark(self.rejoining.session, self.here.head());
+        match pump.and_then(|pump| Startup::new(session, mark, pump, input, events, tasks)) {
             Ok(startup) => self.startup = Some(startup),
             Err(error) => tracing::error!(%error, "no rank can be started here"),
         }

@@ -325,3 +325,71 @@ fn agents_below_a_lost_one_whose_processes_have_ended_are_not_waited_for() {
         assert!(matches!(outcome(&actions), Some(Outcome::Survived { others: 2, .. })), "{actions:?}");
     }
 }
+
+fn guardian() -> GuardianAt {
+    GuardianAt { machine: 1, pid: 4711, started: 5 }
+}
+
+fn ended_guardians(actions: &[RootAction]) -> Vec<u32> {
+    let ended = |action: &RootAction| if let RootAction::EndGuardian(agent) = action { Some(agent.0) } else { None };
+    actions.iter().filter_map(ended).collect()
+}
+
+/// The agents below a lost one may join another; only when they are late, they are lost too.
+#[test]
+fn the_guardian_of_a_lost_agent_is_ended_once_and_those_of_agents_that_may_join_again_are_not() {
+    for policy in [FailurePolicy::Continue, FailurePolicy::Restart, FailurePolicy::RestartRank] {
+        let mut world = World::new(7, 7, 2);
+        world.root.session.on_failure = policy;
+        for child in [1, 4] {
+            world.up(T, child, Up::Ready);
+        }
+        for child in [1, 4] {
+            world.up(T, child, Up::Started { namespace: NS });
+        }
+        let lost = |world: &mut World| world.after(at(5), RootInput::ChildLost(AgentId(1), LossReason::Closed));
+        assert_eq!(ended_guardians(&lost(&mut world)), [1], "{policy:?}");
+        assert_eq!(ended_guardians(&lost(&mut world)), [], "{policy:?}");
+        let again = at(5) + world.root.session.rejoin_time();
+        world.after(at(6), RootInput::ChildJoined(AgentId(2)));
+        assert_eq!(ended_guardians(&world.after(again, RootInput::Timeout)), [1], "others may have joined: {policy:?}");
+        let late = world.after(at(100_000), RootInput::Timeout);
+        assert_eq!(ended_guardians(&late), [3], "{policy:?}");
+    }
+}
+
+#[test]
+fn the_guardian_of_a_lost_agent_is_ended_if_the_session_ends() {
+    let mut world = World::running();
+    let actions = world.after(at(5), RootInput::ChildLost(AgentId(2), LossReason::Closed));
+    assert_eq!(ended_guardians(&actions), [2]);
+}
+
+#[test]
+fn without_ports_the_guardians_below_a_lost_agent_are_ended_too() {
+    let mut world = World::new(7, 7, 2);
+    world.root.session.has_ports = false;
+    for child in [1, 4] {
+        world.up(T, child, Up::Ready);
+    }
+    let actions = world.after(at(5), RootInput::ChildLost(AgentId(1), LossReason::Closed));
+    assert_eq!(ended_guardians(&actions), [1, 2, 3]);
+}
+
+#[test]
+fn agents_on_the_machine_of_a_lost_one_end_its_guardian() {
+    let mut world = World::new(20, 20, 20);
+    world.root.session.on_failure = FailurePolicy::Continue;
+    for child in 1..=20 {
+        world.up(T, child, Up::Ready);
+    }
+    for lost in [3, 4] {
+        world.after(at(5), RootInput::ChildLost(AgentId(lost), LossReason::Closed));
+    }
+    let neighbours = (1..=20).filter(|agent| *agent != 3).map(AgentId).collect();
+    let actions = world.after(at(6), RootInput::Neighbours { lost: AgentId(3), guardian: guardian(), neighbours });
+    let order = |agent| Down::EndNeighbour { agent: AgentId(agent), lost: AgentId(3), guardian: guardian() };
+    let told: Vec<u32> = (1..=20).filter(|agent| sent(&actions, *agent).contains(&&order(*agent))).collect();
+    assert_eq!(told, [1, 2, 5, 6, 7, 8, 9, 10], "as many as may be told, and no lost one");
+    assert_eq!(told.len(), crate::core::limits::NEIGHBOURS_MAX);
+}

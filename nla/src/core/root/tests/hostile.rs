@@ -80,7 +80,10 @@ impl Session {
                 RootAction::CloseChild(child, _) => self.linked.retain(|linked| *linked != child),
                 RootAction::Adopt(subtrees) => self.adopted = subtrees,
                 RootAction::Over(_) => self.over = true,
-                RootAction::ToChild(..) | RootAction::Notice(_) | RootAction::WakeAt(_) => {}
+                RootAction::ToChild(..)
+                | RootAction::Notice(_)
+                | RootAction::WakeAt(_)
+                | RootAction::EndGuardian(_) => {}
             }
         }
     }

@@ -139,7 +139,8 @@ fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
     assert_eq!(actions, [RootAction::WakeAt(world.root.restarts.not_before())]);
     let limit = lost_at + world.root.session.adoption_time();
     assert!(limit > lost_at + 3 * DEAD_TIME, "the agent tries to join, gives up, and kills its ranks");
-    assert_eq!(world.after(limit - at(1), RootInput::Timeout).len(), 1, "it may still run them");
+    let early = world.after(limit - at(1), RootInput::Timeout);
+    assert!(matches!(early[..], [RootAction::EndGuardian(AgentId(2)), RootAction::WakeAt(_)]), "it may still run them");
     let actions = world.after(limit, RootInput::Timeout);
     let placement = vec![(AgentId(1), ranks("0-1")), (AgentId(3), ranks("2-3"))];
     assert!(actions.contains(&RootAction::Notice(Notice::Moved(placement))), "{actions:?}");
@@ -218,9 +219,10 @@ fn the_loss_of_a_spare_ends_nothing() {
                 end(&mut world);
             }
             let actions = world.after(T, RootInput::ChildLost(AgentId(3), LossReason::Closed));
-            assert!(matches!(actions[..], [RootAction::Notice(Notice::Failure(_)), ..]), "{actions:?}");
+            let is_notice = |action: &RootAction| matches!(action, RootAction::Notice(Notice::Failure(_)));
+            assert!(actions.iter().any(is_notice), "{actions:?}");
             if !ends_first {
-                assert_eq!(world.after(at(500), RootInput::Timeout), []);
+                assert!(matches!(world.after(at(500), RootInput::Timeout)[..], [RootAction::WakeAt(_)]));
                 end(&mut world);
             }
             for child in [1, 2] {
