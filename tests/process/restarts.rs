@@ -59,7 +59,7 @@ fn the_user_knows_only_one_job() {
     running.wait_until("the ranks of the second start are reported", || {
         running.signal(Signal::SIGQUIT);
         let said = running.stderr().text();
-        (said.contains("scela-run: fence 0: 1 ranks have arrived and wait for 1\n") && said.contains(&line))
+        (said.contains("scela-run: fence 0: 1 rank has arrived and waits for 1\n") && said.contains(&line))
             .then_some(())
     });
     running.world().ranks()[1].1.signal(Signal::SIGKILL);

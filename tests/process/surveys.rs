@@ -48,7 +48,7 @@ fn a_fence_that_takes_long_is_reported_once_and_again_at_ctrl_c() {
 #[test]
 fn dead_ranks_and_unread_output_are_reported() {
     let run = scela().np(2).agents(2).unread().args(["--on-failure", "continue"]);
-    let running = run.program(sh("[ $PMI_RANK = 1 ] && exit 3; exec yes")).spawn();
+    let running = run.program(sh("[ $PMI_RANK = 1 ] && kill -9 $$; exec yes")).spawn();
     running.wait_for_error("rank 1 on ");
     let says = |text: &str| {
         running.wait_until(text, || {
@@ -59,7 +59,7 @@ fn dead_ranks_and_unread_output_are_reported() {
     says("scela-run: rank 1 is dead; first failure: rank 1 on ");
     running.world().ranks()[0].1.signal(Signal::SIGKILL);
     says("scela-run: all ranks have ended; their output waits for its reader\n");
-    running.finish().has_code(3);
+    running.finish().has_code(137);
 }
 
 #[test]
@@ -69,6 +69,10 @@ fn hosts_that_are_being_started_are_reported() {
     std::fs::write(&shell, "exec sleep 1000\n").unwrap();
     let run = run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display()));
     let running = run.program(sh("true")).spawn();
+    running.wait_until("the remote shells run", || {
+        let processes = running.world().processes();
+        (processes.iter().filter(|process| process.name == "sleep").count() == 2).then_some(())
+    });
     let text = "scela-run: agents are being started: 0 of 2 have reported, waiting for n[1-2]\n";
     running.wait_until(text, || {
         running.signal(Signal::SIGQUIT);

@@ -636,4 +636,15 @@ mod tests {
         let room = FENCE_BYTES_MAX - puts.bytes_len();
         assert!(!is_too_much(0, &puts) && !is_too_much(room, &puts) && is_too_much(room + 1, &puts));
     }
+
+    #[test]
+    fn a_repeated_contribution_to_the_open_fence_or_the_last_one_has_passed() {
+        let mut fence = Fence::new(Ranks::range(0..2));
+        fence.enter(T, Rank(0), put(0, "a")).unwrap();
+        assert!(fence.has_passed(0, &one(0)) && !fence.has_passed(0, &one(1)));
+        assert!(!fence.has_passed(0, &Ranks::new()), "it is refused");
+        fence.enter(T, Rank(1), put(1, "b")).unwrap();
+        fence.release(0);
+        assert!(fence.has_passed(0, &one(0)) && !fence.has_passed(1, &one(0)));
+    }
 }

@@ -287,8 +287,8 @@ mod tests {
 
     const CHILD: Peer = Peer::Child(AgentId(2));
 
-    /// The cache of an agent whose ranks are 4 and 5. Child 2 has ranks 0 and 1, child 5 has ranks 2 and 3. The value of
-    /// "a", which rank 0 has put, was evicted; that of "b" was not.
+    /// The cache of an agent whose ranks are 4 and 5. Child 2 has ranks 0 and 1, child 5 has ranks 2 and 3. The value
+    /// of "a", which rank 0 has put, was evicted; that of "b" was not.
     fn cache() -> Box<dyn Cache> {
         let shares = [(AgentId(2), Ranks::range(0..2)), (AgentId(5), Ranks::range(2..4))];
         let mut cache = CachePolicy::HcmabLru { entries: 1 }.cache_at(CacheLocation::new(false, &shares));

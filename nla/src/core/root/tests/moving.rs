@@ -25,6 +25,11 @@ impl World {
     fn moves_out(&mut self, agent: u32, set: &str) -> Vec<RootAction> {
         self.up(T, 1, Up::MovedOut { namespace: NS, agent: AgentId(agent), ranks: ranks(set) })
     }
+
+    /// Waits until the guardians of agents that were lost at the beginning are ended once more.
+    fn ends_again(&mut self) -> Vec<RootAction> {
+        self.after(self.root.session.rejoin_time(), RootInput::Timeout)
+    }
 }
 
 fn is_revived(actions: &[RootAction], count: u32) -> bool {
@@ -42,7 +47,8 @@ fn ranks_move_to_a_spare_agent_once_the_lost_one_has_ended_them() {
     let mut world = World::chain_with_spare(1);
     assert!(is_revived(&world.loses(2, LossReason::Closed), 1));
     let until = world.root.session.adoption_time();
-    assert_eq!(world.moves_out(2, "2-3"), [RootAction::WakeAt(until)]);
+    assert_eq!(world.moves_out(2, "2-3"), []);
+    assert_eq!(world.ends_again(), [RootAction::EndGuardian(AgentId(2)), RootAction::WakeAt(until)]);
     assert_eq!(world.after(until - at(1), RootInput::Timeout), [RootAction::WakeAt(until)]);
     let actions = world.after(until, RootInput::Timeout);
     let order = Down::MoveIn { agent: AgentId(3), namespace: NS, ranks: ranks("2-3"), incarnation: 1 };
@@ -58,7 +64,9 @@ fn ranks_are_reported_as_moved_out_before_the_loss_of_their_agent() {
     world.moves_out(2, "2-3");
     assert!(is_revived(&world.loses(2, LossReason::Closed), 1));
     let actions = world.loses(3, LossReason::Closed);
-    assert!(matches!(actions[..], [RootAction::Notice(Notice::Failure(_))]), "it had no ranks: {actions:?}");
+    let [RootAction::EndGuardian(AgentId(3)), RootAction::Notice(Notice::Failure(_))] = actions[..] else {
+        panic!("it had no ranks: {actions:?}")
+    };
 }
 
 #[test]
@@ -67,7 +75,8 @@ fn an_agent_below_another_lost_one_has_twice_the_time_to_end_its_ranks() {
         let mut world = World::chain_with_spare(1);
         world.loses(2, why);
         let until = times * world.root.session.adoption_time();
-        assert_eq!(world.moves_out(2, "2-3"), [RootAction::WakeAt(until)]);
+        assert_eq!(world.moves_out(2, "2-3"), []);
+        assert_eq!(world.ends_again(), [RootAction::EndGuardian(AgentId(2)), RootAction::WakeAt(until)]);
     }
 }
 

@@ -218,3 +218,8 @@ fn a_spawned_job_ends_when_it_was_answered_and_all_its_ranks_have_ended() {
     assert!(has_ended(&world));
     assert!(!world.root.namespaces[&NS].has_ended(), "its ranks run");
 }
+
+#[test]
+fn no_survey_begins_when_no_rank_is_left() {
+    assert_eq!(World::flushing().after(T, RootInput::Survey), []);
+}

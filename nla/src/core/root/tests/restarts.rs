@@ -136,7 +136,7 @@ fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
     let cleared_at = lost_at + Duration::from_secs(1);
     world.up(cleared_at, 1, Up::Cleared { leftovers: 0 });
     let actions = world.up(cleared_at, 3, Up::Cleared { leftovers: 0 });
-    assert_eq!(actions, [RootAction::WakeAt(world.root.restarts.not_before())]);
+    assert_eq!(actions, [], "the ranks of the lost agent may still run");
     let limit = lost_at + world.root.session.adoption_time();
     assert!(limit > lost_at + 3 * DEAD_TIME, "the agent tries to join, gives up, and kills its ranks");
     let early = world.after(limit - at(1), RootInput::Timeout);
