@@ -147,11 +147,7 @@ fn a_repeated_first_message_is_refused() {
         let parent = Parent::new().await;
         let (initiator, request) = Initiator::new(SESSION, key(1).bytes(), ROLE).unwrap();
         let (refused, reply) = parent.refuse_bytes(&request).await;
-        assert_eq!(
-            (refused.as_str(), reply.len()),
-            (LEFT, Initiator::ANSWER_BYTES),
-            "the child never sends its hello"
-        );
+        assert_eq!((refused.as_str(), reply.len()), (LEFT, Initiator::ANSWER_BYTES), "the child never sends its hello");
         let (refused, reply) = parent.refuse_bytes(&request).await;
         assert_eq!(refused, REPLAYED);
         assert_eq!(initiator.verdict(reply[..].try_into().unwrap()), Err(HelloError::Replayed));
