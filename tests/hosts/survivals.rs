@@ -84,11 +84,11 @@ fn an_agent_lost_with_its_guardian_leaves_nothing_on_a_host_with_another_agent()
 /// The other agent of the host is the lost one's child, and gets the order when it has joined the launcher.
 #[test]
 fn an_agent_below_a_lost_one_on_its_host_ends_what_that_has_left() {
-    let Some(cluster) = Cluster::new_or_skip(1) else { return };
-    let options = ["--agents-per-node", "2", "--fanout", "1", "--on-failure", "continue", "--dead-time", "1"];
-    let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(2);
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
+    let options = ["--agents-per-node", "2", "--fanout", "2", "--on-failure", "continue", "--dead-time", "1"];
+    let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(6);
     let running = run.program(sh("echo start; exec sleep 1000")).spawn();
-    running.wait_for_times("start", 2);
+    running.wait_for_times("start", 6);
     let rank = |number| cluster.host(0).processes().into_iter().find(move |process| process.rank() == Some(number));
     let agent = Process::of(rank(0).unwrap().parent).unwrap();
     assert_eq!(agent.name, "scela-agent");

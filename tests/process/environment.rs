@@ -162,7 +162,7 @@ fn variables_of_an_outer_launcher_are_removed() {
         "MPIRUN_RSH_LAUNCH",
     ];
     let names_own_socket = |value: &str| value.starts_with("2:");
-    let outer = [("PMI_RANK", "77"), ("PMI_SIZE", "99"), ("SCELA_SEGMENT", "5")];
+    let outer = [("PMI_RANK", "77"), ("PMI_SIZE", "99"), ("SCELA_SEGMENT", "5"), ("SCELA_AGENT", "5")];
     let run = outer.iter().fold(scela().np(1), |run, (name, value)| run.env(name, value));
     let run = foreign.iter().fold(run, |run, name| run.env(name, "5"));
     let (outcome, variables) = variables(run);
@@ -171,11 +171,14 @@ fn variables_of_an_outer_launcher_are_removed() {
     }
     assert_eq!((variables["PMI_RANK"].as_str(), variables["PMI_SIZE"].as_str()), ("0", "1"));
     assert!(names_own_socket(&variables["SCELA_SEGMENT"]), "SCELA_SEGMENT should not be the inherited one\n{outcome}");
+    assert!(variables["SCELA_AGENT"].ends_with("-1"), "it names the session and the agent\n{outcome}");
     let own: Vec<_> = variables
         .keys()
         .filter(|name| name.contains("SCELA_") && *name != "SCELA_TEST_WORLD" && *name != "SCELA_RUN")
         // libpmi reads this variable to learn that it may ask for the segment.
         .filter(|name| *name != "SCELA_SEGMENT")
+        // By this one, the processes of a lost agent are found.
+        .filter(|name| *name != "SCELA_AGENT")
         // All tests inherit the variables that configure the soak.
         .filter(|name| !name.starts_with("SCELA_SOAK_"))
         .collect();

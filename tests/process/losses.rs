@@ -51,6 +51,17 @@ fn the_agent_of_a_killed_guardian_is_reported_as_lost() {
     assert_lost(&running.finish(), agent);
 }
 
+#[test]
+fn the_ranks_of_an_agent_whose_guardian_was_killed_have_their_grace() {
+    let script = "trap 'sleep 0.5; echo saved; exit 1' TERM; echo here; while :; do sleep 0.05; done";
+    let running = scela().np(2).agents(2).program(sh(script)).spawn();
+    running.wait_for_times("here", 2);
+    let agent = running.world().ranks()[0].1.parent;
+    Process::of(Process::of(agent).unwrap().parent).unwrap().signal(Signal::SIGKILL);
+    let outcome = running.finish();
+    outcome.has_code(252).wrote_lines(["here", "here", "saved", "saved"]);
+}
+
 /// The kernel ends the ranks: they get SIGKILL when their agent dies.
 #[test]
 fn an_agent_killed_with_its_guardian_leaves_no_rank() {

@@ -82,6 +82,14 @@ pub enum LossReason {
     Reported(String),
 }
 
+impl LossReason {
+    /// Whether only the guardian was lost: the agent has reported that, lives, and ends its ranks. The report may be text.
+    pub(super) fn is_of_guardian(&self) -> bool {
+        let text = self.to_string();
+        [Self::GuardianLost, Self::GuardianSilent].iter().any(|reason| reason.to_string() == text)
+    }
+}
+
 /// A way in which a peer broke the protocol.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum Violation {

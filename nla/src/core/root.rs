@@ -303,8 +303,9 @@ pub struct Root {
     lost: BTreeSet<AgentId>,
     /// Agents whose processes have all ended, as far as the launcher can know.
     without_processes: BTreeSet<AgentId>,
-    /// Lost agents whose guardians are ended once more, and when: by then the agents below them have joined others.
-    ends_again: Vec<(Time, AgentId)>,
+    /// Lost agents whose guardians are ended then: once more, when the agents below them have joined others, or if an agent
+    /// that has lost its guardian has not ended its ranks.
+    ends_later: Vec<(Time, AgentId)>,
     /// Agents that are lost before this time have given up a launcher that was stopped.
     given_up_until: Time,
     phase: Phase,
@@ -350,7 +351,7 @@ impl Root {
             nodes,
             lost: BTreeSet::new(),
             without_processes: BTreeSet::new(),
-            ends_again: Vec::new(),
+            ends_later: Vec::new(),
             given_up_until: Time::ZERO,
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
@@ -517,7 +518,7 @@ impl Root {
         self.survey_stuck_fences(turn);
         self.lose_ended_orphans(turn);
         self.lose_late_orphans(self.session.adoption_time(), turn);
-        let due = self.ends_again.extract_if(.., |(at, _)| turn.now >= *at);
+        let due = self.ends_later.extract_if(.., |(at, _)| turn.now >= *at);
         turn.extend(due.map(|(_, agent)| RootAction::EndGuardian(agent)).collect::<Vec<_>>());
         match &self.phase {
             Phase::Gathering { until } if turn.now >= *until => {
@@ -635,7 +636,7 @@ impl Root {
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
         let next = next.chain(self.children.orphan_deadline());
-        let next = next.chain(self.ends_again.iter().map(|(at, _)| *at)).min();
+        let next = next.chain(self.ends_later.iter().map(|(at, _)| *at)).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)
         {

@@ -95,13 +95,21 @@ impl Root {
     pub(super) fn note_lost(&mut self, loss: &Failure, turn: &mut Turn<'_>) {
         let agent = loss.agent;
         let below = self.tree.of(agent).filter(|_| !self.session.has_ports).map_or(0, |below| below.size() - 1);
-        let newly = (agent.0..=agent.0 + below).map(AgentId).filter(|agent| self.lost.insert(*agent));
-        let newly: Vec<AgentId> = newly.collect();
-        if self.adopts() && self.session.has_ports {
-            let at = turn.now + self.session.rejoin_time();
-            self.ends_again.extend(newly.iter().map(|agent| (at, *agent)));
+        let all = (agent.0..=agent.0 + below).map(AgentId);
+        let (adopts, has_ports) = (self.adopts(), self.session.has_ports);
+        // Where the session ends, an agent that has lost its guardian may be lost afterwards.
+        let newly: Vec<AgentId> = all.filter(|agent| self.lost.insert(*agent) || !adopts).collect();
+        if !adopts && matches!(&loss.cause, Cause::Lost { why } if why.is_of_guardian()) {
+            // The agent itself ends its ranks, and gives them their grace.
+            let at = turn.now + self.session.kill_grace + END_MARGIN;
+            self.ends_later.extend(newly.into_iter().map(|agent| (at, agent)));
+        } else {
+            if adopts && has_ports {
+                let at = turn.now + self.session.rejoin_time();
+                self.ends_later.extend(newly.iter().map(|agent| (at, *agent)));
+            }
+            turn.extend(newly.into_iter().map(RootAction::EndGuardian));
         }
-        turn.extend(newly.into_iter().map(RootAction::EndGuardian));
         self.restarts.on_loss(agent, turn.now + self.time_to_end(loss.agent, Some(loss)));
         if let Phase::Restarting { until, .. } = &mut self.phase {
             // Agents wait for the children of the lost one before they answer.

@@ -366,6 +366,27 @@ fn the_guardian_of_a_lost_agent_is_ended_if_the_session_ends() {
 }
 
 #[test]
+fn an_agent_without_a_guardian_gives_its_ranks_their_grace_before_they_are_ended_from_outside() {
+    let reported = |world: &mut World| {
+        // As the message is decoded.
+        let cause = Cause::Lost { why: LossReason::Reported(LossReason::GuardianLost.to_string()) };
+        world.up(at(5), 1, Up::Failed(Failure::of_agent(at(5), AgentId(1), cause)))
+    };
+    let mut world = World::running();
+    assert_eq!(ended_guardians(&reported(&mut world)), []);
+    world.after(at(200), RootInput::Timeout);
+    let late = world.after(at(5) + GRACE + crate::core::limits::END_MARGIN, RootInput::Timeout);
+    assert_eq!(ended_guardians(&late), [1]);
+    let mut world = World::running();
+    reported(&mut world);
+    let lost = world.after(at(6), RootInput::ChildLost(AgentId(1), LossReason::Closed));
+    assert_eq!(ended_guardians(&lost), [1], "it was killed as well");
+    // Where the session goes on, the agent kills its ranks at once.
+    let mut world = World::going_on();
+    assert_eq!(ended_guardians(&reported(&mut world)), [1]);
+}
+
+#[test]
 fn without_ports_the_guardians_below_a_lost_agent_are_ended_too() {
     let mut world = World::new(7, 7, 2);
     world.root.session.has_ports = false;
