@@ -202,10 +202,14 @@ pub(super) trait Parent {
             Up::Died { namespace, ranks } => self.on_child_died(from, namespace, ranks, turn),
             Up::MovedOut { namespace, agent, ranks } => self.on_child_moved_out(from, namespace, (agent, &ranks), turn),
             Up::Failed(failure) => {
-                if failure.is_loss() && self.children().toward(failure.agent) == Some(from) {
-                    self.children_mut().note_lost(failure.agent);
+                let is_below = self.children().toward(failure.agent) == Some(from);
+                // A lost agent's processes are ended, so a child's word counts only for agents below it.
+                if is_below || !matches!(failure.cause, Cause::Lost { .. }) {
+                    if is_below && failure.is_loss() {
+                        self.children_mut().note_lost(failure.agent);
+                    }
+                    self.on_failure(failure, turn);
                 }
-                self.on_failure(failure, turn);
             }
             Up::FailedMore { count } => self.on_more_failures(count),
             Up::Ask { requester, request } => self.on_root_request(requester, request, turn),

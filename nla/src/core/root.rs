@@ -303,6 +303,8 @@ pub struct Root {
     lost: BTreeSet<AgentId>,
     /// Agents whose processes have all ended, as far as the launcher can know.
     without_processes: BTreeSet<AgentId>,
+    /// Agents whose guardians were ended.
+    without_guardian: BTreeSet<AgentId>,
     /// Lost agents whose guardians are ended then: once more, when the agents below them have joined others, or if an agent
     /// that has lost its guardian has not ended its ranks.
     ends_later: Vec<(Time, AgentId)>,
@@ -351,6 +353,7 @@ impl Root {
             nodes,
             lost: BTreeSet::new(),
             without_processes: BTreeSet::new(),
+            without_guardian: BTreeSet::new(),
             ends_later: Vec::new(),
             given_up_until: Time::ZERO,
             phase: Phase::Joining { until: None },
@@ -518,6 +521,10 @@ impl Root {
         self.survey_stuck_fences(turn);
         self.lose_ended_orphans(turn);
         self.lose_late_orphans(self.session.adoption_time(), turn);
+        if matches!(self.phase, Phase::Flushing { .. }) && !self.adopts() {
+            // All agents have ended their ranks. Some may still pass on output.
+            self.ends_later.clear();
+        }
         let due = self.ends_later.extract_if(.., |(at, _)| turn.now >= *at);
         turn.extend(due.map(|(_, agent)| RootAction::EndGuardian(agent)).collect::<Vec<_>>());
         match &self.phase {

@@ -94,21 +94,22 @@ impl Root {
     /// Notes the loss of an agent, and of those below it if they can join no ancestor.
     pub(super) fn note_lost(&mut self, loss: &Failure, turn: &mut Turn<'_>) {
         let agent = loss.agent;
-        let below = self.tree.of(agent).filter(|_| !self.session.has_ports).map_or(0, |below| below.size() - 1);
-        let all = (agent.0..=agent.0 + below).map(AgentId);
-        let (adopts, has_ports) = (self.adopts(), self.session.has_ports);
-        // Where the session ends, an agent that has lost its guardian may be lost afterwards.
-        let newly: Vec<AgentId> = all.filter(|agent| self.lost.insert(*agent) || !adopts).collect();
-        if !adopts && matches!(&loss.cause, Cause::Lost { why } if why.is_of_guardian()) {
-            // The agent itself ends its ranks, and gives them their grace.
-            let at = turn.now + self.session.kill_grace + END_MARGIN;
-            self.ends_later.extend(newly.into_iter().map(|agent| (at, agent)));
-        } else {
-            if adopts && has_ports {
-                let at = turn.now + self.session.rejoin_time();
-                self.ends_later.extend(newly.iter().map(|agent| (at, *agent)));
+        let adopts = self.adopts();
+        // Where the session ends, such an agent ends its ranks itself, gives them their grace, and may be lost afterwards.
+        let ends_itself = !adopts && matches!(&loss.cause, Cause::Lost { why } if why.is_of_guardian());
+        let takes_others = !self.session.has_ports && !ends_itself;
+        let below = self.tree.of(agent).filter(|_| takes_others).map_or(0, |below| below.size() - 1);
+        for agent in (agent.0..=agent.0 + below).map(AgentId) {
+            let is_new = self.lost.insert(agent);
+            if ends_itself && is_new {
+                self.ends_later.push((turn.now + self.session.kill_grace + END_MARGIN, agent));
             }
-            turn.extend(newly.into_iter().map(RootAction::EndGuardian));
+            if !ends_itself && self.without_guardian.insert(agent) {
+                turn.push(RootAction::EndGuardian(agent));
+                if adopts && self.session.has_ports {
+                    self.ends_later.push((turn.now + self.session.rejoin_time(), agent));
+                }
+            }
         }
         self.restarts.on_loss(agent, turn.now + self.time_to_end(loss.agent, Some(loss)));
         if let Phase::Restarting { until, .. } = &mut self.phase {
@@ -188,12 +189,13 @@ impl Root {
 
     pub(super) fn on_interrupt(&mut self, signal: i32, turn: &mut Turn<'_>) {
         match &self.phase {
-            Phase::Flushing { .. } => {
-                // Only output is left, and the user does not want it.
+            // Only output is left, and the user does not want it.
+            Phase::Flushing { outcome: Outcome::Success | Outcome::Survived { .. } } => {
                 self.over(Outcome::Interrupted { signal }, "the user interrupted the output", turn);
             }
-            // Resource managers and scripts repeat SIGTERM and SIGHUP: the ranks keep their grace.
-            Phase::Ending { .. } if signal != SIGINT => {}
+            // Resource managers and scripts repeat SIGTERM and SIGHUP: the ranks keep their grace, and their last words.
+            Phase::Flushing { .. } | Phase::Ending { .. } if signal != SIGINT => {}
+            Phase::Flushing { outcome } => self.over(outcome.clone(), "the user interrupted the output", turn),
             Phase::Ending { interrupted: false, .. } => self.note_interrupted(None),
             Phase::Ending { interrupted: true, .. } => {
                 // The second Ctrl-C ends the grace.

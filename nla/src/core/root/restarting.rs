@@ -75,6 +75,11 @@ impl Restarts {
         self.ending.values().copied().max().unwrap_or(Time::ZERO)
     }
 
+    /// The lost agents that may run their ranks after this time.
+    pub(super) fn ending_after(&self, now: Time) -> impl Iterator<Item = AgentId> {
+        self.ending.iter().filter(move |(_, until)| **until > now).map(|(agent, _)| *agent)
+    }
+
     /// Notes that ranks of the job have moved.
     pub(super) fn move_to(&mut self, from: AgentId, to: AgentId, ranks: &Ranks) {
         self.origin.move_out(from, ranks);

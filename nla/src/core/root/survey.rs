@@ -13,7 +13,7 @@ impl Root {
         if self.has_ranks() {
             self.begin_survey(turn);
         } else {
-            turn.push(self.surveyed(Survey::default()));
+            turn.push(self.surveyed(Survey::default(), turn.now));
         }
     }
 
@@ -36,21 +36,21 @@ impl Root {
     /// Reports a survey once all agents have answered, or its time is over.
     pub(super) fn finish_survey(&mut self, turn: &mut Turn<'_>) {
         if let Some(done) = self.survey.take_if(|survey| survey.is_done(turn.now)) {
-            turn.push(self.surveyed(done.finish()));
+            turn.push(self.surveyed(done.finish(), turn.now));
         }
     }
 
-    fn surveyed(&self, survey: Survey) -> RootAction {
-        RootAction::Notice(Notice::Surveyed(Box::new(survey), self.waits()))
+    fn surveyed(&self, survey: Survey, now: Time) -> RootAction {
+        RootAction::Notice(Notice::Surveyed(Box::new(survey), self.waits(now)))
     }
 
     /// What the session waits for, besides ranks.
-    fn waits(&self) -> Vec<Wait> {
+    fn waits(&self, now: Time) -> Vec<Wait> {
         let mut waits = Vec::new();
         match &self.phase {
             Phase::Joining { .. } => waits.push(Wait::Agents),
             Phase::Restarting { awaited, .. } if awaited.is_empty() => {
-                waits.push(Wait::Restart(self.lost.iter().copied().collect(), self.restarts.not_before()));
+                waits.push(Wait::Restart(self.restarts.ending_after(now).collect(), self.restarts.not_before()));
             }
             Phase::Restarting { awaited, .. } => waits.push(Wait::Clearing(awaited.clone())),
             Phase::Flushing { .. } => waits.push(Wait::Output),

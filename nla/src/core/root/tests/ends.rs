@@ -42,6 +42,38 @@ fn a_child_that_breaks_the_protocol_after_its_end_is_no_success() {
 }
 
 #[test]
+fn only_ctrl_c_drops_the_output_of_a_session_that_has_failed() {
+    for (signal, drops) in [(15, false), (1, false), (2, true)] {
+        let mut world = World::running();
+        world.after(T, RootInput::Interrupt(15));
+        for child in [1, 2] {
+            world.up(T, child, ended());
+        }
+        assert!(matches!(world.root.phase, Phase::Flushing { .. }));
+        let actions = world.after(T, RootInput::Interrupt(signal));
+        assert_eq!(outcome(&actions), drops.then_some(&Outcome::Interrupted { signal: 15 }), "{signal}");
+    }
+    let actions = World::flushing().after(T, RootInput::Interrupt(15));
+    assert_eq!(outcome(&actions), Some(&Outcome::Interrupted { signal: 15 }), "after a success, nothing else ends it");
+}
+
+/// What a lost agent has left is ended, so that a child may speak only of those below it.
+#[test]
+fn a_child_cannot_have_agents_ended_that_are_not_below_it() {
+    for policy in FailurePolicy::ALL {
+        let mut world = World::running();
+        world.root.session.on_failure = policy;
+        let lost = |agent| Failure::of_agent(T, AgentId(agent), Cause::Lost { why: LossReason::Closed });
+        for agent in [0, 2, 99] {
+            assert_eq!(world.up(T, 1, Up::Failed(lost(agent))), [], "{policy:?}: {agent}");
+        }
+        let ends = |actions: &[RootAction]| actions.contains(&RootAction::EndGuardian(AgentId(1)));
+        assert!(ends(&world.up(T, 1, Up::Failed(lost(1)))), "{policy:?}");
+        assert!(!ends(&world.up(T, 1, Up::Failed(lost(1)))), "{policy:?}: once");
+    }
+}
+
+#[test]
 fn a_repeated_request_to_end_leaves_the_ranks_their_grace() {
     const INT: i32 = 2;
     const TERM: i32 = 15;

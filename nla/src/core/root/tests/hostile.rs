@@ -80,10 +80,8 @@ impl Session {
                 RootAction::CloseChild(child, _) => self.linked.retain(|linked| *linked != child),
                 RootAction::Adopt(subtrees) => self.adopted = subtrees,
                 RootAction::Over(_) => self.over = true,
-                RootAction::ToChild(..)
-                | RootAction::Notice(_)
-                | RootAction::WakeAt(_)
-                | RootAction::EndGuardian(_) => {}
+                RootAction::ToChild(..) | RootAction::Notice(_) | RootAction::WakeAt(_) => {}
+                RootAction::EndGuardian(agent) => assert_ne!(agent, HONEST, "{:#?}", self.log),
             }
         }
     }
