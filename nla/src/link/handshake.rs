@@ -20,7 +20,7 @@ use super::key::SessionKey;
 use super::listener::next_connection;
 use super::stream::Stream;
 use super::unproven::{RefusalLog, Unproven};
-use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX, UNAUTHENTICATED_MAX};
+use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX};
 use crate::core::{AgentId, Subtree, Time};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Role, Seen, SessionId,
@@ -344,8 +344,9 @@ impl Held {
     }
 
     fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
-        // All of an agent's children may have one address and be here before it knows how many they are.
-        let (number, closed) = self.unproven.add(peer.ip(), UNAUTHENTICATED_MAX);
+        // All of an agent's children may have one address and be here before it knows how many they are. More than the
+        // bound connect again.
+        let (number, closed) = self.unproven.add(peer.ip(), self.unproven.max);
         self.connections.retain(|(number, ..)| Some(*number) != closed);
         self.connections.push_back((number, stream, peer));
     }

@@ -17,7 +17,7 @@ use crate::sys;
 /// The connections of a listener that have not proved that they know the key.
 pub(crate) struct Unproven {
     /// The bound on their number.
-    max: usize,
+    pub(crate) max: usize,
     /// Their numbers and sources, in the order of their arrival.
     connections: VecDeque<(u64, IpAddr)>,
     /// How many are from each source.
