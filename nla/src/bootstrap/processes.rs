@@ -296,4 +296,12 @@ mod tests {
         child.kill().expect("it is our child");
         child.wait().expect("it is our child");
     }
+
+    #[test]
+    fn a_remote_shell_ends_with_the_thread_that_has_started_it() {
+        use std::os::unix::process::ExitStatusExt;
+        let start = || super::super::shell::remote_command(&["sleep", "1000"].map(str::to_owned)).spawn();
+        let mut child = std::thread::scope(|scope| scope.spawn(start).join()).expect("no panic").expect("sleep exists");
+        assert_eq!(child.wait().expect("it was not reaped").signal(), Some(Signal::SIGTERM as i32));
+    }
 }

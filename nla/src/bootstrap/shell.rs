@@ -26,6 +26,7 @@ use super::starter::{END_TIME, Shared};
 use super::step::remove_step_variables;
 use super::{program, script};
 use crate::link::{SSH_CONNECTION, Stream};
+use crate::sys;
 use crate::tasks::Tasks;
 use crate::wire::secret_frame;
 
@@ -195,6 +196,7 @@ pub(super) fn remote_command(words: &[String]) -> Command {
     let mut command = Command::new(&words[0]);
     // Its own process group: SIGINT from the terminal is for the launcher, which tells the agents itself.
     command.args(&words[1..]).stderr(Stdio::piped()).process_group(0);
+    sys::end_with_this_thread(&mut command);
     // SSH_CONNECTION describes how this process was reached. A command other than ssh would pass it on to the other
     // nodes, where it is wrong.
     command.env_remove(SSH_CONNECTION);

@@ -246,13 +246,13 @@ impl Starter {
     }
 
     /// Returns the targets whose guardians were forked here and have ended since the last call, after all processes of
-    /// their agents. A guardian that was killed is left out.
+    /// their agents. A guardian that was killed, or that could not kill some of these, is left out.
     pub(super) fn take_ended(&self) -> Vec<u32> {
         let mut ended = Vec::new();
         self.shared.guardians.borrow_mut().retain(|(target, guardian)| match guardian.ended() {
             None => true,
             Some(code) => {
-                let is_normal = code.is_some_and(|code| code != CODE_PANIC);
+                let is_normal = code.is_some_and(|code| ![CODE_PANIC, sys::CODE_ABANDONED].contains(&code));
                 ended.extend(is_normal.then_some(*target));
                 false
             }

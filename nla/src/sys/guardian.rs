@@ -51,6 +51,8 @@ use super::reap::{self, Ended};
 use super::shell::ShellState;
 use super::spawn::reset_sigchld;
 
+/// The exit code of a guardian that has left processes which it could not kill.
+pub const CODE_ABANDONED: i32 = 102;
 /// The exit code if the agent cannot be started: "could not launch".
 const EXIT_NOT_STARTED: i32 = 251;
 
@@ -127,6 +129,7 @@ impl Guardian {
         let _ = identity::new_session();
         // Close inherited descriptors: one could be a pipe whose reader waits for end of file.
         descriptors::close_from(3);
+        identity::outlive_parent()?;
         identity::become_subreaper()?;
         identity::forbid_dump()?;
         let _ = identity::set_process_name(c"scela-guard");
@@ -174,6 +177,7 @@ impl Guardian {
         }
         if abandoned {
             print_line("processes of another user (setuid?) could not be killed and are left");
+            return CODE_ABANDONED;
         }
         code
     }

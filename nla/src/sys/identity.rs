@@ -3,6 +3,8 @@
 use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -56,6 +58,19 @@ pub fn forbid_dump() -> io::Result<()> {
 /// Makes the kernel send SIGCONT to this process when its parent dies, in case it is stopped then.
 pub(super) fn continue_when_parent_dies() -> io::Result<()> {
     Ok(prctl::set_pdeathsig(Some(Signal::SIGCONT))?)
+}
+
+/// Makes the kernel send SIGTERM to the command's process when the thread that spawns it ends (PR_SET_PDEATHSIG): ssh would
+/// go on connecting to a host after the launcher was killed. If the process becomes a guardian, that ends the setting.
+pub fn end_with_this_thread(command: &mut Command) {
+    let end = || Ok(prctl::set_pdeathsig(Some(Signal::SIGTERM))?);
+    // SAFETY: between fork and exec it only makes one system call.
+    unsafe { command.pre_exec(end) };
+}
+
+/// Ends the setting of [`end_with_this_thread`] for this process.
+pub(super) fn outlive_parent() -> io::Result<()> {
+    Ok(prctl::set_pdeathsig(None)?)
 }
 
 /// Creates a new session (setsid), without a controlling terminal. Fails with EPERM in the leader of a process group.

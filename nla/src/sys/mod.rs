@@ -48,10 +48,10 @@ pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
     set_nonblocking, socket_pair, terminal_columns, unread_bytes,
 };
-pub use guardian::{GuardianLink, guarded};
+pub use guardian::{CODE_ABANDONED, GuardianLink, guarded};
 pub use identity::{
-    addresses, addresses_of, become_subreaper, cores, forbid_dump, host_name, new_session, set_process_name,
-    set_thread_nice,
+    addresses, addresses_of, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name, new_session,
+    set_process_name, set_thread_nice,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
