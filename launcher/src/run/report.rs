@@ -144,7 +144,7 @@ fn once_ended(wait: Duration) -> String {
     if wait.is_zero() {
         return String::new();
     }
-    format!(", once the lost agent has ended its ranks, in {} s at most", wait.as_secs_f64().ceil())
+    format!(", as soon as the lost agent has ended its ranks ({} s at most)", wait.as_secs_f64().ceil())
 }
 
 /// Returns the note about a failure after which the other ranks go on.
@@ -157,8 +157,11 @@ pub fn no_spare_text(spares: u32) -> String {
     const WHY: &str = "the job cannot go on: no other host can take over the ranks of the lost one";
     match spares {
         0 => format!("{WHY}\n  hint: name more hosts, and keep some in reserve with --spares"),
-        1 => format!("{WHY}; the one of --spares is in use or lost\n  hint: keep more hosts in reserve"),
-        _ => format!("{WHY}; the {spares} of --spares are in use or lost\n  hint: keep more hosts in reserve"),
+        1 => format!("{WHY}; the spare host is in use or lost\n  hint: reserve more hosts, for example --spares 2"),
+        _ => format!(
+            "{WHY}; all {spares} spare hosts are in use or lost\n  hint: reserve more hosts, for example --spares {}",
+            spares.saturating_add(1)
+        ),
     }
 }
 
@@ -184,11 +187,8 @@ pub fn leftovers_text(count: u64) -> String {
 /// passed on.
 pub fn dropped_text(bytes: u64, time: Duration, is_stdout: bool) -> String {
     let stream = if is_stdout { "standard output" } else { "standard error" };
-    format!(
-        "warning: {stream} was not read for {} s: output was dropped, at least {}",
-        time.as_secs_f64(),
-        counted(bytes, "byte", "bytes")
-    )
+    let least = if bytes == 0 { String::new() } else { format!(", at least {}", counted(bytes, "byte", "bytes")) };
+    format!("warning: {stream} was not read for {} s: output was dropped{least}", time.as_secs_f64())
 }
 
 /// Returns ` of namespace N`, or nothing for the first namespace.

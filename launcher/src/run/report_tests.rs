@@ -65,8 +65,14 @@ fn the_hint_after_a_loss_depends_on_the_spares_that_there_were() {
     assert!(
         no_spare_text(0).ends_with("the lost one\n  hint: name more hosts, and keep some in reserve with --spares")
     );
-    assert!(no_spare_text(1).ends_with("; the one of --spares is in use or lost\n  hint: keep more hosts in reserve"));
-    assert!(no_spare_text(2).ends_with("; the 2 of --spares are in use or lost\n  hint: keep more hosts in reserve"));
+    assert!(
+        no_spare_text(1)
+            .ends_with("; the spare host is in use or lost\n  hint: reserve more hosts, for example --spares 2")
+    );
+    assert!(
+        no_spare_text(2)
+            .ends_with("; all 2 spare hosts are in use or lost\n  hint: reserve more hosts, for example --spares 3")
+    );
 }
 
 #[test]

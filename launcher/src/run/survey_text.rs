@@ -90,10 +90,7 @@ pub(crate) fn agents_line((reported, all): (u32, u32)) -> String {
     if reported < all {
         format!("agents are being started: {reported} of {all} have reported")
     } else {
-        format!(
-            "no rank was started: {} to join",
-            if all == 1 { "the agent is".to_owned() } else { format!("{all} agents are") }
-        )
+        "no rank has started: agents are joining".to_owned()
     }
 }
 
@@ -226,7 +223,7 @@ mod tests {
         let line = |wait| wait_line(&wait, Time::from_secs(10), (1, 2), &locations());
         let until = Time::from_millis(21_500);
         assert_eq!(line(Wait::Agents), "agents are being started: 1 of 2 have reported");
-        assert_eq!(agents_line((2, 2)), "no rank was started: 2 agents are to join");
+        assert_eq!(agents_line((2, 2)), "no rank has started: agents are joining");
         assert_eq!(
             line(Wait::Clearing(vec![AgentId(1), AgentId(2)])),
             "the agents on node[001-002] are ending all ranks, which then start again"
