@@ -190,6 +190,11 @@ impl Session {
             faults: Vec::new(),
             linger: millis(random, 2000),
         };
+        let is_bounded = CACHES[session.cache][0] == "hcmab-lru";
+        if session.program == Program::Survivors && policy == Policy::RestartRank && is_bounded {
+            // Entries of a lost agent that no other agent stores are missing until its ranks have caught up.
+            session.program = Program::Fences;
+        }
         for _ in 0..if random.once_in(3) { 2 } else { 1 } {
             let fault = session.draw_fault(random);
             session.faults.push(fault);
