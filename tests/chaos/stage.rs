@@ -166,7 +166,7 @@ struct Play<'a> {
     feeder: Option<JoinHandle<()>>,
     happened: Vec<Happened>,
     /// Stopped processes that are to be continued.
-    stopped: Vec<Process>,
+    stopped: Vec<(Fault, Process)>,
     /// The time of the last change from outside.
     touched: Instant,
     /// The lateness at that time.
@@ -289,7 +289,7 @@ impl<'a> Play<'a> {
         let verdict = oracle::judge(&played);
         let was_stopped = !self.stopped.is_empty();
         if was_stopped {
-            self.resume();
+            self.resume(|_| true);
             self.touch();
         }
         // Nothing may outlive a launcher that ended by itself and its agents on this machine.
@@ -435,7 +435,7 @@ impl<'a> Play<'a> {
                     victim.signal(signal);
                 }
                 if signal == Signal::SIGSTOP && fault.lasts.is_some() {
-                    self.stopped.extend(victims);
+                    self.stopped.extend(victims.into_iter().map(|victim| (*fault, victim)));
                 }
                 hit
             }
@@ -478,7 +478,7 @@ impl<'a> Play<'a> {
                 if has_ended && !left.is_empty() {
                     return Err(format!("  beside the stopped launcher there are still\n{left}"));
                 }
-                self.resume();
+                self.resume(|stopped_by| stopped_by == fault);
             }
             What::Cut { host } => {
                 if let Some(cluster) = &self.stage.cluster {
@@ -491,9 +491,9 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Continues all stopped processes.
-    fn resume(&mut self) {
-        for process in self.stopped.drain(..) {
+    /// Continues the processes that these faults have stopped.
+    fn resume(&mut self, is_meant: impl Fn(Fault) -> bool) {
+        for (_, process) in self.stopped.extract_if(.., |(fault, _)| is_meant(*fault)) {
             // The pid may be another process's now.
             if Process::of(process.pid).is_some_and(|now| now.name == process.name) {
                 process.signal(Signal::SIGCONT);
@@ -608,7 +608,7 @@ impl<'a> Play<'a> {
 
     /// Ends what is left and restores the hosts.
     fn clean(mut self) {
-        self.resume();
+        self.resume(|_| true);
         if let Some(child) = &mut self.child {
             let _ = child.kill();
             let _ = child.wait();
