@@ -110,7 +110,7 @@ impl Unread {
         Ok(start.is_some())
     }
 
-    /// Takes the next message of at most [`BootMessage::BYTES_MAX`] bytes.
+    /// Takes the next message of at most `BootMessage::BYTES_MAX` bytes.
     pub fn next_message<M: BootMessage>(&mut self) -> Result<Option<M>, StartFailure> {
         let Some(length) = self.0.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;

@@ -1,7 +1,7 @@
 //! Makes new files beside others that the user named, whoever may write to their directory.
 //!
 //! A file is made with O_EXCL, which follows no link and opens no file that another user has put there. Links on the way to
-//! the directory are followed as [`Walk`] does.
+//! the directory are followed as `Walk` does.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

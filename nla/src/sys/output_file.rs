@@ -4,7 +4,7 @@
 //! user may therefore create the output file first: as a link to a file of the victim's, or as a file that this other
 //! user can read. The kernel refuses to open it if `fs.protected_symlinks`, `fs.protected_regular` and
 //! `fs.protected_fifos` are set. This module applies the same rule on every system: in a sticky directory that others
-//! may write to, it opens only files that belong to this user or to the directory's owner. [`Walk`] applies it to each
+//! may write to, it opens only files that belong to this user or to the directory's owner. `Walk` applies it to each
 //! link on the way there.
 //!
 //! A directory without the sticky bit is not checked. It may belong to another user, others may write to it, and another user
