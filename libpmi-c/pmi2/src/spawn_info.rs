@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// What `next` of an element contains that no library has set.
+    /// The `next` of an element that no library has set.
     const UNINITIALIZED: *const Info = ptr::without_provenance(0x4c41_4e47_4953_5f54);
     const WDIR: (&CStr, &CStr) = (c"wdir", c"/tmp");
     const SOFT: (&CStr, &CStr) = (c"soft", c"1:2");

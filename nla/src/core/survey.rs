@@ -108,7 +108,7 @@ impl Group {
     }
 }
 
-/// What the session waits for, besides ranks.
+/// The events that the session waits for, besides those of ranks.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Wait {
     /// Agents are being started or join.

@@ -41,7 +41,7 @@ pub struct SocketDiag {
     asked: Cell<u32>,
 }
 
-/// What the kernel says about a socket.
+/// The kernel's answer about a socket.
 struct Found {
     state: u8,
     uid: u32,

@@ -281,7 +281,7 @@ fn a_path_that_the_attacker_exchanges_while_it_is_checked_is_not_executed() {
     }
 }
 
-/// Where no file can be executed, Python takes the program into memory, and no module from the working directory.
+/// If no file can be executed, Python takes the program into memory, and loads no module of the working directory.
 #[test]
 fn an_interpreter_loads_no_module_of_the_attacker() {
     let Some(host) = Host::new() else { return };

@@ -95,7 +95,7 @@ impl Root {
     pub(super) fn note_lost(&mut self, loss: &Failure, turn: &mut Turn<'_>) {
         let agent = loss.agent;
         let adopts = self.adopts();
-        // Where the session ends, such an agent ends its ranks itself, gives them their grace, and may be lost afterwards.
+        // If the session ends, such an agent ends its ranks itself, gives them their grace, and may be lost afterwards.
         let ends_itself = !adopts && matches!(&loss.cause, Cause::Lost { why } if why.is_of_guardian());
         let takes_others = !self.session.has_ports && !ends_itself;
         let below = self.tree.of(agent).filter(|_| takes_others).map_or(0, |below| below.size() - 1);

@@ -44,7 +44,7 @@ impl Root {
         RootAction::Notice(Notice::Surveyed(Box::new(survey), self.waits(now)))
     }
 
-    /// What the session waits for, besides ranks.
+    /// The events that the session waits for, besides those of ranks.
     fn waits(&self, now: Time) -> Vec<Wait> {
         let mut waits = Vec::new();
         match &self.phase {

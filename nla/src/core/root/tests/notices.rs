@@ -1,4 +1,4 @@
-//! What the launcher shows to the user, and asks the root for.
+//! The notices that the launcher shows to the user, and its requests to the root.
 
 use super::*;
 use crate::core::failure_policy::FailurePolicy;
