@@ -13,6 +13,9 @@
 //! and no other such key exists. A get never waits for a put: MPICH probes for keys that no rank puts, and caches nothing
 //! that could outlive its epoch.
 //!
+//! A rank that has started again leaves fences in which it had no part ([`Answer::Passed`]). Its own puts stay pending:
+//! it still sees them, and passes them on again with its next fence.
+//!
 //! If the node has [only a part](Board::partial) of the board, the conversation asks the agent for keys that this part
 //! does not know ([`Request::Get`]), and the rank waits for the answer. It then gets the same reply as from a whole board;
 //! only listing entries by number is refused. If puts are passed on [at once](JobAttributes::puts_at_once), each put
@@ -32,7 +35,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::{self, Violation};
+use crate::engine::{self, Awaited, Violation};
 use crate::limits::{BACKLOG_BYTES_MAX, LINE_BYTES_MAX};
 use crate::rank_state::{JobAttributes, Phase, RankState, Version};
 use crate::wire::{LineBuffer, frame};
@@ -127,6 +130,13 @@ impl Conversation {
     /// Drops an answer to anything else: it is late, for example for an earlier program of this rank.
     pub fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
         let Some((version, awaited)) = self.state.awaited.take() else { return };
+        let answer = match answer {
+            Answer::Passed { own } if awaited == Awaited::Released => {
+                self.state.keep(own);
+                Answer::Released
+            }
+            answer => answer,
+        };
         let awaited = match version {
             Version::One => engine::answer(&self.lines, awaited, answer, out),
             Version::Two => engine::answer(&self.frames, awaited, answer, out),

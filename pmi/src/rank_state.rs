@@ -78,7 +78,7 @@ pub(crate) struct RankState {
     pub(crate) version: Version,
     /// The answer that the rank waits for, and the version of its request.
     pub(crate) awaited: Option<(Version, Awaited)>,
-    /// The rank's puts since its last fence, whether they were handed on or not.
+    /// The rank's puts since the last fence that it entered with the others, whether they were handed on or not.
     pending: PendingPuts,
     /// The length of the encoded puts that follow the last command.
     pub(crate) puts_bytes: Option<usize>,
@@ -183,6 +183,11 @@ impl RankState {
             puts = all;
         }
         Ok(Request::Fence { puts, in_segment: true })
+    }
+
+    /// The rank has left a fence that the others went through without these puts.
+    pub(crate) fn keep(&mut self, own: Puts) {
+        self.pending = PendingPuts::from(own);
     }
 
     /// Returns the puts since the last fence that were not handed on yet.

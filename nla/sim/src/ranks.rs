@@ -390,7 +390,7 @@ impl World {
     }
 
     /// The core releases a rank from a fence that is over for the others.
-    fn release_late(&mut self, here: usize, rank: Rank, clock: u64) {
+    fn pass(&mut self, here: usize, rank: Rank, clock: u64, own: Puts) {
         let Some(index) = self.members[here].ranks.index(rank) else { return };
         let local = &mut self.members[here].ranks.all[index];
         if local.stage != Stage::InFence {
@@ -398,6 +398,9 @@ impl World {
         }
         local.stage = Stage::Running;
         local.fences += 1;
+        // They are pending again, and come with the next fence.
+        local.held.clear();
+        local.pending = Some(Box::new(own.into()));
         let (number, step) = (local.fences - 1, EventKind::RankStep(index as u32, local.start));
         self.oracle.on_released_late(rank.0, number, clock);
         self.queue.push(clock + self.setup.costs.local, here as u32, step);
@@ -463,7 +466,7 @@ impl World {
     pub(crate) fn on_answer(&mut self, here: usize, rank: Rank, clock: &mut u64, answer: Answer) {
         let value = match answer {
             Answer::Got(value) => value,
-            Answer::Released => return self.release_late(here, rank, *clock),
+            Answer::Passed { own } => return self.pass(here, rank, *clock, own),
             answer => return self.unexpected(*clock, &answer),
         };
         if self.pending_get == Some((here, rank)) {

@@ -34,10 +34,16 @@ impl PendingPuts {
         self.puts.push(rank, key, value);
         if !self.by_hash.is_empty() {
             self.by_hash.insert(key_hash(key), offset);
-        } else if self.puts.bytes_len() > SCANNED_BYTES_MAX {
-            self.index();
+        } else {
+            self.index_if_long();
         }
         true
+    }
+
+    fn index_if_long(&mut self) {
+        if self.puts.bytes_len() > SCANNED_BYTES_MAX {
+            self.index();
+        }
     }
 
     fn index(&mut self) {
@@ -72,6 +78,14 @@ impl PendingPuts {
     }
 }
 
+impl From<Puts> for PendingPuts {
+    fn from(puts: Puts) -> Self {
+        let mut pending = Self { puts, by_hash: BTreeMap::new() };
+        pending.index_if_long();
+        pending
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,6 +115,9 @@ mod tests {
             assert_eq!(pending.get(b"absent"), None);
         }
         assert!(!pending.by_hash.is_empty());
+        let again = PendingPuts::from(pending.take());
+        assert!(!again.by_hash.is_empty());
+        assert_eq!(again.get(b"key-249"), Some(&b"499"[..]));
     }
 
     #[test]

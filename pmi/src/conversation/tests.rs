@@ -118,6 +118,28 @@ fn epoch(entries: &[(&str, &str)]) -> Epoch {
 }
 
 #[test]
+fn a_rank_that_was_let_through_a_fence_keeps_its_puts() {
+    for puts_at_once in [false, true] {
+        let mut world = World::with(|attributes| attributes.puts_at_once = puts_at_once);
+        world.say(INIT);
+        world.board.publish(epoch(&[("address", "of its former process")]));
+        let mut own = Puts::new();
+        own.push(Rank(3), b"address", b"new");
+        world.say("cmd=put kvsname=kvs_1 key=address value=new\n");
+        let sent = if puts_at_once { Puts::new() } else { own.clone() };
+        for _ in 0..2 {
+            assert_eq!(world.ask("cmd=barrier_in\n"), Request::Fence { puts: sent.clone(), in_segment: false });
+            world.answer(Answer::Passed { own: own.clone() }, "cmd=barrier_out rc=0");
+            world.check("cmd=get kvsname=kvs_1 key=address", "cmd=get_result rc=0 value=new");
+        }
+        world.ask("cmd=barrier_in\n");
+        world.answer(Answer::Released, "cmd=barrier_out rc=0");
+        let board = "cmd=get_result rc=0 value=of its former process";
+        world.check("cmd=get kvsname=kvs_1 key=address", board);
+    }
+}
+
+#[test]
 fn a_session_of_mpich_2_ranks_1_node() {
     let mut world = World::new();
     let init = world.say(INIT);

@@ -100,7 +100,7 @@ impl Agent {
             },
         };
         // A release out of turn releases no rank and changes nothing.
-        let Some(released) = ns.release(turn.now, number) else { return };
+        let Some((mut released, passed)) = ns.release(turn.now, number) else { return };
         if ns.is_job {
             self.times.on_released(turn.now, number);
         }
@@ -134,6 +134,15 @@ impl Agent {
         let children = ns.exchange.children.iter();
         turn.extend(children.map(|(child, _)| to_child(*child, content(update.clone()))));
         turn.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
+        if failed {
+            released.union_with(&passed);
+        } else {
+            let at_once = self.cache.puts_at_once();
+            for rank in passed.iter() {
+                let catch_up = ns.catch_up(rank);
+                turn.extend(catch_up.map(|catch_up| Action::Answer(namespace, rank, catch_up.pass(at_once))));
+            }
+        }
         if !released.is_empty() {
             let release = if failed { Action::FailFence } else { Action::Release };
             turn.push(release(namespace, released));

@@ -294,7 +294,7 @@ impl Namespace {
         let local = self.locals.get_mut(&rank)?;
         let step = local.catch_up.as_mut()?.step(fence.number(), fence.arrived().contains(rank));
         match step {
-            CatchUpStep::Release => local.fences = local.fences.wrapping_add(1),
+            CatchUpStep::Pass => local.fences = local.fences.wrapping_add(1),
             CatchUpStep::Wait => {
                 local.fences = local.fences.wrapping_add(1);
                 local.waiting = true;
@@ -399,9 +399,9 @@ impl Namespace {
         messages
     }
 
-    /// Releases the open fence. Returns this agent's ranks that wait in it; `None` if `number` is not complete and
-    /// open.
-    pub(super) fn release(&mut self, now: Time, number: u32) -> Option<Ranks> {
+    /// Releases the open fence. Returns this agent's ranks that wait in it, and apart from them those that catch up: their
+    /// former processes had entered it. `None` if `number` is not complete and open.
+    pub(super) fn release(&mut self, now: Time, number: u32) -> Option<(Ranks, Ranks)> {
         if !self.exchange.fence.release(number) {
             return None;
         }
@@ -411,12 +411,12 @@ impl Namespace {
         if let Some(since) = self.complete_since.take() {
             self.fence_times.note(now.saturating_sub(since));
         }
-        let mut released = Ranks::new();
+        let (mut released, mut passed) = (Ranks::new(), Ranks::new());
         for (rank, local) in self.locals.iter_mut().filter(|(_, local)| local.waiting) {
             local.waiting = false;
-            released.insert(*rank);
+            if local.catch_up.is_none() { &mut released } else { &mut passed }.insert(*rank);
         }
-        Some(released)
+        Some((released, passed))
     }
 
     // ---- attributes of the node, gets from other namespaces ----

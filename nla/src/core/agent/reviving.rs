@@ -2,7 +2,8 @@
 //!
 //! A restarted rank enters all its fences again, from the first one. Fences that its peers have left return at once,
 //! and the rank sees the current board. Its puts are held back until the first fence that it enters together with the
-//! others, because the entries of a released fence cannot change. They are part of its contribution to that fence.
+//! others, because the entries of a released fence cannot change. They are part of its contribution to that fence. Until
+//! then, only the rank itself sees them: each answer to a fence gives them back ([`Answer::Passed`]).
 
 use pmi::{Answer, Puts, Rank};
 
@@ -17,15 +18,15 @@ use crate::core::parent::Parent;
 pub(super) struct CatchUp {
     /// The number of the rank's next fence.
     next: u32,
-    /// The rank's puts so far.
+    /// The rank's puts so far, as far as it will not pass them on again.
     held: Puts,
 }
 
 /// The way in which a rank that catches up takes part in a fence.
 #[derive(Debug, PartialEq)]
 pub(super) enum CatchUpStep {
-    /// It is over for the others: the rank is released.
-    Release,
+    /// It is over for the others: the rank leaves it at once.
+    Pass,
     /// The rank had entered it before it failed: the rank waits, and contributes nothing.
     Wait,
     /// The rank enters it with the others. It contributes these puts.
@@ -45,7 +46,16 @@ impl CatchUp {
             return CatchUpStep::Enter(std::mem::take(&mut self.held));
         }
         self.next += 1;
-        if self.next <= open { CatchUpStep::Release } else { CatchUpStep::Wait }
+        if self.next <= open { CatchUpStep::Pass } else { CatchUpStep::Wait }
+    }
+}
+
+impl CatchUp {
+    /// The rank leaves a fence in which it had no part. Returns the answer, which carries the rank's puts. If puts are
+    /// passed on at once, they also stay here. Otherwise the rank passes them on again with its next fence.
+    pub(super) fn pass(&mut self, puts_at_once: bool) -> Answer {
+        let own = if puts_at_once { self.held.clone() } else { std::mem::take(&mut self.held) };
+        Answer::Passed { own }
     }
 }
 
@@ -102,8 +112,9 @@ impl Agent {
         self.hold_puts(namespace, rank, &puts, turn);
         let at_once = self.cache.puts_at_once();
         match self.namespaces.get_mut(&namespace)?.step_of_catch_up(rank)? {
-            CatchUpStep::Release => {
-                turn.push(Action::Answer(namespace, rank, Answer::Released));
+            CatchUpStep::Pass => {
+                let catch_up = self.namespaces.get_mut(&namespace)?.catch_up(rank)?;
+                turn.push(Action::Answer(namespace, rank, catch_up.pass(at_once)));
                 None
             }
             CatchUpStep::Wait => None,
@@ -132,7 +143,7 @@ mod tests {
     fn fences_of_the_past_return_at_once_and_the_open_one_is_entered() {
         let mut rank = CatchUp::default();
         assert!(rank.hold(&puts(1)));
-        assert_eq!([rank.step(2, false), rank.step(2, false)], [CatchUpStep::Release, CatchUpStep::Release]);
+        assert_eq!([rank.step(2, false), rank.step(2, false)], [CatchUpStep::Pass, CatchUpStep::Pass]);
         assert_eq!(rank.step(2, false), CatchUpStep::Enter(puts(1)));
     }
 
@@ -140,7 +151,7 @@ mod tests {
     fn a_fence_that_the_rank_had_entered_before_is_not_entered_twice() {
         let mut rank = CatchUp::default();
         assert!(rank.hold(&puts(1)));
-        assert_eq!([rank.step(1, true), rank.step(1, true)], [CatchUpStep::Release, CatchUpStep::Wait]);
+        assert_eq!([rank.step(1, true), rank.step(1, true)], [CatchUpStep::Pass, CatchUpStep::Wait]);
         // It was released meanwhile.
         assert_eq!(rank.step(2, false), CatchUpStep::Enter(puts(1)), "the puts become visible there");
     }
@@ -148,8 +159,8 @@ mod tests {
     #[test]
     fn the_open_fence_may_be_released_before_the_rank_gets_there() {
         let mut rank = CatchUp::default();
-        assert_eq!(rank.step(1, true), CatchUpStep::Release);
-        assert_eq!(rank.step(2, false), CatchUpStep::Release, "its former process had entered it");
+        assert_eq!(rank.step(1, true), CatchUpStep::Pass);
+        assert_eq!(rank.step(2, false), CatchUpStep::Pass, "its former process had entered it");
         assert_eq!(rank.step(2, false), CatchUpStep::Enter(Puts::new()));
     }
 

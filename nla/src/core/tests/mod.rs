@@ -5,6 +5,7 @@ mod deaths;
 mod forgetting;
 mod moves;
 mod nodes;
+mod processes;
 mod revivals;
 mod rings;
 mod stats;

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use pmi::{Answer, Puts, Rank, Ranks, Request};
+use pmi::{Answer, Puts, Ranks};
 
 use super::NS;
 use super::boards::policies;
 use super::deaths::Random;
+use super::processes::Process;
 use super::tree::{Tree, placements};
 use crate::core::agent::Input;
 use crate::core::cache::CachePolicy;
@@ -17,16 +18,6 @@ use crate::core::ids::AgentId;
 
 const FENCES: u32 = 4;
 const SPARES: u32 = 3;
-
-/// A rank of the test.
-#[derive(Copy, Clone, Default)]
-struct Process {
-    /// How often it has started again.
-    start: u32,
-    /// The number of fences that it has left.
-    left: u32,
-    waits: bool,
-}
 
 /// All ranks make [`FENCES`] fences. A rank puts a new key and replaces another one before each fence. Agents crash, at most
 /// as many as there are spares, and ranks fail.
@@ -52,7 +43,7 @@ impl Session {
         let size: usize = placement.iter().map(|(_, ranks)| ranks.len() as usize).sum();
         let shape = (agents, 1 + random.below(4));
         let tree = Tree::with_policies(policy, FailurePolicy::RestartRank, shape, placement, &nodes, seed);
-        Self { tree, policy, random, agents, ranks: vec![Process::default(); size], crashes: SPARES, failures: 3 }
+        Self { tree, policy, random, agents, ranks: Process::all(size), crashes: SPARES, failures: 3 }
     }
 
     fn some_rank(&mut self) -> usize {
@@ -60,7 +51,7 @@ impl Session {
     }
 
     fn begins_again(&mut self, rank: usize) {
-        self.ranks[rank] = Process { start: self.ranks[rank].start + 1, ..Process::default() };
+        self.ranks[rank].begin_again();
     }
 
     /// An agent crashes, at any moment, or a rank fails.
@@ -92,30 +83,17 @@ impl Session {
 
     /// A rank that runs makes its next fence.
     fn enter(&mut self, rank: usize) {
-        let Process { start, left, waits } = self.ranks[rank];
+        let Process { left, waits, .. } = self.ranks[rank];
         if waits || left == FENCES || !self.tree.runs(rank as u32) {
             return;
         }
-        let mut puts = Puts::new();
-        puts.push(Rank(rank as u32), format!("card-{rank}-{left}").as_bytes(), b"card");
-        puts.push(Rank(rank as u32), format!("address-{rank}").as_bytes(), start.to_string().as_bytes());
-        if self.policy.puts_at_once() {
-            self.tree.ask(NS, rank as u32, Request::Put { puts: std::mem::take(&mut puts) });
-        }
-        self.tree.ask(NS, rank as u32, Request::Fence { puts, in_segment: false });
-        self.ranks[rank].waits = true;
+        self.ranks[rank].enter(&mut self.tree, self.policy);
     }
 
     /// Ranks that were released have left a fence. The cards of this fence are on the board.
     fn leave(&mut self) {
         for rank in 0..self.ranks.len() {
-            match self.tree.answer(NS, rank as u32) {
-                None => continue,
-                answer => assert_eq!(answer, Some(Answer::Released)),
-            }
-            let number = self.ranks[rank].left;
-            self.ranks[rank].left += 1;
-            self.ranks[rank].waits = false;
+            let Some(number) = self.ranks[rank].leave(&mut self.tree) else { continue };
             let peer = self.some_rank();
             // This policy keeps most entries only at the agent that is lost.
             let may_be_lost = matches!(self.policy, CachePolicy::HcmabLru { .. }) && self.crashes < SPARES;
@@ -155,8 +133,8 @@ impl Session {
     /// One more fence, in which the entries of those that caught up last become visible.
     fn check_addresses(&mut self, seed: u64) {
         let size = self.ranks.len();
-        for rank in 0..size as u32 {
-            self.tree.ask(NS, rank, Request::Fence { puts: Puts::new(), in_segment: false });
+        for rank in &mut self.ranks {
+            rank.fence(Puts::new(), &mut self.tree, self.policy);
         }
         self.tree.settle();
         for rank in 0..size {

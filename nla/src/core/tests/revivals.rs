@@ -1,10 +1,11 @@
 //! Ranks that fail at random moments and start again while the others go on: all see the same board in the end.
 
-use pmi::{Answer, Puts, Rank, Request};
+use pmi::{Answer, Puts, Rank};
 
 use super::NS;
 use super::boards::policies;
 use super::deaths::Random;
+use super::processes::Process;
 use super::tree::{Tree, placements};
 use crate::core::agent::Input;
 use crate::core::cache::CachePolicy;
@@ -14,16 +15,6 @@ use crate::core::ids::AgentId;
 
 const FENCES: u32 = 4;
 const FAILURES: u32 = 5;
-
-/// A rank of the test.
-#[derive(Copy, Clone, Default)]
-struct Process {
-    /// How often it has started again.
-    start: u32,
-    /// The number of fences that it has left.
-    left: u32,
-    waits: bool,
-}
 
 /// All ranks make [`FENCES`] fences. A rank puts a new key and replaces another one before each fence.
 struct Session {
@@ -45,7 +36,7 @@ impl Session {
         let size: usize = placement.iter().map(|(_, ranks)| ranks.len() as usize).sum();
         let shape = (agents, 1 + random.below(3));
         let tree = Tree::with_policies(policy, FailurePolicy::RestartRank, shape, placement, &nodes, seed);
-        Self { tree, policy, random, ranks: vec![Process::default(); size], failures: FAILURES }
+        Self { tree, policy, random, ranks: Process::all(size), failures: FAILURES }
     }
 
     fn some_rank(&mut self) -> usize {
@@ -58,37 +49,24 @@ impl Session {
         self.failures -= 1;
         self.tree.answer(NS, rank as u32);
         self.tree.input(rank as u32, Input::RankEnded(NS, Rank(rank as u32), Exit::Code(7)));
-        self.ranks[rank] = Process { start: self.ranks[rank].start + 1, ..Process::default() };
+        self.ranks[rank].begin_again();
         // Its requests come after its start.
         self.tree.settle();
     }
 
     /// A rank makes its next fence.
     fn enter(&mut self, rank: usize) {
-        let Process { start, left, waits } = self.ranks[rank];
+        let Process { left, waits, .. } = self.ranks[rank];
         if waits || left == FENCES {
             return;
         }
-        let mut puts = Puts::new();
-        puts.push(Rank(rank as u32), format!("card-{rank}-{left}").as_bytes(), b"card");
-        puts.push(Rank(rank as u32), format!("address-{rank}").as_bytes(), start.to_string().as_bytes());
-        if self.policy.puts_at_once() {
-            self.tree.ask(NS, rank as u32, Request::Put { puts: std::mem::take(&mut puts) });
-        }
-        self.tree.ask(NS, rank as u32, Request::Fence { puts, in_segment: false });
-        self.ranks[rank].waits = true;
+        self.ranks[rank].enter(&mut self.tree, self.policy);
     }
 
     /// Ranks that were released have left a fence. All cards of this fence are on the board.
     fn leave(&mut self) {
         for rank in 0..self.ranks.len() {
-            match self.tree.answer(NS, rank as u32) {
-                None => continue,
-                answer => assert_eq!(answer, Some(Answer::Released)),
-            }
-            let number = self.ranks[rank].left;
-            self.ranks[rank].left += 1;
-            self.ranks[rank].waits = false;
+            let Some(number) = self.ranks[rank].leave(&mut self.tree) else { continue };
             let peer = self.some_rank();
             let card = self.tree.get(NS, rank as u32, &format!("card-{peer}-{number}"));
             assert_eq!(
@@ -119,14 +97,14 @@ impl Session {
 
 #[test]
 fn ranks_that_start_again_catch_up_and_replace_their_entries() {
-    let mut revived = 0;
+    let (mut revived, mut passed) = (0, 0);
     for seed in 1..400 {
         let mut session = Session::new(seed);
         session.run();
         // One more fence, in which the entries of those that caught up last become visible.
         let size = session.ranks.len();
         for rank in 0..size {
-            session.tree.ask(NS, rank as u32, Request::Fence { puts: Puts::new(), in_segment: false });
+            session.ranks[rank].fence(Puts::new(), &mut session.tree, session.policy);
         }
         session.tree.settle();
         for rank in 0..size {
@@ -136,6 +114,7 @@ fn ranks_that_start_again_catch_up_and_replace_their_entries() {
                 assert_eq!(address, Some(session.ranks[peer].start.to_string()), "seed {seed}: rank {rank}, {peer}");
             }
         }
+        passed += session.ranks.iter().map(|rank| rank.passed).sum::<u32>();
         revived += session.ranks.iter().map(|rank| rank.start).sum::<u32>();
         for rank in 0..size as u32 {
             session.tree.input(rank, Input::RankEnded(NS, Rank(rank), Exit::Code(0)));
@@ -144,5 +123,5 @@ fn ranks_that_start_again_catch_up_and_replace_their_entries() {
         session.tree.close_output();
         assert_eq!(session.tree.outcome, Some(Outcome::Success), "seed {seed}");
     }
-    assert!(revived > 500, "{revived} starts");
+    assert!(revived > 500 && passed > 500, "{revived} starts, {passed} fences");
 }
