@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_guardian_that_does_not_end_is_killed_with_its_descendants() {
-        let (mut child, _) = marked("sh -c 'sleep 1000; :' & (setsid sleep 1000 &);");
+        let (mut child, _) = marked("sh -c 'sleep 1000; :' & setsid sleep 1000 &");
         let guardian = Survivor::open(child.id()).expect("it runs");
         assert!(end_within(LONG, || descendants(&guardian).len() >= 2));
         let family = descendants(&guardian);
