@@ -97,12 +97,13 @@ fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
     let Some(dead_ms) = dead_ms.to_str().and_then(|ms| ms.parse().ok()) else {
         return fail("--guard is for scela-run only", EarlyEnd::Usage.code());
     };
-    let guardian = sys::guarded(Duration::from_millis(dead_ms));
+    let dead_time = Duration::from_millis(dead_ms);
+    let guardian = sys::guarded(dead_time);
     // An agent logs only on request: its standard error is read only then.
     if std::env::var_os("SCELA_LOG").is_some() {
         trace();
     }
-    nla::driver::run_agent(guardian)
+    nla::driver::run_agent(guardian, dead_time)
 }
 
 /// Parses what was typed, does it, and returns the exit code.

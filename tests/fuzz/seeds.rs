@@ -290,6 +290,7 @@ fn boot() -> Vec<Vec<u8>> {
         encode(&shared),
         encode(&join),
         encode(&BootCommand::Leave),
+        encode(&BootCommand::Alive),
         encode(&BootCommand::Below(2, Box::new(BootCommand::Below(3, Box::new(join))))),
         encode(&BootReport::Task { node: "n1".to_owned() }),
         encode(&here),

@@ -1,6 +1,6 @@
 //! Links over the remote shells that started the agents, in a network that passes nothing but ssh.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use tests::{Broken, Cluster, Process, Run, eventually, scela, scela_run, sh};
@@ -159,6 +159,51 @@ fn a_killed_remote_shell_is_reported_as_a_lost_agent() {
     remote_shell.expect("node001 has a remote shell to node002").signal(Signal::SIGKILL);
     run.finish().has_code(252).says("on node002 was lost: it closed the connection");
     assert_nothing_is_left(&cluster);
+}
+
+/// One host keeps the launch waiting, and another is cut off. Its sshd does not notice, so only the launcher's signs of life
+/// tell the agent that it is alone.
+#[test]
+fn an_agent_that_is_cut_off_during_the_launch_ends() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    cluster.host(1).break_as(Broken::Silent);
+    let run = on(&cluster).np(2).args(["--dead-time", "2"]).program(sh("true")).spawn();
+    let is_there = || cluster.host(0).processes().iter().any(|process| process.name == "scela-agent");
+    run.wait_until("an agent", || is_there().then_some(()));
+    cluster.cut(cluster.host(0));
+    let cut_at = Instant::now();
+    run.wait_until("the agent exits", || (!is_there()).then_some(()));
+    assert!(
+        cut_at.elapsed() < Duration::from_secs(30),
+        "not only when its guardian gives up, after {:?}",
+        cut_at.elapsed()
+    );
+    run.signal(Signal::SIGINT);
+    run.finish().has_code(130);
+}
+
+/// Agents that wait for a slow host hear from the process above them, and wait for longer than the dead time.
+#[test]
+fn agents_wait_for_a_slow_host() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
+    let (script, go) = (cluster.shared().join("slow"), cluster.shared().join("go"));
+    let words =
+        "h=$1; shift; test $h != node002 || until test -e ${0%slow}go; do sleep 0.1; done; exec ssh $h \"$@\"\n";
+    std::fs::write(&script, words).unwrap();
+    let bootstrap = format!("exec:sh {} {{host}}", script.display());
+    for options in [SHAPES[0], SHAPES[2]] {
+        let run = on(&cluster).np(4).args(["--dead-time", "1", "--bootstrap", &bootstrap]).args(options);
+        let run = run.program(rank(["neighbours", "1"])).spawn();
+        let has_agent = |host: &&tests::Host| host.processes().iter().any(|process| process.name == "scela-agent");
+        let waiting = run.wait_until("three agents, or two below node001", || {
+            let waiting = cluster.hosts().iter().filter(has_agent).count();
+            (waiting >= 2).then_some(Instant::now())
+        });
+        run.wait_until("three dead times", || (waiting.elapsed() >= Duration::from_secs(3)).then_some(()));
+        std::fs::write(&go, "").unwrap();
+        run.finish().is_quiet_success();
+        std::fs::remove_file(&go).unwrap();
+    }
 }
 
 /// Neither end of a remote shell is notified of the cut.

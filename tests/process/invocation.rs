@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tests::{Terminal, scela, scela_run, sh};
 
@@ -137,4 +138,20 @@ fn version_and_help_start_no_ranks() {
         let output = Command::new(scela_run()).arg(word).output().unwrap();
         assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains(text), "{output:?}");
     }
+}
+
+/// The process that has started an agent may be on a host that is lost.
+#[test]
+fn an_agent_that_gets_no_order_ends() {
+    let mut command = Command::new(scela_run());
+    command.args(["--guard", &nla::bootstrap::agent_id(), "label", "100"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut guardian = command.spawn().expect("scela-run exists");
+    let input = guardian.stdin.take().expect("it is a pipe");
+    // Not by the end of its input, nor when the guardian gives up.
+    let began = Instant::now();
+    let status = guardian.wait().expect("it is our child");
+    drop(input);
+    assert!(!status.success(), "{status}");
+    assert!(began.elapsed() < Duration::from_secs(60), "it has waited {:?}", began.elapsed());
 }

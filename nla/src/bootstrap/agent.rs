@@ -31,9 +31,9 @@ const NOT_STARTED: u8 = 251;
 
 /// Reads the order from standard input and runs the agent with it. Reports a failure to the process that started this
 /// one. Returns the exit code.
-pub(crate) fn with_order(run: impl FnOnce(&BootOrder) -> Result<u8, StartFailure>) -> ExitCode {
+pub(crate) fn with_order(dead_time: Duration, run: impl FnOnce(&BootOrder) -> Result<u8, StartFailure>) -> ExitCode {
     // Nothing can be reported without the order.
-    let order = match agent_channel::take_order() {
+    let order = match agent_channel::take_order(dead_time) {
         Ok(order) => order,
         Err(error) => {
             tracing::error!(%error, "the agent gets no order");
@@ -124,7 +124,7 @@ async fn join_by_connection(
         guardian: guardian_of_this(guardian),
     };
     let mut relaying = Relaying::open(order, tasks).await?;
-    let Some(joining) = relaying.position(here, guardian, order.dead_time).await else {
+    let Some(joining) = relaying.position(here, guardian, order).await else {
         return Ok(JoinOutcome::Exit(0));
     };
     let started = relaying.starter.as_ref().map(Starter::processes).unwrap_or_default();
@@ -210,14 +210,19 @@ impl Relaying {
     }
 
     /// Reports this agent, and relays until it is given its position. Keeps its guardian alive meanwhile: other agents
-    /// may take their time. `None` if the agent is not needed, or if the channel or the guardian has ended.
-    async fn position(&mut self, here: BootReport, guardian: &GuardianLink, dead_time: Duration) -> Option<Joining> {
+    /// may take their time. `None` if the agent is not needed, if the channel or the guardian has ended, or if a remote
+    /// shell from another host is silent.
+    async fn position(&mut self, here: BootReport, guardian: &GuardianLink, order: &BootOrder) -> Option<Joining> {
         self.channel.report(&here).await.ok()?;
+        let silence = self.channel.silence(order.dead_time);
         // The agent has no position yet, so it cannot join while this waits.
         let (_, mut joined) = mpsc::channel(1);
         tokio::select! {
+            // First, so that it takes what has come while this host was suspended.
+            biased;
             action = self.run(&mut joined) => if let RelayAction::Join(joining) = action { Some(joining) } else { None },
-            () = keep_alive(guardian, dead_time) => None,
+            () = silence, if order.is_remote() => None,
+            () = keep_alive(guardian, order.dead_time) => None,
         }
     }
 
@@ -276,7 +281,7 @@ async fn join_over_shell(
         guardian: guardian_of_this(guardian),
     };
     let mut relaying = Relaying::open(order, tasks).await?;
-    let Some(Joining { position, .. }) = relaying.position(here, guardian, order.dead_time).await else {
+    let Some(Joining { position, .. }) = relaying.position(here, guardian, order).await else {
         return Ok(JoinOutcome::Exit(0));
     };
     let Relaying { mut channel, starter, .. } = relaying;

@@ -1,19 +1,23 @@
 //! The agent's end of its bootstrap channel.
 
+use std::cell::Cell;
+use std::future::pending;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 use zeroize::Zeroizing;
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::shell_channel::Reader;
-use crate::core::limits::{BOOT_BYTES_MAX, RECONNECT_TIME};
+use crate::core::limits::{BOOT_BYTES_MAX, ORDER_TIME_MIN, RECONNECT_TIME};
 use crate::core::{AgentId, Time};
 use crate::link::{Accepted, Stream, candidates, connect};
 use crate::sys;
@@ -27,7 +31,12 @@ pub(crate) const NODE: &str = "SLURMD_NODENAME";
 /// The channel to the process that started this agent.
 pub(super) enum AgentChannel {
     /// Standard input and output.
-    Own { reader: Reader, output: Sender },
+    Own {
+        reader: Reader,
+        output: Sender,
+        /// When the last command came.
+        heard: Rc<Cell<Instant>>,
+    },
     /// A connection that this agent opened.
     Callback(Box<Accepted>),
 }
@@ -67,7 +76,8 @@ impl AgentChannel {
             sys::set_nonblocking(own.as_fd())?;
         }
         let reader = Reader::new(Receiver::from_owned_fd_unchecked(input)?);
-        Ok(Self::Own { reader, output: Sender::from_owned_fd_unchecked(output)? })
+        let heard = Rc::new(Cell::new(Instant::now()));
+        Ok(Self::Own { reader, output: Sender::from_owned_fd_unchecked(output)?, heard })
     }
 
     /// Sends a report. Fails if the other end does not read any more.
@@ -81,15 +91,34 @@ impl AgentChannel {
     /// Waits for the next command; `None` once the channel has ended. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<BootCommand> {
         match self {
-            Self::Own { reader, .. } => reader.next().await.ok().flatten(),
+            Self::Own { reader, heard, .. } => {
+                let command = reader.next().await.ok().flatten();
+                heard.set(Instant::now());
+                command
+            }
             Self::Callback(accepted) => accepted.receive().await.ok(),
+        }
+    }
+
+    /// Returns a future that waits until a remote shell has been silent for `dead_time`, and for ever if the channel is a
+    /// connection, which ends by itself when the other host is lost.
+    pub(super) fn silence(&self, dead_time: Duration) -> impl Future<Output = ()> + use<> {
+        let heard = match self {
+            Self::Own { heard, .. } => Some(Rc::clone(heard)),
+            Self::Callback(_) => None,
+        };
+        async move {
+            let Some(heard) = heard else { return pending().await };
+            while heard.get().elapsed() < dead_time {
+                sleep_until((heard.get() + dead_time).into()).await;
+            }
         }
     }
 
     /// Returns the stream for a link.
     pub(super) fn into_stream(self) -> Stream {
         match self {
-            Self::Own { reader, output } => {
+            Self::Own { reader, output, .. } => {
                 let (input, unread) = reader.into_parts();
                 Stream::pipes(input, output, &unread)
             }
@@ -161,17 +190,19 @@ pub(super) async fn connect_to_any(
     }
 }
 
-/// Reads the order from standard input, and writes the marker that precedes all reports to standard output.
-pub(super) fn take_order() -> io::Result<BootOrder> {
+/// Reads the order from standard input, and writes the marker that precedes all reports to standard output. Fails if the
+/// order has not come whole within the dead time or [`ORDER_TIME_MIN`]: the process above may be on a host that is lost.
+pub(super) fn take_order(dead_time: Duration) -> io::Result<BootOrder> {
+    let mut input = Input { until: Instant::now() + dead_time.max(ORDER_TIME_MIN) };
     let mut length = [0; 4];
-    Input.read_exact(&mut length)?;
+    input.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > BOOT_BYTES_MAX {
         return Err(io::Error::other("a message on the bootstrap channel is too long"));
     }
     // With this capacity it never grows, which would leave a copy of the key behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(length));
-    Input.take(length as u64).read_to_end(&mut bytes)?;
+    input.take(length as u64).read_to_end(&mut bytes)?;
     let order: BootOrder = decode(&bytes).map_err(io::Error::other)?;
     order.check().map_err(io::Error::other)?;
     if !order.is_shared() {
@@ -208,11 +239,20 @@ pub(super) fn close_standard_streams(is_remote: bool) -> io::Result<()> {
 }
 
 /// Standard input without a buffer: the bytes behind a frame may be for another reader.
-struct Input;
+struct Input {
+    /// Until then, a read waits for bytes.
+    until: Instant,
+}
 
 impl Read for Input {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        Ok(nix::unistd::read(io::stdin(), bytes)?)
+        let input = io::stdin();
+        let left = self.until.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        if poll(&mut [PollFd::new(input.as_fd(), PollFlags::POLLIN)], timeout)? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(nix::unistd::read(input, bytes)?)
     }
 }
 

@@ -1,15 +1,17 @@
 //! One start of an agent: opens the remote shell, waits until the agent calls back or answers, and carries the
 //! conversation until the agent has joined the tree or is lost.
 
+use std::future::pending;
 use std::rc::Rc;
 
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
+use tokio::time::{Interval, interval};
 
 use super::decide::conversation::{Conversation, Heard, Next};
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::schedule::{ScheduleInput, Task};
-use super::protocol::{BootCommand, BootOrder, BootReport};
+use super::protocol::{BootCommand, BootOrder, BootReport, Method};
 use super::shell::Shell;
 use super::shell_links;
 use super::starter::Shared;
@@ -30,7 +32,7 @@ async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channe
     let call = async {
         match shared.callbacks.get() {
             Some(callbacks) => callbacks.call_of(task.target).await,
-            None => std::future::pending().await,
+            None => pending().await,
         }
     };
     let timeout = shared.deadline.timeout(shared.now(), order.below.is_some());
@@ -92,18 +94,38 @@ pub(super) enum Channel {
 }
 
 impl Channel {
-    /// Sends commands until the agent is heard.
-    async fn next(&mut self, commands: &mut mpsc::UnboundedReceiver<BootCommand>) -> Heard {
+    /// Sends commands, and signs of life by `pulse`, until the agent is heard.
+    async fn next(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<BootCommand>,
+        pulse: &mut Option<Interval>,
+    ) -> Heard {
         loop {
             let command = tokio::select! {
                 heard = self.receive() => return heard,
                 Some(command) = commands.recv() => command,
+                () = tick(pulse) => {
+                    self.show_life();
+                    continue;
+                }
             };
+            if let BootCommand::Join(_) = command {
+                // The link's bytes follow.
+                *pulse = None;
+            }
             // If the agent does not read any more, its last report or the end of the channel says why.
             match self {
                 Self::Shell(shell) => drop(shell.input.write_all(&framed(&encode(&command))).await),
                 Self::Callback(accepted, _) => drop(accepted.send(&command).await),
             }
+        }
+    }
+
+    /// Tells an agent at the other end of a remote shell that this process is alive. A pipe without room drops it.
+    fn show_life(&self) {
+        if let Self::Shell(shell) = self {
+            // It is too short to be written in part.
+            let _ = shell.input.try_write(&framed(&encode(&BootCommand::Alive)));
         }
     }
 
@@ -139,12 +161,14 @@ pub(super) async fn converse(
 ) -> bool {
     let mut commands = shared.add_route(target, below);
     let mut conversation = Conversation::new(target, below, shared.order.links);
+    let shows_life = matches!(channel, Channel::Shell(_)) && shared.method != Method::Fork;
+    let mut pulse = shows_life.then(|| interval(shared.order.heartbeat));
     let (mut heard, mut reports) = (Heard::Report(first), Vec::new());
     loop {
         let next = conversation.handle(heard, &mut reports);
         reports.drain(..).for_each(|(target, report)| shared.report(target, report));
         heard = match next {
-            Next::Wait => channel.next(&mut commands).await,
+            Next::Wait => channel.next(&mut commands, &mut pulse).await,
             Next::ReportEnd => {
                 let failure = channel.end_reason().await;
                 shared.report(target, BootReport::NotStarted(failure));
@@ -152,5 +176,13 @@ pub(super) async fn converse(
             }
             Next::Stop { joined } => return joined,
         };
+    }
+}
+
+/// Waits for the next tick. Cancel safe.
+async fn tick(pulse: &mut Option<Interval>) {
+    match pulse {
+        Some(pulse) => drop(pulse.tick().await),
+        None => pending().await,
     }
 }

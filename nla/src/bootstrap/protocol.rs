@@ -227,6 +227,9 @@ pub enum BootCommand {
     Leave,
     /// Pass the command on to a target below.
     Below(u32, Box<BootCommand>),
+    /// Nothing: the process above is alive. Over remote shells it is sent once per heartbeat to an agent that waits for its
+    /// position.
+    Alive,
 }
 
 /// An agent's position in the tree, and where its parent is.

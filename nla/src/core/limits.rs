@@ -109,6 +109,8 @@ pub const REFUSALS_LOGGED_MAX: u32 = 10;
 /// How long an agent tries to reach the process above it if its connections are closed: strangers may have taken their
 /// places.
 pub const RECONNECT_TIME: Duration = JOIN_TIME;
+/// The time in which an agent must get its order, however short the dead time.
+pub const ORDER_TIME_MIN: Duration = Duration::from_secs(3);
 /// The time in which a connection must be authenticated.
 pub const HELLO_TIME: Duration = Duration::from_secs(10);
 /// First handshake messages that are remembered, so that a replayed one is recognized.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use tokio::task::LocalSet;
 
@@ -14,10 +15,10 @@ use crate::tasks::Panics;
 /// The initial size of the descriptor table: enough for the ranks that an agent has by default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// Runs an agent whose order is on standard input. Returns its exit code. Takes over the process, so call it right
-/// after [`guarded`](sys::guarded) has returned.
-pub fn run_agent(guardian: GuardianLink) -> ExitCode {
-    bootstrap::with_order(|order| {
+/// Runs an agent whose order is on standard input, and comes within `dead_time` or a few seconds. Returns its exit code.
+/// Takes over the process, so call it right after [`guarded`](sys::guarded) has returned.
+pub fn run_agent(guardian: GuardianLink, dead_time: Duration) -> ExitCode {
+    bootstrap::with_order(dead_time, |order| {
         let descriptors = prepare_process().map_err(limits)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
         let code = LocalSet::new().block_on(&runtime, run(order, guardian, descriptors, Panics::new("agent")));

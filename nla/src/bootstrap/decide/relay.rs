@@ -56,6 +56,7 @@ impl Relay {
             RelayInput::Command(Some(BootCommand::Below(target, command))) => {
                 actions.push(RelayAction::Pass(target, *command));
             }
+            RelayInput::Command(Some(BootCommand::Alive)) => {}
             RelayInput::Command(Some(BootCommand::Leave) | None) => actions.push(RelayAction::Stop),
             RelayInput::Report((target, report)) => {
                 if matches!(report, BootReport::Joined { .. } | BootReport::NotStarted(_)) {
