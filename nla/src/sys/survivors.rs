@@ -1,9 +1,10 @@
 //! Processes that a lost agent may have left on this machine: its guardian, the guardian's descendants, and processes
 //! whose environment names the agent.
 //!
-//! Every process is handled by a descriptor of its directory in /proc: what is read there, and a signal sent through it,
+//! Every process is handled by a descriptor of its directory in /proc, which is open only for the moment: what is read there, and a signal sent through it,
 //! concern that process or no process, whatever becomes of its pid. A process of another user is never signalled.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::thread::sleep;
@@ -43,22 +44,20 @@ pub fn start_of(pid: u32) -> Option<u64> {
 /// not exited after `patience`, it gets SIGKILL, and so do its descendants after the same time again: their agent has run on
 /// since its guardian died, and should have ended its ranks. Blocks for twice `patience` at most.
 pub fn end_guardians(all: &[(u32, u64)], patience: Duration) {
-    let found = all.iter().filter_map(|(pid, started)| {
-        Survivor::open(*pid).filter(|found| found.started() == Some(*started) && found.is_own())
-    });
-    let mut guardians: Vec<Survivor> = found.collect();
+    let seen = all.iter().map(|&(pid, started)| Seen { pid, started });
+    let mut guardians: Vec<Seen> = seen.filter(|one| one.open().is_some_and(|found| found.is_own())).collect();
     guardians.iter().for_each(|guardian| guardian.signal(libc::SIGCONT));
     let have_ended = || {
-        guardians.retain(Survivor::is_alive);
+        guardians.retain(Seen::is_alive);
         guardians.is_empty()
     };
     if end_within(patience, have_ended) {
         return;
     }
-    let mut left: Vec<Survivor> = guardians.iter().flat_map(descendants).collect();
+    let mut left: Vec<Seen> = descendants(&guardians);
     guardians.iter().for_each(|guardian| guardian.signal(libc::SIGKILL));
     let have_ended = || {
-        left.retain(Survivor::is_alive);
+        left.retain(Seen::is_alive);
         left.is_empty()
     };
     if !end_within(patience, have_ended) {
@@ -75,10 +74,10 @@ pub fn end_marked(marks: &[String], limit: Duration) -> usize {
     end_within(limit, || {
         let own = processes().into_iter().filter_map(Survivor::open).filter(Survivor::is_own);
         // A child that was forked during the search inherits the environment, and is found by the next one.
-        let found: Vec<_> = own.filter(|one| one.is_marked(marks)).collect();
-        found.iter().for_each(|one| one.signal(libc::SIGKILL));
-        killed += found.len();
-        found.is_empty()
+        let marked = own.filter(|one| one.is_marked(marks));
+        let found = marked.inspect(|one| one.signal(libc::SIGKILL)).count();
+        killed += found;
+        found == 0
     });
     killed
 }
@@ -97,22 +96,52 @@ fn end_within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Returns the descendants of a process.
-fn descendants(of: &Survivor) -> Vec<Survivor> {
-    let with_parent = |pid| Some((ProcessFiles::open(pid).ok()?.parent()?, pid));
-    let all: Vec<(u32, u32)> = processes().into_iter().filter_map(with_parent).collect();
-    let mut found: Vec<Survivor> = Vec::new();
-    for at in 0_usize.. {
-        let Some(parent) = at.checked_sub(1).map_or(Some(of), |at| found.get(at)) else { break };
-        let pids = all.iter().filter(|(parent_pid, _)| *parent_pid == parent.pid).map(|(_, pid)| *pid);
-        let children = pids.filter_map(Survivor::open).filter(|child| child.files.parent() == Some(parent.pid));
-        let children: Vec<Survivor> = children.collect();
+/// Returns the descendants of these processes.
+fn descendants(of: &[Seen]) -> Vec<Seen> {
+    let mut children_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for pid in processes() {
+        if let Some(parent) = Survivor::open(pid).and_then(|found| found.files.parent()) {
+            children_of.entry(parent).or_default().push(pid);
+        }
+    }
+    let (mut found, mut parents) = (Vec::new(), of.to_vec());
+    while let Some(parent) = parents.pop() {
+        let pids = children_of.get(&parent.pid).into_iter().flatten();
+        let children = pids.filter_map(|pid| Survivor::open(*pid));
+        let children = children.filter(|child| child.files.parent() == Some(parent.pid));
+        let children: Vec<Seen> = children.filter_map(|child| child.seen()).collect();
         // A parent that still exists is the process that its children have named.
         if parent.is_alive() {
+            parents.extend(&children);
             found.extend(children);
         }
     }
     found
+}
+
+/// A process that was seen. It holds no descriptor: a rank may have started very many processes.
+#[derive(Copy, Clone, Debug)]
+struct Seen {
+    pid: u32,
+    /// When it started, in clock ticks since the boot.
+    started: u64,
+}
+
+impl Seen {
+    /// Opens it, if it still exists.
+    fn open(&self) -> Option<Survivor> {
+        Survivor::open(self.pid).filter(|found| found.started() == Some(self.started))
+    }
+
+    fn is_alive(&self) -> bool {
+        self.open().is_some_and(|found| found.is_alive())
+    }
+
+    fn signal(&self, signal: i32) {
+        if let Some(found) = self.open() {
+            found.signal(signal);
+        }
+    }
 }
 
 /// A process by its directory in /proc.
@@ -124,6 +153,10 @@ struct Survivor {
 impl Survivor {
     fn open(pid: u32) -> Option<Self> {
         Some(Self { pid, files: ProcessFiles::open(pid).ok()? })
+    }
+
+    fn seen(&self) -> Option<Seen> {
+        Some(Seen { pid: self.pid, started: self.started()? })
     }
 
     /// Returns field `number` of its stat file, counted from that of its state, 0.
@@ -254,10 +287,10 @@ mod tests {
     #[test]
     fn a_guardian_that_does_not_end_is_killed_with_its_descendants() {
         let (mut child, _) = marked("sh -c 'sleep 1000; :' & setsid sleep 1000 &");
-        let guardian = Survivor::open(child.id()).expect("it runs");
-        assert!(end_within(LONG, || descendants(&guardian).len() >= 2));
-        let family = descendants(&guardian);
-        end_guardians(&[(child.id(), guardian.started().expect("it runs"))], SHORT);
+        let guardian = Survivor::open(child.id()).and_then(|child| child.seen()).expect("it runs");
+        assert!(end_within(LONG, || descendants(&[guardian]).len() >= 3));
+        let family = descendants(&[guardian]);
+        end_guardians(&[(child.id(), guardian.started)], SHORT);
         child.wait().expect("it is our child");
         assert!(end_within(LONG, || family.iter().all(|one| !one.is_alive())));
     }
