@@ -6,7 +6,7 @@
 //! chosen targets and sends all other agents away.
 
 use core::net::SocketAddr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::arrival_times::ArrivalTimes;
 use super::failure::StartFailure;
@@ -48,6 +48,8 @@ pub(in crate::bootstrap) struct Assembly {
     pub failures: BTreeMap<u32, StartFailure>,
     /// The target of each agent with a position. The first is the launcher's.
     targets: Vec<u32>,
+    /// The agents with a position on each machine whose number is known.
+    agents_on: HashMap<u64, BTreeSet<AgentId>>,
     tree: Subtree,
     fanout: u32,
     pub times: ArrivalTimes,
@@ -79,6 +81,7 @@ impl Assembly {
             reported: 0,
             failures: BTreeMap::new(),
             targets: vec![0],
+            agents_on: HashMap::new(),
             tree: Subtree::whole(0, 1),
             fanout: 1,
             times: ArrivalTimes::from(now),
@@ -100,6 +103,9 @@ impl Assembly {
             BootReport::Here { addresses, reads_log, guardian, .. } => {
                 self.reads_log &= reads_log;
                 state.guardian = guardian;
+                if let (Some(agent), Some(guardian)) = (state.agent, guardian) {
+                    self.agents_on.entry(guardian.machine).or_default().insert(agent);
+                }
                 self.reported += u32::from(state.addresses.replace(addresses).is_none());
                 self.times.on_here(now, target);
                 if let Some(here) = state.agent.and_then(|agent| self.tree.of(agent)) {
@@ -145,9 +151,13 @@ impl Assembly {
     /// Gives the agents at `targets` their positions, in order, in a tree of as many. Each agent gets its position when it reports.
     pub(in crate::bootstrap) fn place(&mut self, targets: Vec<u32>, tree: Subtree, fanout: u32) {
         self.states.iter_mut().for_each(|state| state.agent = None);
+        self.agents_on.clear();
         for (target, agent) in targets.iter().zip((1..).map(AgentId)) {
             if let Some(state) = self.states.get_mut(*target as usize) {
                 state.agent = Some(agent);
+                if let Some(guardian) = state.guardian {
+                    self.agents_on.entry(guardian.machine).or_default().insert(agent);
+                }
             }
         }
         self.targets.truncate(1);
@@ -223,7 +233,8 @@ impl Assembly {
         self.states.get(target as usize)?.agent
     }
 
-    fn target(&self, agent: AgentId) -> Option<u32> {
+    /// Returns the target of an agent with a position.
+    pub(in crate::bootstrap) fn target(&self, agent: AgentId) -> Option<u32> {
         self.targets.get(agent.0 as usize).copied()
     }
 
@@ -239,9 +250,8 @@ impl Assembly {
 
     /// Returns the other agents that have a position and are on the machine of `agent`.
     pub(in crate::bootstrap) fn neighbours_of(&self, agent: AgentId) -> Vec<AgentId> {
-        let Some(GuardianAt { machine, .. }) = self.guardian_of(agent) else { return Vec::new() };
-        let others = (1..self.tree.size()).map(AgentId).filter(|other| *other != agent);
-        others.filter(|other| self.guardian_of(*other).is_some_and(|found| found.machine == machine)).collect()
+        let all = self.guardian_of(agent).and_then(|guardian| self.agents_on.get(&guardian.machine));
+        all.into_iter().flatten().copied().filter(|other| *other != agent).collect()
     }
 
     /// Returns how many agents have reported, and how many targets there are.
