@@ -285,10 +285,12 @@ fn write_pieces(target: &impl std::os::fd::AsFd, mut bytes: &[u8], written: &Ato
     Ok(())
 }
 
-/// Returns the length of the shortest part of whole lines that has [`PIECE_BYTES`], or of all bytes.
+/// Returns the length of the shortest part of whole lines that has [`PIECE_BYTES`], or of all bytes. A line that would make
+/// it longer than twice that is cut.
 fn piece_length(bytes: &[u8]) -> usize {
-    let Some(rest) = bytes.get(PIECE_BYTES - 1..) else { return bytes.len() };
-    memchr(b'\n', rest).map_or(bytes.len(), |newline| PIECE_BYTES + newline)
+    let Some(rest) = bytes.get(PIECE_BYTES - 1..).filter(|rest| !rest.is_empty()) else { return bytes.len() };
+    let rest = &rest[..rest.len().min(PIECE_BYTES)];
+    memchr(b'\n', rest).map_or(PIECE_BYTES, |newline| PIECE_BYTES + newline)
 }
 
 /// Writes all bytes without the standard library's buffer, which would hold back an unfinished line. Waits if the
@@ -410,8 +412,10 @@ mod tests {
         assert_eq!(piece_length(&lines(&[10, 20])), 30);
         assert_eq!(piece_length(&lines(&[10, PIECE_BYTES - 10, 20])), PIECE_BYTES);
         assert_eq!(piece_length(&lines(&[10, PIECE_BYTES - 9, 20])), PIECE_BYTES + 1);
-        assert_eq!(piece_length(&lines(&[100, 9000, 5])), 9100);
-        assert_eq!(piece_length(&[b'x'; 9000]), 9000, "a line without its end");
+        assert_eq!(piece_length(&lines(&[100, 2 * PIECE_BYTES - 101, 5])), 2 * PIECE_BYTES - 1);
+        assert_eq!(piece_length(&lines(&[100, 2 * PIECE_BYTES - 100, 5])), PIECE_BYTES, "a long line is cut");
+        assert_eq!(piece_length(&[b'x'; PIECE_BYTES]), PIECE_BYTES);
+        assert_eq!(piece_length(&[b'x'; PIECE_BYTES - 1]), PIECE_BYTES - 1, "a line without its end");
     }
 
     #[test]
