@@ -196,6 +196,33 @@ fn an_agent_that_is_cut_off_during_the_launch_ends() {
     run.finish().has_code(130);
 }
 
+/// The channel to an agent ends when the agent is told to join the tree.
+#[test]
+fn a_host_that_is_lost_before_all_have_joined_is_replaced() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
+    let (script, filter) = (cluster.shared().join("cut"), cluster.shared().join("filter"));
+    let words =
+        format!("h=$1; shift; test $h = node002 || exec ssh $h \"$@\"\npython3 {} | ssh $h \"$@\"\n", filter.display());
+    std::fs::write(&script, words).unwrap();
+    let filter_text =
+        "import os\nwhile piece := os.read(0, 65536):\n    if b'Join' in piece: break\n    os.write(1, piece)\n";
+    std::fs::write(&filter, filter_text).unwrap();
+    let bootstrap = format!("exec:sh {} {{host}}", script.display());
+    let job = |options: &[&str]| {
+        let run = on(&cluster).np(3).args(["--bootstrap", &bootstrap]).args(options);
+        run.program(sh("echo $PMI_RANK on $(hostname)")).run()
+    };
+    for policy in ["abort", "restart"] {
+        let outcome = job(&["--spares", "1", "--on-failure", policy]);
+        outcome
+            .has_code(0)
+            .says("launching again without the failed host: 1 of 4 hosts could not be started\n  node002: ");
+        outcome.never_says("error:").wrote_lines(["0 on node001", "1 on node003", "2 on node004"]);
+    }
+    let outcome = job(&["--exclude", "node004"]);
+    outcome.has_code(251).says("node002").never_says("launching again");
+}
+
 #[test]
 fn any_command_can_serve_as_remote_shell() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };

@@ -291,10 +291,8 @@ fn spares_replace_bad_hosts() {
     assert_nothing_is_left(&cluster);
 }
 
-/// All agents were started, and one does not join the tree.
-#[test]
-fn a_host_that_does_not_join_is_named() {
-    let Some(cluster) = closed_cluster() else { return };
+/// Returns a bootstrap command with which the agent on node003 reports but does not join the tree.
+fn without_join(cluster: &Cluster) -> String {
     // The command stands in for a remote shell that closes its output too early, when the agent is about to send
     // its hello.
     let (script, filter) = (cluster.shared().join("cut"), cluster.shared().join("filter"));
@@ -305,11 +303,33 @@ fn a_host_that_does_not_join_is_named() {
         at = piece.find(word)\n    os.write(1, piece[:at + len(word)] if at >= 0 else piece)\n    \
         if at >= 0: break\n";
     std::fs::write(&filter, filter_text).unwrap();
-    let bootstrap = format!("exec:sh {} {{host}}", script.display());
+    format!("exec:sh {} {{host}}", script.display())
+}
+
+/// All agents were started, and one does not join the tree.
+#[test]
+fn a_host_that_does_not_join_is_named() {
+    let Some(cluster) = closed_cluster() else { return };
+    let bootstrap = without_join(&cluster);
     for options in [&["--launch", "flat"][..], &["--launch", "tree", "--fanout", "2"]] {
         let run = on(&cluster).np(8).args(["--bootstrap", &bootstrap]).args(options).program(sh("true"));
         let outcome = run.run();
         outcome.has_code(251).says("node003").says("it started but did not join the tree within 10 s");
+        assert_nothing_is_left(&cluster);
+    }
+}
+
+#[test]
+fn a_spare_replaces_a_host_that_does_not_join() {
+    let Some(cluster) = closed_cluster() else { return };
+    let bootstrap = without_join(&cluster);
+    for options in [SHAPES[0], SHAPES[2]] {
+        let run = on(&cluster).np(7).args(["--spares", "1", "--bootstrap", &bootstrap]).args(options).stdin("a line\n");
+        let outcome = run.program(sh("read line; test $(hostname) != node003 && echo \"$PMI_RANK $line\"")).run();
+        outcome.has_code(0).says("launching again without the failed host: 1 of ");
+        outcome.says("node003: it started but did not join the tree within 10 s").never_says("error:");
+        let lines = [0, 1, 2, 3, 4, 5, 6].map(|rank| format!("{rank} {}", if rank == 0 { "a line" } else { "" }));
+        outcome.wrote_lines(lines);
         assert_nothing_is_left(&cluster);
     }
 }

@@ -207,6 +207,11 @@ impl Bootstrap {
         self.assembly.reads_log
     }
 
+    /// Returns the target of an agent in the tree.
+    pub fn target_of(&self, agent: AgentId) -> Option<u32> {
+        self.assembly.target(agent)
+    }
+
     /// Returns the guardian of an agent in the tree, if it is known.
     pub fn guardian_of(&self, agent: AgentId) -> Option<GuardianAt> {
         self.assembly.guardian_of(agent)
@@ -339,6 +344,7 @@ fn choose(launch: &mut dyn Launch, failures: &BTreeMap<u32, StartFailure>) -> Re
     }
     let mut targets = nodes.target_of_agent(&node_of_agent, &left_out).ok_or(NotAssembled::TooManyAgents)?;
     let spares = nodes.spares(&targets, failed());
+    nodes.never_again(failed());
     let agents_on: Vec<usize> = spares.iter().filter_map(|target| nodes.node_of(*target)).collect();
     let kept = launch.keep_spares(&agents_on);
     targets.extend(spares.into_iter().take(kept));

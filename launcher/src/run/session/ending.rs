@@ -12,14 +12,13 @@ use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
 use crate::run::output::print;
 use crate::run::report::{Verbosity, demo_text, epilogue};
-use crate::run::stats::{Sink, Statistics};
+use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
 
 /// The reports that the user asked for.
 pub(super) struct Reports {
     pub(super) demo: bool,
     pub(super) timing: bool,
-    pub(super) stats: Option<Sink>,
     pub(super) fanout: u32,
 }
 
@@ -34,7 +33,7 @@ impl Session {
     }
 
     /// Writes the reports.
-    pub(super) fn conclude(mut self, mut outcome: Outcome) -> Ended {
+    pub(super) fn conclude(mut self: Box<Self>, mut outcome: Outcome) -> Ended {
         let now = self.clock.now();
         self.phases.on_end(now);
         self.phases.arrivals = self.root.arrivals().clone();
@@ -86,7 +85,7 @@ impl Session {
     /// Writes the statistics of `--stats`. If that fails, an otherwise successful session counts as failed. Returns the table for the
     /// terminal.
     fn write_stats(&mut self, outcome: &mut Outcome) -> Option<String> {
-        let sink = self.reports.stats.take()?;
+        let sink = self.own.stats.take()?;
         match sink.take(&self.statistics()) {
             Ok(table) => table,
             Err(text) => {

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use nla::core::{NamespacePlan, Notice, Outcome, RankProgress, RootInput, SessionPlan, Subtree, Timing};
+use nla::bootstrap::{StartFailure, StartPhase};
+use nla::core::{
+    Cause, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput, SessionPlan, Subtree, Timing,
+};
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, SessionKey};
 use nla::sys;
@@ -30,6 +33,7 @@ use self::start::{Start, start};
 use crate::exit;
 use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
+use crate::run::assemble::without_host;
 use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
@@ -39,6 +43,7 @@ use crate::run::report::{
     step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
+use crate::run::stats::Sink;
 use crate::run::stderr;
 use crate::run::survey_text::{survey_lines, wait_line};
 use crate::run::timing::Phases;
@@ -115,34 +120,71 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
     let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
     let tasks = panics.tasks();
-    let mut session = match panics.watch("start", start(plan, agent_hosts, id, secrets, clock, tasks)).await {
-        Ok(Ok(Start::Running(session))) => session,
-        Ok(Ok(Start::Ended(ended))) => return Ok(*ended),
-        Ok(Err(error)) => return Err(error),
-        Err(panic) => {
-            // Dropping the starter has closed the agents' channels, so they leave.
-            report_panic(reporter, &panic);
-            return Ok(Ended::panicked(Phases::default()));
-        }
+    let own = Own {
+        signals: Signals::new(&tasks)?,
+        stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
+        limit: plan.options.timeout.map(|limit| (limit, Instant::now() + limit)),
     };
-    match panics.watch("session", session.live()).await {
-        Ok(outcome) => {
-            session.leave().await;
-            if let Some(panic) = panics.late().await {
+    let mut launch = Launch { plan, agent_hosts, id, secrets, own };
+    // Each launch has fewer hosts than the one before.
+    loop {
+        let mut session = match panics.watch("start", start(launch, clock, tasks.clone())).await {
+            Ok(Ok(Start::Running(session))) => session,
+            Ok(Ok(Start::Ended(ended))) => return Ok(*ended),
+            Ok(Err(error)) => return Err(error),
+            Err(panic) => {
+                // Dropping the starter has closed the agents' channels, so they leave.
+                report_panic(reporter, &panic);
+                return Ok(Ended::panicked(Phases::default()));
+            }
+        };
+        let outcome = match panics.watch("session", session.live()).await {
+            Ok(outcome) => outcome,
+            Err(panic) => {
                 session.progress.end();
                 report_panic(reporter, &panic);
+                // The agents end their ranks and leave when their links are closed.
+                session.leave().await;
                 return Ok(Ended::panicked(session.phases));
             }
-            Ok(session.conclude(outcome))
-        }
-        Err(panic) => {
+        };
+        session.leave().await;
+        if let Some(panic) = panics.late().await {
             session.progress.end();
             report_panic(reporter, &panic);
-            // The agents end their ranks and leave when their links are closed.
-            session.leave().await;
-            Ok(Ended::panicked(session.phases))
+            return Ok(Ended::panicked(session.phases));
         }
+        launch = match session.next_launch()? {
+            Next::Launch(launch) => *launch,
+            Next::Conclude(session) => return Ok(session.conclude(outcome)),
+        };
     }
+}
+
+/// The launcher's own parts of a session, which stay if its hosts are launched again.
+struct Own {
+    signals: Signals,
+    /// Where the statistics go, if they are wanted.
+    stats: Option<Sink>,
+    /// `--timeout`, and when it expires.
+    limit: Option<(Duration, Instant)>,
+}
+
+/// What one launch needs.
+struct Launch {
+    plan: Plan,
+    agent_hosts: AgentHosts,
+    id: SessionId,
+    secrets: Secrets,
+    own: Own,
+}
+
+/// What follows the end of a session's processes.
+enum Next {
+    /// The hosts are launched again, without one that was lost too early.
+    Launch(Box<Launch>),
+    /// The session is over.
+    Conclude(Box<Session>),
 }
 
 fn report_panic(reporter: Reporter, panic: &Panic) {
@@ -167,7 +209,10 @@ struct Session {
     spares: u32,
     /// The number of restarts, if a failure would have needed one more.
     restarts_used: Option<u32>,
-    signals: Signals,
+    own: Own,
+    has_joined: bool,
+    /// The plan of the next launch, without a host that was lost before all agents had joined.
+    next_plan: Option<Box<Plan>>,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
     /// The outcome was reported when the end began.
@@ -185,8 +230,6 @@ struct Session {
     flow: (u64, bool),
     input: Option<InputSource>,
     reader: Option<Reader>,
-    /// `--timeout`, and when it expires.
-    limit: Option<(Duration, Instant)>,
     progress: Rc<Progress>,
     refresh: Interval,
     phases: Phases,
@@ -224,9 +267,9 @@ impl Session {
     async fn next_event(&mut self) -> Event {
         tokio::select! {
             biased;
-            Some(asked) = self.signals.next() => Event::Asked(asked),
+            Some(asked) = self.own.signals.next() => Event::Asked(asked),
             Some(event) = self.output.recv() => Event::Output(event),
-            limit = expired(self.limit) => Event::TimeLimit(limit),
+            limit = expired(self.own.limit) => Event::TimeLimit(limit),
             _ = self.refresh.tick(), if self.progress.is_wanted() => Event::RefreshDue,
             _ = self.flow_due.tick(), if self.root.is_ending() => Event::FlowDue,
             event = self.root.next() => Event::Root(event),
@@ -238,7 +281,7 @@ impl Session {
             Event::Asked(asked) => self.on_signal(asked),
             Event::Output(event) => self.on_output(event),
             Event::TimeLimit(limit) => {
-                self.limit = None;
+                self.own.limit = None;
                 self.root.handle(RootInput::TimeLimit(limit));
             }
             Event::RefreshDue => {
@@ -279,7 +322,10 @@ impl Session {
             self.reporter.step(at, &text);
         }
         match notice {
-            Notice::Joined => self.start_input(),
+            Notice::Joined => {
+                self.has_joined = true;
+                self.start_input();
+            }
             Notice::Busy(..) => self.files_stall = true,
             Notice::Surveyed(survey, waits) => {
                 let is_wanted = std::mem::take(&mut self.wants_survey);
@@ -311,8 +357,11 @@ impl Session {
                 }
             }
             Notice::Ending(outcome, ..) => {
-                self.report_outcome(outcome);
-                self.is_outcome_reported = true;
+                self.next_plan = self.plan_without_lost(outcome).map(Box::new);
+                if self.next_plan.is_none() {
+                    self.report_outcome(outcome);
+                    self.is_outcome_reported = true;
+                }
             }
             Notice::OutputDropped(time) => {
                 let bytes = self.out.unwritten() + self.err.unwritten();
@@ -321,6 +370,35 @@ impl Session {
             Notice::Leftovers(count) => self.reporter.note(&leftovers_text(*count)),
             _ => {}
         }
+    }
+
+    /// Returns a plan without the host of the agent that was lost first, if the session has ended because not all agents have
+    /// joined the tree, and the job can do without that host.
+    fn plan_without_lost(&mut self, outcome: &Outcome) -> Option<Plan> {
+        let (AgentHosts::Remote(launch), Outcome::Failed { first, .. }) = (&mut self.agent_hosts, outcome) else {
+            return None;
+        };
+        let words = match &first.cause {
+            Cause::NotStarted { why: NotStartedReason::Reported(why) } => why.clone(),
+            Cause::Lost { why } => why.to_string(),
+            _ => return None,
+        };
+        let target = self.root.target_of(first.agent).filter(|_| !self.has_joined && !self.is_end_reported)?;
+        let reported = self.root.start_failure(target).cloned();
+        let failure = reported.unwrap_or_else(|| StartFailure::new(StartPhase::Ended, words));
+        self.progress.end();
+        without_host(launch, (target, failure), self.reporter)
+    }
+
+    /// Decides what follows when all processes of the session have ended.
+    fn next_launch(mut self: Box<Self>) -> io::Result<Next> {
+        let Some(plan) = self.next_plan.take().filter(|_| !self.is_end_reported) else {
+            return Ok(Next::Conclude(self));
+        };
+        let Self { agent_hosts, own, .. } = *self;
+        // A peer of the former launch is no peer of this one.
+        let (id, secrets) = Secrets::random()?;
+        Ok(Next::Launch(Box::new(Launch { plan: *plan, agent_hosts, id: SessionId(id), secrets, own })))
     }
 
     fn start_input(&mut self) {

@@ -13,10 +13,10 @@ use nla::sys::{self, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::ending::Reports;
-use super::{Ended, FLOW_PAUSE, Secrets, Session};
+use super::{Ended, FLOW_PAUSE, Launch, Secrets, Session};
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
@@ -27,7 +27,6 @@ use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
-use crate::run::stats::Sink;
 use crate::run::timing::{HostNames, Phases, columns};
 
 /// How long agents may take to exit after a launch that failed.
@@ -54,20 +53,12 @@ struct Starting<'a> {
 }
 
 /// Sets up everything that can fail, then starts the agents and the root's driver.
-pub(super) async fn start(
-    mut plan: Plan,
-    mut agent_hosts: AgentHosts,
-    id: SessionId,
-    secrets: Secrets,
-    clock: Clock,
-    tasks: Tasks,
-) -> io::Result<Start> {
+pub(super) async fn start(launch: Launch, clock: Clock, tasks: Tasks) -> io::Result<Start> {
+    let Launch { mut plan, mut agent_hosts, id, secrets, mut own } = launch;
     let options = plan.options.clone();
     let reporter = Reporter::of(&plan.options);
     reporter.notes(&std::mem::take(&mut plan.remarks));
     let progress = Rc::new(Progress::new(reporter));
-    let stats = options.stats.as_ref().map(Sink::open).transpose()?;
-    let mut signals = Signals::new(&tasks)?;
     let (reach, links) = transport(&agent_hosts, &options);
     let port = RootPort::open(reach, &tasks).await?;
     let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
@@ -77,7 +68,7 @@ pub(super) async fn start(
         options: &options,
         port: &port,
         order,
-        signals: &mut signals,
+        signals: &mut own.signals,
         reporter,
         progress: &progress,
         tasks: &tasks,
@@ -109,7 +100,9 @@ pub(super) async fn start(
         plan: session_plan,
         spares: options.launch.spares,
         restarts_used: None,
-        signals,
+        own,
+        has_joined: false,
+        next_plan: None,
         is_end_reported: false,
         is_outcome_reported: false,
         wants_survey: false,
@@ -122,12 +115,11 @@ pub(super) async fn start(
         flow: (0, false),
         input,
         reader: None,
-        limit: options.timeout.map(|limit| (limit, Instant::now() + limit)),
         progress,
         refresh,
         phases: Phases::default(),
         files_stall: false,
-        reports: Reports { demo, timing: options.timing, stats, fanout: options.fanout() },
+        reports: Reports { demo, timing: options.timing, fanout: options.fanout() },
     })))
 }
 

@@ -49,10 +49,20 @@ impl NodeChoice {
         left_out: &BTreeSet<usize>,
         failed: impl IntoIterator<Item = u32>,
     ) {
-        let bad = self.nodes_of(failed);
-        self.pool.retain(|node| !bad.contains(node));
+        self.never_again(failed);
         let kept = self.kept(left_out);
         self.targets = node_of_agent.iter().filter_map(|node| kept.get(*node).copied()).collect();
+    }
+
+    /// Uses the nodes of these targets no more.
+    pub fn never_again(&mut self, failed: impl IntoIterator<Item = u32>) {
+        let bad = self.nodes_of(failed);
+        self.pool.retain(|node| !bad.contains(node));
+    }
+
+    /// Prepares to start agents again on all nodes that may be used. For one tree, see [`restart`](Self::restart).
+    pub fn start_over(&mut self) {
+        self.targets.retain(|node| self.pool.contains(node));
     }
 
     /// Returns the target of each agent, in the order of agents. `node_of_agent` is a plan's, made without the nodes
@@ -137,6 +147,18 @@ mod tests {
         let choice = choice(5, vec![0, 0, 1, 1, 2, 2, 3, 3, 4, 4], 2, 2);
         assert_eq!(choice.spares(&[1, 2, 5, 6], [4]), [7, 8, 9, 10]);
         assert_eq!(choice.spares(&[1, 3, 5, 7, 9], []), [], "a node that is used in part is no spare");
+    }
+
+    #[test]
+    fn a_second_launch_uses_no_node_that_has_failed() {
+        // Two agents on each of four nodes, of which the job needs two.
+        let mut choice = choice(4, vec![0, 0, 1, 1, 2, 2, 3, 3], 2, 2);
+        choice.never_again([3]);
+        choice.start_over();
+        assert_eq!(choice.targets, [0, 0, 2, 2, 3, 3], "a spare is started again, too");
+        assert_eq!(choice.left_out([]), Some([1, 3].into()));
+        assert_eq!(choice.left_out([1]), Some([0, 1].into()));
+        assert_eq!(choice.left_out([1, 3]), None);
     }
 
     #[test]
