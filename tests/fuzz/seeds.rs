@@ -218,7 +218,7 @@ fn downs() -> Vec<Down> {
         Down::EndNeighbour {
             agent: AgentId(2),
             lost: AgentId(1),
-            guardian: GuardianAt { machine: 1 << 40, pid: 4711, started: 123_456 },
+            guardian: GuardianAt { machine: 1 << 40, guardian: (4711, 123_456), agent: (4712, 123_457) },
         },
         Down::Leave,
     ]
@@ -282,7 +282,7 @@ fn boot() -> Vec<Vec<u8>> {
         host: "n1".to_owned(),
         descriptors: 1024,
         reads_log: true,
-        guardian: Some(GuardianAt { machine: 1 << 40, pid: 4711, started: 123_456 }),
+        guardian: Some(GuardianAt { machine: 1 << 40, guardian: (4711, 123_456), agent: (4712, 123_457) }),
     };
     let below = |report| BootReport::Below(3, Box::new(report));
     vec![

@@ -81,6 +81,22 @@ fn an_agent_lost_with_its_guardian_leaves_nothing_on_a_host_with_another_agent()
     }
 }
 
+/// The agent gives its ranks their grace, because its guardian was killed, and is stopped meanwhile.
+#[test]
+fn a_stopped_agent_without_a_guardian_is_ended_on_a_host_with_another_agent() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let options = ["--agents-per-node", "2", "--dead-time", "1", "--kill-grace", "2"];
+    let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(4);
+    let running = run.program(sh("trap '' TERM; echo start; while :; do sleep 1; done")).spawn();
+    running.wait_for_times("start", 4);
+    let agent = cluster.host(1).processes().into_iter().rfind(|process| process.name == "scela-agent").unwrap();
+    let guardian = Process::of(agent.parent).unwrap();
+    guardian.signal(Signal::SIGKILL);
+    running.wait_until("the guardian is dead", || guardian.state_now().is_none_or(|state| state == 'Z').then_some(()));
+    agent.signal(Signal::SIGSTOP);
+    running.finish().has_code(252).says(" was lost: ");
+}
+
 /// The other agent of the host is the lost one's child, and gets the order when it has joined the launcher.
 #[test]
 fn an_agent_below_a_lost_one_on_its_host_ends_what_that_has_left() {

@@ -148,12 +148,13 @@ async fn join_by_connection(
     Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, started, ancestors, log })))
 }
 
-/// Returns where the guardian of this process is, as others on this machine find it.
+/// Returns where this process and its guardian are, as others on this machine find them.
 fn guardian_of_this(link: &GuardianLink) -> Option<GuardianAt> {
-    let pid = std::os::unix::process::parent_id();
-    let (machine, started) = (sys::machine()?, sys::start_of(pid)?);
+    let known = |pid| Some((pid, sys::start_of(pid)?));
+    let (guardian, agent) = (known(std::os::unix::process::parent_id())?, known(std::process::id())?);
+    let machine = sys::machine()?;
     // A guardian that lives has been the parent all the time.
-    link.alive().is_ok().then_some(GuardianAt { machine, pid, started })
+    link.alive().is_ok().then_some(GuardianAt { machine, guardian, agent })
 }
 
 /// Pairs the ancestors above the parent with their addresses.

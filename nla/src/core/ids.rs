@@ -24,15 +24,15 @@ impl fmt::Display for AgentId {
     }
 }
 
-/// The process that guards an agent. It can never be mistaken for another process.
+/// The process that guards an agent, and the agent. Neither can be mistaken for another process.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GuardianAt {
     /// The machine: all processes that see its processes under the same pids have the same number.
     pub machine: u64,
-    /// The pid.
-    pub pid: u32,
-    /// When it started, in clock ticks since the machine's boot.
-    pub started: u64,
+    /// The guardian's pid, and when it started, in clock ticks since the machine's boot.
+    pub guardian: (u32, u64),
+    /// The same of its agent.
+    pub agent: (u32, u64),
 }
 
 /// The number of a namespace in its session: 0 for the ranks that the user asked for, then one more for each

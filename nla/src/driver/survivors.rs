@@ -90,7 +90,7 @@ impl Survivors {
 }
 
 fn end_all(all: Vec<Lost>) {
-    let guardians: Vec<_> = all.iter().map(|lost| (lost.guardian.pid, lost.guardian.started)).collect();
+    let guardians: Vec<_> = all.iter().map(|lost| (lost.guardian.guardian, lost.guardian.agent)).collect();
     sys::end_guardians(&guardians, GUARDIAN_TIME);
     let marks: Vec<String> = all.into_iter().map(|lost| lost.mark).collect();
     let killed = sys::end_marked(&marks, SEARCH_TIME);

@@ -37,15 +37,19 @@ pub fn start_of(pid: u32) -> Option<u64> {
     Survivor::open(pid)?.started()
 }
 
-/// Ends guardians and their agents. Each guardian has a pid and a time at which it started; if the process with that pid
-/// started at another time, it is left.
+/// A process: its pid, and when it started.
+type Known = (u32, u64);
+
+/// Ends guardians and their agents, in this order. A process with such a pid that started at another time is left.
 ///
 /// A guardian is continued first: if it was only stopped, it kills all that its agent has started, and exits. If it has
 /// not exited after `patience`, it gets SIGKILL, and so do its descendants after the same time again: their agent has run on
-/// since its guardian died, and should have ended its ranks. Blocks for twice `patience` at most.
-pub fn end_guardians(all: &[(u32, u64)], patience: Duration) {
-    let seen = all.iter().map(|&(pid, started)| Seen { pid, started });
-    let mut guardians: Vec<Seen> = seen.filter(|one| one.open().is_some_and(|found| found.is_own())).collect();
+/// since its guardian died, and should have ended its ranks. An agent whose guardian has died before, and that was stopped
+/// since, is ended in the guardian's place. Blocks for twice `patience` at most.
+pub fn end_guardians(all: &[(Known, Known)], patience: Duration) {
+    let own = |&(pid, started): &Known| Some(Seen { pid, started }).filter(|one| one.is_own() && one.is_alive());
+    let mut guardians: Vec<Seen> =
+        all.iter().filter_map(|(guardian, agent)| own(guardian).or_else(|| own(agent))).collect();
     guardians.iter().for_each(|guardian| guardian.signal(libc::SIGCONT));
     let have_ended = || {
         guardians.retain(Seen::is_alive);
@@ -133,6 +137,10 @@ impl Seen {
         Survivor::open(self.pid).filter(|found| found.started() == Some(self.started))
     }
 
+    fn is_own(&self) -> bool {
+        self.open().is_some_and(|found| found.is_own())
+    }
+
     fn is_alive(&self) -> bool {
         self.open().is_some_and(|found| found.is_alive())
     }
@@ -206,6 +214,8 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(200);
     const LONG: Duration = Duration::from_secs(30);
+    /// No process.
+    const NONE: Known = (u32::MAX, 0);
 
     /// A process that can end only by a signal, and its mark.
     fn marked(script: &str) -> (Child, String) {
@@ -250,7 +260,7 @@ mod tests {
     fn a_process_with_the_pid_of_a_guardian_is_left() {
         let (child, _) = marked("");
         let started = start_of(child.id()).expect("it runs");
-        end_guardians(&[(child.id(), started + 1)], SHORT);
+        end_guardians(&[((child.id(), started + 1), NONE)], SHORT);
         assert!(Survivor::open(child.id()).is_some_and(|child| child.is_alive()));
         end(child);
     }
@@ -268,7 +278,8 @@ mod tests {
         // After its exec.
         assert!(end_within(LONG, || other.is_marked(&marks)));
         assert_eq!(end_marked(&marks, SHORT), 0);
-        end_guardians(&[(child.id(), other.started().expect("it runs"))], SHORT);
+        let known = (child.id(), other.started().expect("it runs"));
+        end_guardians(&[(known, known)], SHORT);
         assert!(other.is_alive());
         end(child);
     }
@@ -279,9 +290,19 @@ mod tests {
         let started = start_of(child.id()).expect("it runs");
         let stopped = || Survivor::open(child.id()).and_then(|child| child.field(0));
         assert!(end_within(LONG, || stopped().is_some_and(|state| state == "T")));
-        end_guardians(&[(child.id(), started)], LONG);
+        end_guardians(&[((child.id(), started), NONE)], LONG);
         let mut child = child;
         assert_eq!(child.wait().expect("it is our child").code(), Some(7));
+    }
+
+    #[test]
+    fn a_stopped_agent_without_a_guardian_is_killed() {
+        let (mut child, _) = marked("trap '' CONT; echo; kill -STOP $$;");
+        let started = start_of(child.id()).expect("it runs");
+        let stopped = || Survivor::open(child.id()).and_then(|child| child.field(0));
+        assert!(end_within(LONG, || stopped().is_some_and(|state| state == "T")));
+        end_guardians(&[(NONE, (child.id(), started))], SHORT);
+        child.wait().expect("it is our child");
     }
 
     #[test]
@@ -290,7 +311,7 @@ mod tests {
         let guardian = Survivor::open(child.id()).and_then(|child| child.seen()).expect("it runs");
         assert!(end_within(LONG, || descendants(&[guardian]).len() >= 3));
         let family = descendants(&[guardian]);
-        end_guardians(&[(child.id(), guardian.started)], SHORT);
+        end_guardians(&[((child.id(), guardian.started), NONE)], SHORT);
         child.wait().expect("it is our child");
         assert!(end_within(LONG, || family.iter().all(|one| !one.is_alive())));
     }

@@ -281,7 +281,7 @@ mod tests {
 
     /// The guardian at a target. The targets 1 and 2 are on one machine, 3 and 4 on another, and so on.
     fn guardian(target: u32) -> GuardianAt {
-        GuardianAt { machine: u64::from(target.div_ceil(2)), pid: target, started: 7 }
+        GuardianAt { machine: u64::from(target.div_ceil(2)), guardian: (target, 7), agent: (target + 100, 8) }
     }
 
     fn here(target: u32) -> BootReport {

@@ -511,7 +511,7 @@ fn sigterm_is_reported_once_and_leaves_the_ranks_to_the_root() {
 #[test]
 fn the_order_to_end_a_neighbour_reaches_its_agent() {
     use crate::core::ids::GuardianAt;
-    let guardian = GuardianAt { machine: 1, pid: 4711, started: 5 };
+    let guardian = GuardianAt { machine: 1, guardian: (4711, 5), agent: (4712, 6) };
     let order = |agent| Down::EndNeighbour { agent: AgentId(agent), lost: AgentId(9), guardian };
     let mut world = World::joined(1, 3, 1);
     let mut down = |order| world.after(T, Input::FromParent(order));

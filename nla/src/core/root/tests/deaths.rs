@@ -327,7 +327,7 @@ fn agents_below_a_lost_one_whose_processes_have_ended_are_not_waited_for() {
 }
 
 fn guardian() -> GuardianAt {
-    GuardianAt { machine: 1, pid: 4711, started: 5 }
+    GuardianAt { machine: 1, guardian: (4711, 5), agent: (4712, 6) }
 }
 
 fn ended_guardians(actions: &[RootAction]) -> Vec<u32> {
