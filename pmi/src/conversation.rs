@@ -13,8 +13,8 @@
 //! and no other such key exists. A get never waits for a put: MPICH probes for keys that no rank puts, and caches nothing
 //! that could outlive its epoch.
 //!
-//! A rank that has started again leaves fences in which it had no part ([`Answer::Passed`]). Its own puts stay pending:
-//! it still sees them, and passes them on again with its next fence.
+//! A rank that has [started again](Conversation::of_restarted) passes fences that the others have completed
+//! ([`Answer::Passed`]). It sees its own puts until it has left a fence together with the others.
 //!
 //! If the node has [only a part](Board::partial) of the board, the conversation asks the agent for keys that this part
 //! does not know ([`Request::Get`]), and the rank waits for the answer. It then gets the same reply as from a whole board;
@@ -70,6 +70,13 @@ impl Conversation {
             frames: v2::Frames::default(),
             is_flooded: false,
         }
+    }
+
+    /// A conversation before the first byte, of a rank that has started again while the others go on. It has no segment.
+    pub fn of_restarted(attributes: Arc<JobAttributes>, rank: Rank, appnum: i32) -> Self {
+        let mut conversation = Self::new(attributes, rank, appnum);
+        conversation.state.catches_up = true;
+        conversation
     }
 
     /// Appends bytes that were read: any part of a line or frame, or several of them.
@@ -131,11 +138,13 @@ impl Conversation {
     pub fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
         let Some((version, awaited)) = self.state.awaited.take() else { return };
         let answer = match answer {
-            Answer::Passed { own } if awaited == Awaited::Released => {
-                self.state.keep(own);
-                Answer::Released
+            Answer::Passed if awaited == Awaited::Released => Answer::Released,
+            answer => {
+                if awaited == Awaited::Released {
+                    self.state.catch_up();
+                }
+                answer
             }
-            answer => answer,
         };
         let awaited = match version {
             Version::One => engine::answer(&self.lines, awaited, answer, out),

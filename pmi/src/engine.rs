@@ -364,7 +364,7 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
         (
             _,
             Answer::Released
-            | Answer::Passed { .. }
+            | Answer::Passed
             | Answer::FenceFailed
             | Answer::Got(_)
             | Answer::Published(_)

@@ -80,6 +80,8 @@ pub(crate) struct RankState {
     pub(crate) awaited: Option<(Version, Awaited)>,
     /// The rank's puts since the last fence that it entered with the others, whether they were handed on or not.
     pending: PendingPuts,
+    /// The rank has started again, and has left no fence together with the others.
+    pub(crate) catches_up: bool,
     /// The length of the encoded puts that follow the last command.
     pub(crate) puts_bytes: Option<usize>,
 }
@@ -88,7 +90,7 @@ impl RankState {
     pub(crate) fn new(attributes: Arc<JobAttributes>, rank: Rank, appnum: i32) -> Self {
         let (phase, version) = (Phase::New, Version::One);
         let pending = PendingPuts::default();
-        Self { attributes, rank, appnum, phase, version, awaited: None, pending, puts_bytes: None }
+        Self { attributes, rank, appnum, phase, version, awaited: None, pending, catches_up: false, puts_bytes: None }
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -185,14 +187,16 @@ impl RankState {
         Ok(Request::Fence { puts, in_segment: true })
     }
 
-    /// The rank has left a fence that the others went through without these puts.
-    pub(crate) fn keep(&mut self, own: Puts) {
-        self.pending = PendingPuts::from(own);
+    /// The rank has left a fence together with the others.
+    pub(crate) fn catch_up(&mut self) {
+        if std::mem::take(&mut self.catches_up) {
+            self.pending = PendingPuts::default();
+        }
     }
 
     /// Returns the puts since the last fence that were not handed on yet.
     fn take_puts(&mut self) -> Puts {
-        let puts = self.pending.take();
+        let puts = if self.catches_up { self.pending.pass_on() } else { self.pending.take() };
         if self.attributes.puts_at_once { Puts::new() } else { puts }
     }
 }

@@ -239,12 +239,9 @@ pub enum RootRequest {
 pub enum Answer {
     /// The fence is complete: every entry of its epoch can be looked up on this node.
     Released,
-    /// The fence is over, and the others went through it without these puts of the rank, which has started again. Only the
-    /// rank itself sees them until it enters a fence with the others.
-    Passed {
-        /// The rank's puts since it started again.
-        own: Puts,
-    },
+    /// The others have completed the fence without the rank, which has started again. Only the rank itself sees its puts until
+    /// it enters a fence with the others.
+    Passed,
     /// The fence or ring ended without a rank that has died.
     FenceFailed,
     /// The key's newest value, if a rank has put it.
@@ -408,11 +405,9 @@ mod tests {
             assert!(is_lean(&written), "{request:?}");
             assert_eq!(rmp_serde::from_slice::<Request>(&written).unwrap(), request);
         }
-        let mut own_puts = Puts::new();
-        own_puts.push(crate::Rank(1), b"k", &[0xff; 3]);
         let answers = [
             Answer::Released,
-            Answer::Passed { own: own_puts },
+            Answer::Passed,
             Answer::Got(Some(bytes().into())),
             Answer::Got(None),
             Answer::Published(Ok(())),

@@ -327,7 +327,10 @@ impl World {
         let local = &mut self.members[here].ranks.all[index];
         local.stage = Stage::InFence;
         let (rank, number) = (Rank(local.rank), local.fences);
-        let pending = local.pending.take().map(|mut pending| pending.take()).unwrap_or_default();
+        let pending = match &mut local.pending {
+            Some(pending) if local.catches_up => pending.pass_on(),
+            pending => pending.take().map(|mut pending| pending.take()).unwrap_or_default(),
+        };
         if self.setup.checked {
             local.held.extend(entries(&pending));
         }
@@ -376,6 +379,7 @@ impl World {
             local.stage = Stage::Running;
             local.fences += 1;
             local.catches_up = false;
+            local.pending = None;
             self.oracle.on_released(rank.0, local.fences - 1, *clock, failed);
             let step = EventKind::RankStep(index as u32, local.start);
             self.queue.push(*clock + costs.local, here as u32, step);
@@ -390,7 +394,7 @@ impl World {
     }
 
     /// The core releases a rank from a fence that is over for the others.
-    fn pass(&mut self, here: usize, rank: Rank, clock: u64, own: Puts) {
+    fn pass(&mut self, here: usize, rank: Rank, clock: u64) {
         let Some(index) = self.members[here].ranks.index(rank) else { return };
         let local = &mut self.members[here].ranks.all[index];
         if local.stage != Stage::InFence {
@@ -398,9 +402,6 @@ impl World {
         }
         local.stage = Stage::Running;
         local.fences += 1;
-        // They are pending again, and come with the next fence.
-        local.held.clear();
-        local.pending = Some(Box::new(own.into()));
         let (number, step) = (local.fences - 1, EventKind::RankStep(index as u32, local.start));
         self.oracle.on_released_late(rank.0, number, clock);
         self.queue.push(clock + self.setup.costs.local, here as u32, step);
@@ -466,7 +467,7 @@ impl World {
     pub(crate) fn on_answer(&mut self, here: usize, rank: Rank, clock: &mut u64, answer: Answer) {
         let value = match answer {
             Answer::Got(value) => value,
-            Answer::Passed { own } => return self.pass(here, rank, *clock, own),
+            Answer::Passed => return self.pass(here, rank, *clock),
             answer => return self.unexpected(*clock, &answer),
         };
         if self.pending_get == Some((here, rank)) {

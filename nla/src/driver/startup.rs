@@ -84,7 +84,7 @@ enum Pending {
 struct PendingRank {
     shared: Rc<Shared>,
     rank: Rank,
-    appnum: usize,
+    conversation: Conversation,
     image: Arc<Image>,
     stdout: OwnedFd,
     stderr: OwnedFd,
@@ -347,10 +347,11 @@ impl Startup {
             stderr: err_write,
             pmi: theirs,
         };
+        let begin = if job.incarnation.is_some() { Conversation::of_restarted } else { Conversation::new };
         let pending = PendingRank {
             shared: Rc::clone(shared),
             rank,
-            appnum,
+            conversation: begin(Arc::clone(&shared.attributes), rank, appnum as i32),
             image: Arc::clone(image),
             stdout: out_read,
             stderr: err_read,
@@ -412,7 +413,7 @@ impl Startup {
 
     /// Serves a rank that was started.
     fn serve(&mut self, pending: PendingRank, child: Child, table: &mut RankTable) -> Result<(), String> {
-        let PendingRank { shared, rank, appnum, image: _, stdout, stderr, input, socket, to_task, connections } =
+        let PendingRank { shared, rank, conversation, image: _, stdout, stderr, input, socket, to_task, connections } =
             pending;
         let key = (shared.plan.id, rank);
         let (ended, on_end) = oneshot::channel();
@@ -425,7 +426,6 @@ impl Startup {
             // Never full: the channel is new and has room for one.
             let _ = to_task.try_send(connection);
         }
-        let conversation = Conversation::new(Arc::clone(&shared.attributes), rank, appnum as i32);
         let serving = Serving {
             key,
             conversation,

@@ -21,6 +21,8 @@ pub struct PendingPuts {
     /// The offset of the last put whose key has this hash. Two keys with the same hash are told apart by reading all puts.
     /// Empty while there are few puts.
     by_hash: BTreeMap<u64, usize>,
+    /// How many bytes of puts were [passed on](Self::pass_on).
+    passed_on: usize,
 }
 
 impl PendingPuts {
@@ -34,16 +36,10 @@ impl PendingPuts {
         self.puts.push(rank, key, value);
         if !self.by_hash.is_empty() {
             self.by_hash.insert(key_hash(key), offset);
-        } else {
-            self.index_if_long();
-        }
-        true
-    }
-
-    fn index_if_long(&mut self) {
-        if self.puts.bytes_len() > SCANNED_BYTES_MAX {
+        } else if self.puts.bytes_len() > SCANNED_BYTES_MAX {
             self.index();
         }
+        true
     }
 
     fn index(&mut self) {
@@ -71,18 +67,17 @@ impl PendingPuts {
         self.puts.is_empty()
     }
 
+    /// Returns the puts since the last call, and keeps them.
+    pub fn pass_on(&mut self) -> Puts {
+        let new = self.puts.after(self.passed_on);
+        self.passed_on = self.puts.bytes_len();
+        new
+    }
+
     /// Removes and returns all puts.
     pub fn take(&mut self) -> Puts {
         // Ranks seldom put as much again, so free the memory too.
         std::mem::take(self).puts
-    }
-}
-
-impl From<Puts> for PendingPuts {
-    fn from(puts: Puts) -> Self {
-        let mut pending = Self { puts, by_hash: BTreeMap::new() };
-        pending.index_if_long();
-        pending
     }
 }
 
@@ -115,9 +110,20 @@ mod tests {
             assert_eq!(pending.get(b"absent"), None);
         }
         assert!(!pending.by_hash.is_empty());
-        let again = PendingPuts::from(pending.take());
-        assert!(!again.by_hash.is_empty());
-        assert_eq!(again.get(b"key-249"), Some(&b"499"[..]));
+    }
+
+    #[test]
+    fn puts_that_are_passed_on_stay() {
+        let mut pending = PendingPuts::default();
+        for key in [&b"1"[..], b"2"] {
+            assert!(pending.push(Rank(0), key, key));
+            let passed_on = pending.pass_on();
+            assert_eq!((passed_on.validate(), passed_on.last_value_of(key)), (Ok(1), Some(key)));
+            assert!(pending.pass_on().is_empty());
+        }
+        assert_eq!(pending.get(b"1"), Some(&b"1"[..]));
+        assert_eq!(pending.take().validate(), Ok(2));
+        assert!(pending.pass_on().is_empty());
     }
 
     #[test]

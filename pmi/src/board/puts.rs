@@ -137,6 +137,11 @@ impl Puts {
         self.0.extend_from_slice(&other.0);
     }
 
+    /// Returns the puts from byte `offset` on, where a put begins.
+    pub(crate) fn after(&self, offset: usize) -> Self {
+        Self(self.0.get(offset..).unwrap_or_default().to_vec())
+    }
+
     /// Returns the batch without the puts of these ranks.
     #[must_use]
     pub fn without(&self, ranks: &Ranks) -> Self {

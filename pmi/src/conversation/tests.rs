@@ -118,23 +118,29 @@ fn epoch(entries: &[(&str, &str)]) -> Epoch {
 }
 
 #[test]
-fn a_rank_that_was_let_through_a_fence_keeps_its_puts() {
+fn a_rank_that_passes_completed_fences_keeps_its_puts() {
     for puts_at_once in [false, true] {
         let mut world = World::with(|attributes| attributes.puts_at_once = puts_at_once);
+        world.conversation = Conversation::of_restarted(Arc::clone(&world.conversation.state.attributes), Rank(3), 1);
         world.say(INIT);
         world.board.publish(epoch(&[("address", "of its former process")]));
-        let mut own = Puts::new();
-        own.push(Rank(3), b"address", b"new");
-        world.say("cmd=put kvsname=kvs_1 key=address value=new\n");
-        let sent = if puts_at_once { Puts::new() } else { own.clone() };
-        for _ in 0..2 {
-            assert_eq!(world.ask("cmd=barrier_in\n"), Request::Fence { puts: sent.clone(), in_segment: false });
-            world.answer(Answer::Passed { own: own.clone() }, "cmd=barrier_out rc=0");
-            world.check("cmd=get kvsname=kvs_1 key=address", "cmd=get_result rc=0 value=new");
+        for value in ["1", "2"] {
+            world.say(format!("cmd=put kvsname=kvs_1 key=address value={value}\n"));
+            let mut puts = Puts::new();
+            if !puts_at_once {
+                puts.push(Rank(3), b"address", value.as_bytes());
+            }
+            assert_eq!(world.ask("cmd=barrier_in\n"), Request::Fence { puts, in_segment: false }, "only the new put");
+            world.answer(Answer::Passed, "cmd=barrier_out rc=0");
+            world.check("cmd=get kvsname=kvs_1 key=address", &format!("cmd=get_result rc=0 value={value}"));
         }
-        world.ask("cmd=barrier_in\n");
+        assert_eq!(world.ask("cmd=barrier_in\n"), FENCE);
         world.answer(Answer::Released, "cmd=barrier_out rc=0");
         let board = "cmd=get_result rc=0 value=of its former process";
+        world.check("cmd=get kvsname=kvs_1 key=address", board);
+        world.say("cmd=put kvsname=kvs_1 key=address value=3\n");
+        world.ask("cmd=barrier_in\n");
+        world.answer(Answer::Released, "cmd=barrier_out rc=0");
         world.check("cmd=get kvsname=kvs_1 key=address", board);
     }
 }

@@ -137,11 +137,7 @@ impl Agent {
         if failed {
             released.union_with(&passed);
         } else {
-            let at_once = self.cache.puts_at_once();
-            for rank in passed.iter() {
-                let catch_up = ns.catch_up(rank);
-                turn.extend(catch_up.map(|catch_up| Action::Answer(namespace, rank, catch_up.pass(at_once))));
-            }
+            turn.extend(passed.iter().map(|rank| Action::Answer(namespace, rank, Answer::Passed)));
         }
         if !released.is_empty() {
             let release = if failed { Action::FailFence } else { Action::Release };

@@ -399,8 +399,8 @@ impl Namespace {
         messages
     }
 
-    /// Releases the open fence. Returns this agent's ranks that wait in it, and apart from them those that catch up: their
-    /// former processes had entered it. `None` if `number` is not complete and open.
+    /// Releases the open fence. Returns two sets of this agent's ranks that wait in it: those that have entered it, and those
+    /// that catch up, whose former processes had entered it. `None` if `number` is not complete and open.
     pub(super) fn release(&mut self, now: Time, number: u32) -> Option<(Ranks, Ranks)> {
         if !self.exchange.fence.release(number) {
             return None;

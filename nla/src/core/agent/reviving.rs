@@ -3,7 +3,7 @@
 //! A restarted rank enters all its fences again, from the first one. Fences that its peers have left return at once,
 //! and the rank sees the current board. Its puts are held back until the first fence that it enters together with the
 //! others, because the entries of a released fence cannot change. They are part of its contribution to that fence. Until
-//! then, only the rank itself sees them: each answer to a fence gives them back ([`Answer::Passed`]).
+//! then, only the rank itself sees them: its conversation keeps them while fences are answered by [`Answer::Passed`].
 
 use pmi::{Answer, Puts, Rank};
 
@@ -18,7 +18,7 @@ use crate::core::parent::Parent;
 pub(super) struct CatchUp {
     /// The number of the rank's next fence.
     next: u32,
-    /// The rank's puts so far, as far as it will not pass them on again.
+    /// The rank's puts so far.
     held: Puts,
 }
 
@@ -47,15 +47,6 @@ impl CatchUp {
         }
         self.next += 1;
         if self.next <= open { CatchUpStep::Pass } else { CatchUpStep::Wait }
-    }
-}
-
-impl CatchUp {
-    /// The rank leaves a fence in which it had no part. Returns the answer, which carries the rank's puts. If puts are
-    /// passed on at once, they also stay here. Otherwise the rank passes them on again with its next fence.
-    pub(super) fn pass(&mut self, puts_at_once: bool) -> Answer {
-        let own = if puts_at_once { self.held.clone() } else { std::mem::take(&mut self.held) };
-        Answer::Passed { own }
     }
 }
 
@@ -113,8 +104,7 @@ impl Agent {
         let at_once = self.cache.puts_at_once();
         match self.namespaces.get_mut(&namespace)?.step_of_catch_up(rank)? {
             CatchUpStep::Pass => {
-                let catch_up = self.namespaces.get_mut(&namespace)?.catch_up(rank)?;
-                turn.push(Action::Answer(namespace, rank, catch_up.pass(at_once)));
+                turn.push(Action::Answer(namespace, rank, Answer::Passed));
                 None
             }
             CatchUpStep::Wait => None,
