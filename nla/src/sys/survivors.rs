@@ -1,8 +1,8 @@
 //! Processes that a lost agent may have left on this machine: its guardian, the guardian's descendants, and processes
 //! whose environment names the agent.
 //!
-//! Every process is handled by a descriptor of its directory in /proc, which is open only for the moment: what is read there, and a signal sent through it,
-//! concern that process or no process, whatever becomes of its pid. A process of another user is never signalled.
+//! Reads and signals go through a descriptor of the process's directory in /proc, so they never reach another process that
+//! has taken the pid. The descriptor is open only during that operation. A process of another user is never signalled.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,21 +47,21 @@ type Known = (u32, u64);
 /// since its guardian died, and should have ended its ranks. An agent whose guardian has died before, and that was stopped
 /// since, is ended in the guardian's place. Blocks for twice `patience` at most.
 pub fn end_guardians(all: &[(Known, Known)], patience: Duration) {
-    let own = |&(pid, started): &Known| Some(Seen { pid, started }).filter(|one| one.is_own() && one.is_alive());
-    let mut guardians: Vec<Seen> =
+    let own = |&(pid, started): &Known| Some(ProcessId { pid, started }).filter(|one| one.is_own() && one.is_alive());
+    let mut guardians: Vec<ProcessId> =
         all.iter().filter_map(|(guardian, agent)| own(guardian).or_else(|| own(agent))).collect();
     guardians.iter().for_each(|guardian| guardian.signal(libc::SIGCONT));
     let have_ended = || {
-        guardians.retain(Seen::is_alive);
+        guardians.retain(ProcessId::is_alive);
         guardians.is_empty()
     };
     if end_within(patience, have_ended) {
         return;
     }
-    let mut left: Vec<Seen> = descendants(&guardians);
+    let mut left: Vec<ProcessId> = descendants(&guardians);
     guardians.iter().for_each(|guardian| guardian.signal(libc::SIGKILL));
     let have_ended = || {
-        left.retain(Seen::is_alive);
+        left.retain(ProcessId::is_alive);
         left.is_empty()
     };
     if !end_within(patience, have_ended) {
@@ -101,7 +101,7 @@ fn end_within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
 }
 
 /// Returns the descendants of these processes.
-fn descendants(of: &[Seen]) -> Vec<Seen> {
+fn descendants(of: &[ProcessId]) -> Vec<ProcessId> {
     let mut children_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for pid in processes() {
         if let Some(parent) = Survivor::open(pid).and_then(|found| found.files.parent()) {
@@ -113,7 +113,7 @@ fn descendants(of: &[Seen]) -> Vec<Seen> {
         let pids = children_of.get(&parent.pid).into_iter().flatten();
         let children = pids.filter_map(|pid| Survivor::open(*pid));
         let children = children.filter(|child| child.files.parent() == Some(parent.pid));
-        let children: Vec<Seen> = children.filter_map(|child| child.seen()).collect();
+        let children: Vec<ProcessId> = children.filter_map(|child| child.id()).collect();
         // A parent that still exists is the process that its children have named.
         if parent.is_alive() {
             parents.extend(&children);
@@ -123,15 +123,16 @@ fn descendants(of: &[Seen]) -> Vec<Seen> {
     found
 }
 
-/// A process that was seen. It holds no descriptor: a rank may have started very many processes.
+/// A process, identified by its pid and start time. Stores no descriptor, because a rank may have started thousands of
+/// processes.
 #[derive(Copy, Clone, Debug)]
-struct Seen {
+struct ProcessId {
     pid: u32,
     /// When it started, in clock ticks since the boot.
     started: u64,
 }
 
-impl Seen {
+impl ProcessId {
     /// Opens it, if it still exists.
     fn open(&self) -> Option<Survivor> {
         Survivor::open(self.pid).filter(|found| found.started() == Some(self.started))
@@ -163,8 +164,8 @@ impl Survivor {
         Some(Self { pid, files: ProcessFiles::open(pid).ok()? })
     }
 
-    fn seen(&self) -> Option<Seen> {
-        Some(Seen { pid: self.pid, started: self.started()? })
+    fn id(&self) -> Option<ProcessId> {
+        Some(ProcessId { pid: self.pid, started: self.started()? })
     }
 
     /// Returns field `number` of its stat file, counted from that of its state, 0.
@@ -308,7 +309,7 @@ mod tests {
     #[test]
     fn a_guardian_that_does_not_end_is_killed_with_its_descendants() {
         let (mut child, _) = marked("sh -c 'sleep 1000; :' & setsid sleep 1000 &");
-        let guardian = Survivor::open(child.id()).and_then(|child| child.seen()).expect("it runs");
+        let guardian = Survivor::open(child.id()).and_then(|child| child.id()).expect("it runs");
         assert!(end_within(LONG, || descendants(&[guardian]).len() >= 3));
         let family = descendants(&[guardian]);
         end_guardians(&[((child.id(), guardian.started), NONE)], SHORT);
