@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use tests::{Allocation, Cluster, Outcome, Process, Program, Run, Running, Slurm, scela, scela_run, sh, skip};
@@ -116,6 +116,20 @@ fn lost_agents_are_reported_by_node() {
     run.wait_for_times("up", 3);
     agent_on(&run, "node002").signal(Signal::SIGKILL);
     run.finish().has_code(252).says("on node002 was lost");
+}
+
+/// srun holds the order back until all nodes have answered.
+#[test]
+fn agents_wait_longer_than_the_dead_time_for_a_slow_node() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate(2, 2);
+    slurm.signal_slurmd("node002", Signal::SIGSTOP);
+    let run = within(&allocation).args(["--dead-time", "1"]).program(rank(["neighbours", "1"])).spawn();
+    agent_on(&run, "node001");
+    let waiting = Instant::now();
+    run.wait_until("longer than ORDER_TIME_MIN", || (waiting.elapsed() > Duration::from_secs(4)).then_some(()));
+    slurm.signal_slurmd("node002", Signal::SIGCONT);
+    run.finish().is_quiet_success();
 }
 
 #[test]

@@ -153,6 +153,17 @@ impl Slurm {
         allocation
     }
 
+    /// Sends a signal to the daemon of a node.
+    #[track_caller]
+    pub fn signal_slurmd(&self, node: &str, signal: Signal) {
+        let name = format!("slurmd.{node}");
+        let daemon = self.daemons.iter().find(|daemon| daemon.name == name).expect("a node that is there");
+        let entered = Process::of(daemon.child.id() as i32).expect("the daemon runs");
+        entered.signal(signal);
+        // On a host, the daemon is a child of the process that entered the host's namespaces.
+        entered.children().into_iter().for_each(|slurmd| slurmd.signal(signal));
+    }
+
     /// Kills the daemon of a node without notice to the controller.
     #[track_caller]
     pub fn kill_slurmd(&mut self, node: &str) {

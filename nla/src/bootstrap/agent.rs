@@ -37,6 +37,9 @@ pub(crate) fn with_order(dead_time: Duration, run: impl FnOnce(&BootOrder) -> Re
         Ok(order) => order,
         Err(error) => {
             tracing::error!(%error, "the agent gets no order");
+            if error.kind() == io::ErrorKind::TimedOut {
+                last_words(&error);
+            }
             return ExitCode::from(NOT_STARTED);
         }
     };
@@ -46,6 +49,11 @@ pub(crate) fn with_order(dead_time: Duration, run: impl FnOnce(&BootOrder) -> Re
         NOT_STARTED
     });
     ExitCode::from(code)
+}
+
+/// Tells whoever reads this host's standard error why the agent exits.
+fn last_words(why: impl std::fmt::Display) {
+    let _ = io::Write::write_all(&mut io::stderr(), format!("scela: {}: {why}\n", sys::host_name()).as_bytes());
 }
 
 /// The result of an agent's attempt to join the tree.
@@ -136,6 +144,8 @@ async fn join_by_connection(
         attempt = connect_to_parent(order, joining) => attempt,
         // The process above has given this agent up or has exited, so no parent will answer.
         _ = &mut relay => return Ok(JoinOutcome::Exit(0)),
+        // The parent may take longer than the dead time until it has joined.
+        () = keep_alive(guardian, order.dead_time) => return Ok(JoinOutcome::Exit(0)),
     };
     let _ = joined.try_send(attempt.as_ref().map(|_| ordered_at.elapsed()).map_err(Clone::clone));
     let Ok((position, parent, clock)) = attempt else {
@@ -215,14 +225,19 @@ impl Relaying {
     /// shell from another host is silent.
     async fn position(&mut self, here: BootReport, guardian: &GuardianLink, order: &BootOrder) -> Option<Joining> {
         self.channel.report(&here).await.ok()?;
-        let silence = self.channel.silence(order.dead_time);
+        // The last sign of life may have been sent one heartbeat before the other host was lost, or the process stopped.
+        let time = order.dead_time + 2 * order.heartbeat;
+        let silence = self.channel.silence(time);
         // The agent has no position yet, so it cannot join while this waits.
         let (_, mut joined) = mpsc::channel(1);
         tokio::select! {
-            // First, so that it takes what has come while this host was suspended.
+            // Polled first, so that commands that arrived while this process was stopped count before the silence does.
             biased;
             action = self.run(&mut joined) => if let RelayAction::Join(joining) = action { Some(joining) } else { None },
-            () = silence, if order.is_remote() => None,
+            () = silence, if order.is_remote() => {
+                last_words(format_args!("the process that has started this agent was silent for {} s", time.as_secs_f32()));
+                None
+            }
             () = keep_alive(guardian, order.dead_time) => None,
         }
     }
@@ -315,8 +330,7 @@ async fn join_over_shell(
         }
         Err(error) => {
             // The link has taken both pipes; only standard error remains.
-            let line = format!("scela: {}: it cannot join the tree: {error}\n", sys::host_name());
-            let _ = io::Write::write_all(&mut io::stderr(), line.as_bytes());
+            last_words(format_args!("it cannot join the tree: {error}"));
             Ok(JoinOutcome::Exit(NOT_STARTED))
         }
     }

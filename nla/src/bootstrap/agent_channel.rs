@@ -34,7 +34,7 @@ pub(super) enum AgentChannel {
     Own {
         reader: Reader,
         output: Sender,
-        /// When the last command came.
+        /// When the last command arrived.
         heard: Rc<Cell<Instant>>,
     },
     /// A connection that this agent opened.
@@ -100,17 +100,17 @@ impl AgentChannel {
         }
     }
 
-    /// Returns a future that waits until a remote shell has been silent for `dead_time`, and for ever if the channel is a
-    /// connection, which ends by itself when the other host is lost.
-    pub(super) fn silence(&self, dead_time: Duration) -> impl Future<Output = ()> + use<> {
+    /// Returns a future that completes once nothing has arrived for `time`. It never completes on a connection, which reports
+    /// a lost host itself.
+    pub(super) fn silence(&self, time: Duration) -> impl Future<Output = ()> + use<> {
         let heard = match self {
             Self::Own { heard, .. } => Some(Rc::clone(heard)),
             Self::Callback(_) => None,
         };
         async move {
             let Some(heard) = heard else { return pending().await };
-            while heard.get().elapsed() < dead_time {
-                sleep_until((heard.get() + dead_time).into()).await;
+            while heard.get().elapsed() < time {
+                sleep_until((heard.get() + time).into()).await;
             }
         }
     }
@@ -191,9 +191,12 @@ pub(super) async fn connect_to_any(
 }
 
 /// Reads the order from standard input, and writes the marker that precedes all reports to standard output. Fails if the
-/// order has not come whole within the dead time or [`ORDER_TIME_MIN`]: the process above may be on a host that is lost.
+/// whole order has not arrived within the dead time or [`ORDER_TIME_MIN`], whichever is longer: the starter's host may be
+/// lost.
 pub(super) fn take_order(dead_time: Duration) -> io::Result<BootOrder> {
-    let mut input = Input { until: Instant::now() + dead_time.max(ORDER_TIME_MIN) };
+    // srun holds the input of a step back until all nodes have answered. Slurm ends a step that it cannot reach.
+    let limit = std::env::var_os(TASK).is_none().then(|| dead_time.max(ORDER_TIME_MIN));
+    let mut input = Input { until: limit.map(|limit| Instant::now() + limit) };
     let mut length = [0; 4];
     input.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length) as usize;
@@ -240,17 +243,19 @@ pub(super) fn close_standard_streams(is_remote: bool) -> io::Result<()> {
 
 /// Standard input without a buffer: the bytes behind a frame may be for another reader.
 struct Input {
-    /// Until then, a read waits for bytes.
-    until: Instant,
+    /// When a read stops waiting for bytes.
+    until: Option<Instant>,
 }
 
 impl Read for Input {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let input = io::stdin();
-        let left = self.until.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let timeout = match self.until.map(|until| until.saturating_duration_since(Instant::now())) {
+            Some(left) => PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+            None => PollTimeout::NONE,
+        };
         if poll(&mut [PollFd::new(input.as_fd(), PollFlags::POLLIN)], timeout)? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "the order did not arrive in time"));
         }
         Ok(nix::unistd::read(input, bytes)?)
     }

@@ -94,24 +94,24 @@ pub(super) enum Channel {
 }
 
 impl Channel {
-    /// Sends commands, and signs of life by `pulse`, until the agent is heard.
+    /// Sends commands, and [`BootCommand::Alive`] by the timer, until the agent is heard.
     async fn next(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<BootCommand>,
-        pulse: &mut Option<Interval>,
+        alive_timer: &mut Option<Interval>,
     ) -> Heard {
         loop {
             let command = tokio::select! {
                 heard = self.receive() => return heard,
                 Some(command) = commands.recv() => command,
-                () = tick(pulse) => {
-                    self.show_life();
+                () = tick(alive_timer) => {
+                    self.send_alive();
                     continue;
                 }
             };
             if let BootCommand::Join(_) = command {
                 // The link's bytes follow.
-                *pulse = None;
+                *alive_timer = None;
             }
             // If the agent does not read any more, its last report or the end of the channel says why.
             match self {
@@ -121,10 +121,10 @@ impl Channel {
         }
     }
 
-    /// Tells an agent at the other end of a remote shell that this process is alive. A pipe without room drops it.
-    fn show_life(&self) {
+    /// Sends [`BootCommand::Alive`] over a remote shell. Drops it if the pipe is full.
+    fn send_alive(&self) {
         if let Self::Shell(shell) = self {
-            // It is too short to be written in part.
+            // A write of at most PIPE_BUF bytes is never partial.
             let _ = shell.input.try_write(&framed(&encode(&BootCommand::Alive)));
         }
     }
@@ -161,14 +161,14 @@ pub(super) async fn converse(
 ) -> bool {
     let mut commands = shared.add_route(target, below);
     let mut conversation = Conversation::new(target, below, shared.order.links);
-    let shows_life = matches!(channel, Channel::Shell(_)) && shared.method != Method::Fork;
-    let mut pulse = shows_life.then(|| interval(shared.order.heartbeat));
+    let sends_alive = matches!(channel, Channel::Shell(_)) && shared.method != Method::Fork;
+    let mut alive_timer = sends_alive.then(|| interval(shared.order.heartbeat));
     let (mut heard, mut reports) = (Heard::Report(first), Vec::new());
     loop {
         let next = conversation.handle(heard, &mut reports);
         reports.drain(..).for_each(|(target, report)| shared.report(target, report));
         heard = match next {
-            Next::Wait => channel.next(&mut commands, &mut pulse).await,
+            Next::Wait => channel.next(&mut commands, &mut alive_timer).await,
             Next::ReportEnd => {
                 let failure = channel.end_reason().await;
                 shared.report(target, BootReport::NotStarted(failure));
@@ -180,9 +180,9 @@ pub(super) async fn converse(
 }
 
 /// Waits for the next tick. Cancel safe.
-async fn tick(pulse: &mut Option<Interval>) {
-    match pulse {
-        Some(pulse) => drop(pulse.tick().await),
+async fn tick(alive_timer: &mut Option<Interval>) {
+    match alive_timer {
+        Some(alive_timer) => drop(alive_timer.tick().await),
         None => pending().await,
     }
 }

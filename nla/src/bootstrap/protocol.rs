@@ -227,8 +227,8 @@ pub enum BootCommand {
     Leave,
     /// Pass the command on to a target below.
     Below(u32, Box<BootCommand>),
-    /// Nothing: the process above is alive. Over remote shells it is sent once per heartbeat to an agent that waits for its
-    /// position.
+    /// Has no content: the process above is alive. It sends this once per heartbeat over remote shells, until the agent gets
+    /// its position.
     Alive,
 }
 

@@ -15,8 +15,8 @@ use crate::tasks::Panics;
 /// The initial size of the descriptor table: enough for the ranks that an agent has by default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// Runs an agent whose order is on standard input, and comes within `dead_time` or a few seconds. Returns its exit code.
-/// Takes over the process, so call it right after [`guarded`](sys::guarded) has returned.
+/// Runs an agent. Its order must arrive on standard input within `dead_time` or `ORDER_TIME_MIN`, whichever is longer.
+/// Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned.
 pub fn run_agent(guardian: GuardianLink, dead_time: Duration) -> ExitCode {
     bootstrap::with_order(dead_time, |order| {
         let descriptors = prepare_process().map_err(limits)?;
