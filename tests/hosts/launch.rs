@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::{Broken, Cluster, Outcome, Run, scela, scela_run, sh};
+use tests::{Broken, Cluster, Outcome, Run, Tree, scela, scela_run, sh};
 
 use crate::{break_five, out, rank, reports_five};
 
@@ -196,6 +196,22 @@ fn an_agent_that_is_cut_off_during_the_launch_ends() {
     run.finish().has_code(130);
 }
 
+/// The order to join reaches an agent late, but before the agent gives up. The agent below it waits meanwhile.
+#[test]
+fn an_agent_waits_longer_than_the_dead_time_for_its_parent() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
+    let (script, filter) = (cluster.shared().join("slow"), cluster.shared().join("filter"));
+    let parent = cluster.host(Tree::new(3, 2).inner() as usize - 1).name();
+    let words =
+        format!("h=$1; shift; test $h = {parent} || exec ssh $h \"$@\"\npython3 ${{0%slow}}filter | ssh $h \"$@\"\n");
+    std::fs::write(&script, words).unwrap();
+    let filter_text = "import os, time\nwhile piece := os.read(0, 65536):\n    if b'Join' in piece: time.sleep(7.8)\n    os.write(1, piece)\n";
+    std::fs::write(&filter, filter_text).unwrap();
+    let bootstrap = format!("exec:sh {} {{host}}", script.display());
+    let run = on(&cluster).np(3).args(["--dead-time", "6", "--fanout", "2", "--bootstrap", &bootstrap]);
+    run.program(rank(["neighbours", "1"])).run().is_quiet_success();
+}
+
 /// The channel to an agent ends when the agent is told to join the tree.
 #[test]
 fn a_host_that_is_lost_before_all_have_joined_is_replaced() {
@@ -216,7 +232,7 @@ fn a_host_that_is_lost_before_all_have_joined_is_replaced() {
         let outcome = job(&["--spares", "1", "--on-failure", policy]);
         outcome
             .has_code(0)
-            .says("launching again without the failed host: 1 of 4 hosts could not be started\n  node002: ");
+            .says("launching again without node002, which was lost before all agents had joined the tree: ");
         outcome.never_says("error:").wrote_lines(["0 on node001", "1 on node003", "2 on node004"]);
     }
     let outcome = job(&["--exclude", "node004"]);

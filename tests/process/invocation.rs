@@ -148,7 +148,7 @@ fn an_agent_that_gets_no_order_ends() {
     command.stdin(Stdio::piped()).stdout(Stdio::null());
     let mut guardian = command.spawn().expect("scela-run exists");
     let input = guardian.stdin.take().expect("it is a pipe");
-    // Not by the end of its input, nor when the guardian gives up.
+    // The agent must exit before its input ends and before its guardian kills it.
     let began = Instant::now();
     let status = guardian.wait().expect("it is our child");
     drop(input);

@@ -123,26 +123,21 @@ pub(crate) async fn assemble(
     (bootstrap, locations)
 }
 
-/// Prepares to launch again without the host of an agent that was lost before all had joined the tree. `failure` says how.
-/// Returns the new plan; `None` if the job needs that host, which changes nothing.
-pub(crate) fn without_host(
-    remote_launch: &mut RemoteLaunch,
-    (target, failure): (u32, StartFailure),
-    reporter: Reporter,
-) -> Option<Plan> {
+/// Plans the next launch without the host of an agent that was lost before all agents had joined. Returns the plan and its
+/// nodes; `None` if the job needs that host.
+pub(crate) fn without_host(remote_launch: &RemoteLaunch, target: u32) -> Option<(Plan, NodeChoice)> {
     let mut choice = remote_launch.choice.clone();
     let left_out = choice.left_out([target])?;
-    let plan = (remote_launch.replan)(&left_out).ok()?;
-    let failures = BTreeMap::from([(target, failure)]);
-    reporter.note(&format!("launching again without the failed host: {}", failures_text(remote_launch, &failures)));
-    choice.never_again([target]);
+    let mut plan = (remote_launch.replan)(&left_out).ok()?;
+    // The user has read them.
+    plan.remarks.clear();
+    choice.exclude([target]);
     if choice.is_one_tree {
         choice.restart(&plan.node_of_agent, &left_out, []);
     } else {
-        choice.start_over();
+        choice.retarget();
     }
-    remote_launch.choice = choice;
-    Some(plan)
+    Some((plan, choice))
 }
 
 /// Reports why no tree could be assembled. Returns the exit code.

@@ -285,8 +285,8 @@ fn write_pieces(target: &impl std::os::fd::AsFd, mut bytes: &[u8], written: &Ato
     Ok(())
 }
 
-/// Returns the length of the shortest part of whole lines that has [`PIECE_BYTES`], or of all bytes. A line that would make
-/// it longer than twice that is cut.
+/// Returns the length of the shortest part of whole lines that has [`PIECE_BYTES`], or of all bytes. Cuts a line that
+/// would make the piece longer than two [`PIECE_BYTES`].
 fn piece_length(bytes: &[u8]) -> usize {
     let Some(rest) = bytes.get(PIECE_BYTES - 1..).filter(|rest| !rest.is_empty()) else { return bytes.len() };
     let rest = &rest[..rest.len().min(PIECE_BYTES)];

@@ -207,9 +207,9 @@ impl Bootstrap {
         self.assembly.reads_log
     }
 
-    /// Returns the target of an agent in the tree.
-    pub fn target_of(&self, agent: AgentId) -> Option<u32> {
-        self.assembly.target(agent)
+    /// Returns the target of an agent that was lost before all had joined, or of its parent if that could not be reached.
+    pub fn culprit(&self, lost: AgentId) -> Option<u32> {
+        self.assembly.culprit(lost)
     }
 
     /// Returns the guardian of an agent in the tree, if it is known.
@@ -344,7 +344,7 @@ fn choose(launch: &mut dyn Launch, failures: &BTreeMap<u32, StartFailure>) -> Re
     }
     let mut targets = nodes.target_of_agent(&node_of_agent, &left_out).ok_or(NotAssembled::TooManyAgents)?;
     let spares = nodes.spares(&targets, failed());
-    nodes.never_again(failed());
+    nodes.exclude(failed());
     let agents_on: Vec<usize> = spares.iter().filter_map(|target| nodes.node_of(*target)).collect();
     let kept = launch.keep_spares(&agents_on);
     targets.extend(spares.into_iter().take(kept));

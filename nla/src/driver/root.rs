@@ -24,7 +24,7 @@ use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
 use super::survivors::Survivors;
-use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, StartFailure, TargetReport};
+use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
 use crate::core::{
     AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
     Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
@@ -385,14 +385,9 @@ impl RootDriver {
         self.core.progress()
     }
 
-    /// Returns the target of an agent in the tree.
-    pub fn target_of(&self, agent: AgentId) -> Option<u32> {
-        self.bootstrap.target_of(agent)
-    }
-
-    /// Returns why the agent at a target did not start or join, if that was reported.
-    pub fn start_failure(&self, target: u32) -> Option<&StartFailure> {
-        self.bootstrap.failures().get(&target)
+    /// Returns the target of an agent that was lost before all had joined, or of its parent if that could not be reached.
+    pub fn culprit(&self, lost: AgentId) -> Option<u32> {
+        self.bootstrap.culprit(lost)
     }
 
     /// Returns the times at which agents reported and joined.

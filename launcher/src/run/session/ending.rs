@@ -1,9 +1,10 @@
 //! The end of a session: waits for the agents, writes the reports and decides the exit code.
 
 use std::io;
+use std::pin::pin;
 
 use nla::core::{Failure, Outcome};
-use nla::sys::ShellState;
+use nla::sys::{self, ShellState};
 
 use super::{Ended, Session, host_name};
 use crate::exit;
@@ -12,6 +13,7 @@ use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
 use crate::run::output::print;
 use crate::run::report::{Verbosity, demo_text, epilogue};
+use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
 
@@ -23,12 +25,25 @@ pub(super) struct Reports {
 }
 
 impl Session {
-    /// Waits for the agents and their guardians to exit. When this returns, no process of the session is left, or an
-    /// error message has reported the guardians that are.
+    /// Waits for the agents and their guardians to exit. When this returns, no process of the session is left, or a message
+    /// has reported the guardians that are. A signal meanwhile ends the launch that was to follow.
     pub(super) async fn leave(&mut self) {
-        let late = self.root.leave().await;
+        let Self { root, own, next, interrupted, reporter, .. } = self;
+        let mut leaving = pin!(root.leave());
+        let late = loop {
+            let asked = tokio::select! {
+                late = &mut leaving => break late,
+                asked = own.signals.next(), if next.is_some() => asked,
+            };
+            if let Some(Asked::End(signal)) = asked {
+                reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
+                (*next, *interrupted) = (None, Some(signal));
+            }
+        };
         if late > 0 {
-            self.reporter.error(&format!("{late} guardians did not end; look for processes named scela-guard"));
+            let guardians = if late == 1 { "guardian" } else { "guardians" };
+            let text = format!("{late} {guardians} did not end; look for processes named scela-guard");
+            if next.is_some() { reporter.note(&text) } else { reporter.error(&text) }
         }
     }
 

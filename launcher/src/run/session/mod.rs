@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use nla::bootstrap::{StartFailure, StartPhase};
+use nla::bootstrap::NodeChoice;
 use nla::core::{
     Cause, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput, SessionPlan, Subtree, Timing,
 };
@@ -120,12 +120,12 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
     let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
     let tasks = panics.tasks();
-    let own = Own {
+    let own = LauncherParts {
         signals: Signals::new(&tasks)?,
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
-        limit: plan.options.timeout.map(|limit| (limit, Instant::now() + limit)),
+        limit: None,
     };
-    let mut launch = Launch { plan, agent_hosts, id, secrets, own };
+    let mut launch = LaunchInput { plan, agent_hosts, id, secrets, own };
     // Each launch has fewer hosts than the one before.
     loop {
         let mut session = match panics.watch("start", start(launch, clock, tasks.clone())).await {
@@ -154,6 +154,7 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
             report_panic(reporter, &panic);
             return Ok(Ended::panicked(session.phases));
         }
+        let outcome = session.interrupted.map_or(outcome, |signal| Outcome::Interrupted { signal });
         launch = match session.next_launch()? {
             Next::Launch(launch) => *launch,
             Next::Conclude(session) => return Ok(session.conclude(outcome)),
@@ -161,28 +162,28 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
     }
 }
 
-/// The launcher's own parts of a session, which stay if its hosts are launched again.
-struct Own {
+/// What the launcher keeps when it launches the hosts again.
+struct LauncherParts {
     signals: Signals,
     /// Where the statistics go, if they are wanted.
     stats: Option<Sink>,
-    /// `--timeout`, and when it expires.
+    /// `--timeout`, and when it expires; from the end of the first launch on.
     limit: Option<(Duration, Instant)>,
 }
 
 /// What one launch needs.
-struct Launch {
+struct LaunchInput {
     plan: Plan,
     agent_hosts: AgentHosts,
     id: SessionId,
     secrets: Secrets,
-    own: Own,
+    own: LauncherParts,
 }
 
 /// What follows the end of a session's processes.
 enum Next {
     /// The hosts are launched again, without one that was lost too early.
-    Launch(Box<Launch>),
+    Launch(Box<LaunchInput>),
     /// The session is over.
     Conclude(Box<Session>),
 }
@@ -209,10 +210,13 @@ struct Session {
     spares: u32,
     /// The number of restarts, if a failure would have needed one more.
     restarts_used: Option<u32>,
-    own: Own,
+    own: LauncherParts,
+    /// All agents have joined the tree.
     has_joined: bool,
-    /// The plan of the next launch, without a host that was lost before all agents had joined.
-    next_plan: Option<Box<Plan>>,
+    /// The plan of the next launch and its nodes, without a host that was lost before all agents had joined.
+    next: Option<Box<(Plan, NodeChoice)>>,
+    /// The signal that has ended the launch while its agents left.
+    interrupted: Option<i32>,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
     /// The outcome was reported when the end began.
@@ -357,8 +361,8 @@ impl Session {
                 }
             }
             Notice::Ending(outcome, ..) => {
-                self.next_plan = self.plan_without_lost(outcome).map(Box::new);
-                if self.next_plan.is_none() {
+                self.plan_next_launch(outcome);
+                if self.next.is_none() {
                     self.report_outcome(outcome);
                     self.is_outcome_reported = true;
                 }
@@ -372,33 +376,40 @@ impl Session {
         }
     }
 
-    /// Returns a plan without the host of the agent that was lost first, if the session has ended because not all agents have
-    /// joined the tree, and the job can do without that host.
-    fn plan_without_lost(&mut self, outcome: &Outcome) -> Option<Plan> {
-        let (AgentHosts::Remote(launch), Outcome::Failed { first, .. }) = (&mut self.agent_hosts, outcome) else {
-            return None;
-        };
+    /// Plans the next launch if the session ends because an agent was lost before all had joined the tree, and the job can do
+    /// without its host. Tells the user.
+    fn plan_next_launch(&mut self, outcome: &Outcome) {
+        let (AgentHosts::Remote(launch), Outcome::Failed { first, .. }) = (&self.agent_hosts, outcome) else { return };
         let words = match &first.cause {
             Cause::NotStarted { why: NotStartedReason::Reported(why) } => why.clone(),
             Cause::Lost { why } => why.to_string(),
-            _ => return None,
+            _ => return,
         };
-        let target = self.root.target_of(first.agent).filter(|_| !self.has_joined && !self.is_end_reported)?;
-        let reported = self.root.start_failure(target).cloned();
-        let failure = reported.unwrap_or_else(|| StartFailure::new(StartPhase::Ended, words));
-        self.progress.end();
-        without_host(launch, (target, failure), self.reporter)
+        let Some(target) = self.root.culprit(first.agent).filter(|_| !self.has_joined && !self.is_end_reported) else {
+            return;
+        };
+        self.next = without_host(launch, target).map(Box::new);
+        if self.next.is_some() {
+            self.progress.end();
+            let host = launch.name(target);
+            let hint = "'--exclude' leaves it out from the beginning";
+            self.reporter.note(&format!(
+                "launching again without {host}, which was lost before all agents had joined the tree: {words}\n  hint: {hint}"
+            ));
+        }
     }
 
     /// Decides what follows when all processes of the session have ended.
     fn next_launch(mut self: Box<Self>) -> io::Result<Next> {
-        let Some(plan) = self.next_plan.take().filter(|_| !self.is_end_reported) else {
-            return Ok(Next::Conclude(self));
-        };
-        let Self { agent_hosts, own, .. } = *self;
-        // A peer of the former launch is no peer of this one.
+        let Some(next) = self.next.take() else { return Ok(Next::Conclude(self)) };
+        let Self { mut agent_hosts, own, .. } = *self;
+        let (plan, choice) = *next;
+        if let AgentHosts::Remote(launch) = &mut agent_hosts {
+            launch.choice = choice;
+        }
+        // A new session id and key: agents of the former launch cannot join this one.
         let (id, secrets) = Secrets::random()?;
-        Ok(Next::Launch(Box::new(Launch { plan: *plan, agent_hosts, id: SessionId(id), secrets, own })))
+        Ok(Next::Launch(Box::new(LaunchInput { plan, agent_hosts, id: SessionId(id), secrets, own })))
     }
 
     fn start_input(&mut self) {

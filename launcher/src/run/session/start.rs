@@ -13,10 +13,10 @@ use nla::sys::{self, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::ending::Reports;
-use super::{Ended, FLOW_PAUSE, Launch, Secrets, Session};
+use super::{Ended, FLOW_PAUSE, LaunchInput, Secrets, Session};
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
@@ -53,8 +53,8 @@ struct Starting<'a> {
 }
 
 /// Sets up everything that can fail, then starts the agents and the root's driver.
-pub(super) async fn start(launch: Launch, clock: Clock, tasks: Tasks) -> io::Result<Start> {
-    let Launch { mut plan, mut agent_hosts, id, secrets, mut own } = launch;
+pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io::Result<Start> {
+    let LaunchInput { mut plan, mut agent_hosts, id, secrets, mut own } = launch;
     let options = plan.options.clone();
     let reporter = Reporter::of(&plan.options);
     reporter.notes(&std::mem::take(&mut plan.remarks));
@@ -87,6 +87,7 @@ pub(super) async fn start(launch: Launch, clock: Clock, tasks: Tasks) -> io::Res
     let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink };
     let root = RootDriver::start(setup, &tasks);
+    own.limit = own.limit.or_else(|| options.timeout.map(|limit| (limit, Instant::now() + limit)));
     let [refresh, flow_due] = [PAUSE, FLOW_PAUSE].map(unhurried);
     Ok(Start::Running(Box::new(Session {
         root,
@@ -102,7 +103,8 @@ pub(super) async fn start(launch: Launch, clock: Clock, tasks: Tasks) -> io::Res
         restarts_used: None,
         own,
         has_joined: false,
-        next_plan: None,
+        next: None,
+        interrupted: None,
         is_end_reported: false,
         is_outcome_reported: false,
         wants_survey: false,

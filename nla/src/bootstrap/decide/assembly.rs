@@ -9,7 +9,7 @@ use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::arrival_times::ArrivalTimes;
-use super::failure::StartFailure;
+use super::failure::{StartFailure, StartPhase};
 use crate::bootstrap::protocol::{BootCommand, BootReport, Joining, Links};
 use crate::core::{AgentId, GuardianAt, Subtree, Time};
 use crate::wire::TreePosition;
@@ -233,8 +233,15 @@ impl Assembly {
         self.states.get(target as usize)?.agent
     }
 
-    /// Returns the target of an agent with a position.
-    pub(in crate::bootstrap) fn target(&self, agent: AgentId) -> Option<u32> {
+    /// Returns the target of an agent that was lost before all had joined, or of its parent if that could not be reached.
+    pub(in crate::bootstrap) fn culprit(&self, lost: AgentId) -> Option<u32> {
+        let target = self.target(lost)?;
+        let has_no_parent = self.failures.get(&target).is_some_and(|failure| failure.phase == StartPhase::ConnectBack);
+        let parent = self.tree.parent_of(lost).and_then(|parent| self.target(parent)).filter(|parent| *parent != 0);
+        Some(parent.filter(|_| has_no_parent).unwrap_or(target))
+    }
+
+    fn target(&self, agent: AgentId) -> Option<u32> {
         self.targets.get(agent.0 as usize).copied()
     }
 
@@ -271,7 +278,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bootstrap::StartPhase;
 
     const NOW: Time = Duration::from_secs(1);
 
@@ -391,6 +397,21 @@ mod tests {
         assert_eq!(lost, Some((AgentId(1), failure.clone())));
         let mut assembly = remote(2, Links::Connections);
         assert_eq!(assembly.on_report(NOW, 2, BootReport::NotStarted(failure), &mut Vec::new()), None);
+    }
+
+    #[test]
+    fn an_agent_that_cannot_reach_its_parent_is_not_the_culprit() {
+        let mut assembly = remote(4, Links::Connections);
+        (1..=4).for_each(|target| drop(report(&mut assembly, target, here(target))));
+        assembly.commit(NOW, vec![4, 2, 1], Subtree::whole(3, 1), 1, &mut Vec::new());
+        assert_eq!([1, 3].map(|agent| assembly.culprit(AgentId(agent))), [Some(4), Some(1)]);
+        for target in [4, 1] {
+            let failure = StartFailure::new(StartPhase::ConnectBack, "its parent cannot be reached");
+            report(&mut assembly, target, BootReport::NotStarted(failure));
+        }
+        assert_eq!(assembly.culprit(AgentId(3)), Some(2));
+        assert_eq!(assembly.culprit(AgentId(1)), Some(4), "its parent is the launcher");
+        assert_eq!(assembly.culprit(AgentId(4)), None);
     }
 
     #[test]

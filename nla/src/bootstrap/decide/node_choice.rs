@@ -49,19 +49,20 @@ impl NodeChoice {
         left_out: &BTreeSet<usize>,
         failed: impl IntoIterator<Item = u32>,
     ) {
-        self.never_again(failed);
+        self.exclude(failed);
         let kept = self.kept(left_out);
         self.targets = node_of_agent.iter().filter_map(|node| kept.get(*node).copied()).collect();
     }
 
-    /// Uses the nodes of these targets no more.
-    pub fn never_again(&mut self, failed: impl IntoIterator<Item = u32>) {
+    /// Excludes the nodes of these targets from this and all later launches.
+    pub fn exclude(&mut self, failed: impl IntoIterator<Item = u32>) {
         let bad = self.nodes_of(failed);
         self.pool.retain(|node| !bad.contains(node));
     }
 
-    /// Prepares to start agents again on all nodes that may be used. For one tree, see [`restart`](Self::restart).
-    pub fn start_over(&mut self) {
+    /// Removes the targets on nodes that were [excluded](Self::exclude), to start agents on all others. For one tree, see
+    /// [`restart`](Self::restart).
+    pub fn retarget(&mut self) {
         self.targets.retain(|node| self.pool.contains(node));
     }
 
@@ -153,8 +154,8 @@ mod tests {
     fn a_second_launch_uses_no_node_that_has_failed() {
         // Two agents on each of four nodes, of which the job needs two.
         let mut choice = choice(4, vec![0, 0, 1, 1, 2, 2, 3, 3], 2, 2);
-        choice.never_again([3]);
-        choice.start_over();
+        choice.exclude([3]);
+        choice.retarget();
         assert_eq!(choice.targets, [0, 0, 2, 2, 3, 3], "a spare is started again, too");
         assert_eq!(choice.left_out([]), Some([1, 3].into()));
         assert_eq!(choice.left_out([1]), Some([0, 1].into()));
