@@ -77,6 +77,10 @@ impl ReplyList {
     fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.more.len()
     }
+
+    fn contains(&self, reply_to: ReplyTo) -> bool {
+        self.first == Some(reply_to) || self.more.contains(&reply_to)
+    }
 }
 
 impl IntoIterator for ReplyList {
@@ -133,7 +137,7 @@ struct OpenLookUp {
 /// The open look-ups of one namespace.
 #[derive(Debug, Default)]
 pub(super) struct LookUps {
-    /// Never iterated over: the order of a hash map would make runs differ.
+    /// The order of a hash map differs from run to run: no result may depend on it.
     open: HashMap<Bytes, OpenLookUp, KeyBuildHasher>,
     /// Gets that wait, of all keys together.
     waiting: usize,
@@ -210,6 +214,22 @@ impl LookUps {
             self.open.insert(key.clone(), OpenLookUp { waiting: waiting.into_iter().collect(), peer, ..look_up });
         }
         AnswerEffect { answered: answered.into_iter().collect(), result: LookUpResult::Absent(key), ask }
+    }
+
+    /// Withdraws the get of a rank whose process has ended: the answer must not reach the rank's next process. The peer's
+    /// answer is still awaited for the cache.
+    pub(super) fn withdraw(&mut self, rank: Rank) {
+        if self.waiting == 0 {
+            return;
+        }
+        let rank = ReplyTo::Rank(rank);
+        // The order of the look-ups does not matter here.
+        for look_up in self.open.values_mut().filter(|look_up| look_up.waiting.contains(rank)) {
+            let before = look_up.waiting.len();
+            let others = std::mem::take(&mut look_up.waiting).into_iter().filter(|waiting| *waiting != rank);
+            look_up.waiting = others.collect();
+            self.waiting -= before - look_up.waiting.len();
+        }
     }
 
     /// The keys for which `peer` was asked and has not answered, in order.
@@ -363,6 +383,22 @@ mod tests {
         assert_eq!(look_ups.ask(cache.as_mut(), ReplyTo::Parent, &key("a")), LookUpStep::Ask(CHILD));
         let answer = look_ups.on_answer(cache.as_mut(), CHILD, absent("a"), true);
         assert_eq!(answer, effect(&[ReplyTo::Parent], absent("a"), None));
+        assert_eq!((look_ups.waiting, look_ups.open.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_withdrawn_get_is_not_answered() {
+        let (mut cache, mut look_ups) = (cache(), LookUps::default());
+        for (reply_to, text) in [(rank(4), "x"), (rank(5), "x"), (ReplyTo::Child(AgentId(5)), "x"), (rank(4), "y")] {
+            look_ups.ask(cache.as_mut(), reply_to, &key(text));
+        }
+        look_ups.withdraw(Rank(4));
+        assert_eq!(look_ups.waiting, 2);
+        let answer = look_ups.on_answer(cache.as_mut(), Peer::Parent, entry("x"), true);
+        assert_eq!(answer, effect(&[rank(5), ReplyTo::Child(AgentId(5))], entry("x"), None));
+        let answer = look_ups.on_answer(cache.as_mut(), Peer::Parent, entry("y"), true);
+        assert_eq!(answer, effect(&[], entry("y"), None));
+        assert_eq!(look_ups.ask(cache.as_mut(), rank(4), &key("y")), LookUpStep::Answer(entry("y")));
         assert_eq!((look_ups.waiting, look_ups.open.len()), (0, 0));
     }
 

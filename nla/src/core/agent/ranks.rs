@@ -103,6 +103,7 @@ impl Agent {
             self.times.rank_ended = Some(turn.now);
         }
         let undone = ns.undone;
+        ns.exchange.look_ups.withdraw(rank);
         self.withdraw_inquiry(namespace, rank, turn);
         if undone || !self.is_serving() {
             return;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::message::{Inquiry, InquiryKind};
+use pmi::{Entry, LookUpResult};
 
 const LOST: Input = Input::ParentLost { why: LossReason::Closed };
 
@@ -99,6 +100,30 @@ fn requests_of_a_later_start_have_numbers_of_their_own() {
     let order = Down::MoveIn { agent: AgentId(1), namespace: NS, ranks: ranks("7"), incarnation: 2 };
     assert_eq!(world.after(T, Input::FromParent(order)), [Action::Restart(NS, Rank(7), 2)]);
     assert_eq!(number(&world.asks(7, look_up("s"))), 2 << 20, "its former agent has counted them");
+}
+
+#[test]
+fn the_answer_to_a_get_does_not_reach_a_later_process_of_the_rank() {
+    for cache in [CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::HcmabLru { entries: 1 }] {
+        let mut world = World::surviving_with(cache, FailurePolicy::RestartRank, 1);
+        let get = |key: &'static str| Request::Get { key: key.into() };
+        let got = |key: &str| {
+            Input::FromParent(Down::Got {
+                namespace: NS,
+                result: LookUpResult::Entry(Entry::new(key.as_bytes(), b"v")),
+            })
+        };
+        let asked = |key: &'static str| Action::ToParent(Up::Get { namespace: NS, key: key.into() });
+        let answer = Action::Answer(NS, Rank(0), Answer::Got(Some(Bytes::from_static(b"v"))));
+        assert_eq!(world.asks(0, get("a")), [asked("a")], "{cache}");
+        world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(1)));
+        let order = Down::Revive { agent: AgentId(1), namespace: NS, rank: Rank(0), incarnation: 1 };
+        world.after(T, Input::FromParent(order));
+        world.after(T, Input::Started(NS, ranks("0")));
+        assert_eq!(world.asks(0, get("b")), [asked("b")], "{cache}");
+        assert_eq!(world.after(T, got("a")), [], "{cache}: the former process asked for it");
+        assert_eq!(world.after(T, got("b")), [answer], "{cache}");
+    }
 }
 
 #[test]
