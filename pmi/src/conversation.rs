@@ -139,12 +139,11 @@ impl Conversation {
         let Some((version, awaited)) = self.state.awaited.take() else { return };
         let answer = match answer {
             Answer::Passed if awaited == Awaited::Released => Answer::Released,
-            answer => {
-                if awaited == Awaited::Released {
-                    self.state.catch_up();
-                }
-                answer
+            Answer::Released if awaited == Awaited::Released => {
+                self.state.catch_up();
+                Answer::Released
             }
+            answer => answer,
         };
         let awaited = match version {
             Version::One => engine::answer(&self.lines, awaited, answer, out),

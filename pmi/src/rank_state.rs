@@ -196,7 +196,11 @@ impl RankState {
 
     /// Returns the puts since the last fence that were not handed on yet.
     fn take_puts(&mut self) -> Puts {
-        let puts = if self.catches_up { self.pending.pass_on() } else { self.pending.take() };
+        let puts = match (self.catches_up, self.attributes.puts_at_once) {
+            (true, true) => Puts::new(),
+            (true, false) => self.pending.pass_on(),
+            (false, _) => self.pending.take(),
+        };
         if self.attributes.puts_at_once { Puts::new() } else { puts }
     }
 }

@@ -311,7 +311,12 @@ async fn join_over_shell(
     }
     let stream = channel.into_stream();
     let role = Role::Link { parent: parent_of(position) };
-    match connect_over(stream, role, position.agent, order.session, &order.key).await {
+    let connected = tokio::select! {
+        connected = connect_over(stream, role, position.agent, order.session, &order.key) => connected,
+        // The parent may be stopped for longer than the dead time.
+        () = keep_alive(guardian, order.dead_time) => return Ok(JoinOutcome::Exit(0)),
+    };
+    match connected {
         Ok((parent, now)) => {
             close_channel(order.is_remote());
             let started = starter.as_ref().map(Starter::processes).unwrap_or_default();

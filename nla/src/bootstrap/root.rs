@@ -207,7 +207,7 @@ impl Bootstrap {
         self.assembly.reads_log
     }
 
-    /// Returns the target of an agent that was lost before all had joined, or of its parent if that could not be reached.
+    /// Returns the target to blame for an agent that was lost before all had joined.
     pub fn culprit(&self, lost: AgentId) -> Option<u32> {
         self.assembly.culprit(lost)
     }

@@ -31,7 +31,7 @@ pub struct GuardianAt {
     pub machine: u64,
     /// The guardian's pid, and when it started, in clock ticks since the machine's boot.
     pub guardian: (u32, u64),
-    /// The same of its agent.
+    /// The agent's pid and start time, in the same units.
     pub agent: (u32, u64),
 }
 

@@ -63,8 +63,7 @@ const TICK_MIN: Duration = Duration::from_millis(10);
 /// The wait while the agent is stopped, or while killed processes are dying.
 const TICK_CLOSE: Duration = Duration::from_millis(50);
 
-/// The time that an agent has for its first heartbeat, in addition to the dead-time: it first waits for its parent,
-/// with a deadline of its own.
+/// The additional time for the first heartbeat: the agent first waits for its order and connects to its starter.
 const FIRST_HEARTBEAT_MAX: Duration = Duration::from_secs(90);
 
 /// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues
@@ -185,7 +184,7 @@ impl Guardian {
     fn wait_for_cause(&mut self) -> Cause {
         let tick = (self.dead_time / 4).clamp(TICK_MIN, TICK_MAX);
         let (mut silent, mut stopped) = (Duration::ZERO, Duration::ZERO);
-        // Until it has joined the tree, the agent waits for its parent and sends no heartbeats.
+        // Until it reports, the agent sends no heartbeats.
         let mut timeout = self.dead_time.saturating_add(FIRST_HEARTBEAT_MAX);
         let mut is_stopped = false;
         loop {

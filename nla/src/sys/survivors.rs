@@ -40,7 +40,8 @@ pub fn start_of(pid: u32) -> Option<u64> {
 /// A process: its pid, and when it started.
 type Known = (u32, u64);
 
-/// Ends guardians and their agents, in this order. A process with such a pid that started at another time is left.
+/// Ends guardians and their agents; each pair names the guardian first. Leaves a process that has taken such a pid but started
+/// at another time.
 ///
 /// A guardian is continued first: if it was only stopped, it kills all that its agent has started, and exits. If it has
 /// not exited after `patience`, it gets SIGKILL, and so do its descendants after the same time again: their agent has run on

@@ -233,12 +233,24 @@ impl Assembly {
         self.states.get(target as usize)?.agent
     }
 
-    /// Returns the target of an agent that was lost before all had joined, or of its parent if that could not be reached.
+    /// Returns the target to blame for an agent that was lost before all had joined: of the highest ancestor that has not
+    /// joined if the agent could not reach its parent, otherwise its own.
     pub(in crate::bootstrap) fn culprit(&self, lost: AgentId) -> Option<u32> {
-        let target = self.target(lost)?;
-        let has_no_parent = self.failures.get(&target).is_some_and(|failure| failure.phase == StartPhase::ConnectBack);
-        let parent = self.tree.parent_of(lost).and_then(|parent| self.target(parent)).filter(|parent| *parent != 0);
-        Some(parent.filter(|_| has_no_parent).unwrap_or(target))
+        let could_not_reach = |target: u32| self.failures.get(&target).map(|why| why.phase == StartPhase::ConnectBack);
+        let has_joined = |target: u32| {
+            let waits = self.states.get(target as usize).is_none_or(|state| state.position_sent_at.is_some());
+            !waits && !self.failures.contains_key(&target)
+        };
+        let (mut agent, mut blamed) = (lost, self.target(lost)?);
+        let mut climbs = could_not_reach(blamed).unwrap_or(false);
+        while climbs
+            && let Some(parent) = self.tree.parent_of(agent)
+            && let Some(target) = self.target(parent).filter(|target| *target != 0 && !has_joined(*target))
+        {
+            (agent, blamed) = (parent, target);
+            climbs = could_not_reach(blamed).unwrap_or(true);
+        }
+        Some(blamed)
     }
 
     fn target(&self, agent: AgentId) -> Option<u32> {
@@ -405,11 +417,16 @@ mod tests {
         (1..=4).for_each(|target| drop(report(&mut assembly, target, here(target))));
         assembly.commit(NOW, vec![4, 2, 1], Subtree::whole(3, 1), 1, &mut Vec::new());
         assert_eq!([1, 3].map(|agent| assembly.culprit(AgentId(agent))), [Some(4), Some(1)]);
-        for target in [4, 1] {
-            let failure = StartFailure::new(StartPhase::ConnectBack, "its parent cannot be reached");
-            report(&mut assembly, target, BootReport::NotStarted(failure));
-        }
+        let failure = |phase| BootReport::NotStarted(StartFailure::new(phase, "why"));
+        report(&mut assembly, 1, failure(StartPhase::ConnectBack));
+        assert_eq!(assembly.culprit(AgentId(3)), Some(4), "no ancestor has joined");
+        report(&mut assembly, 4, BootReport::Joined { took: NOW });
         assert_eq!(assembly.culprit(AgentId(3)), Some(2));
+        report(&mut assembly, 2, BootReport::Joined { took: NOW });
+        assert_eq!(assembly.culprit(AgentId(3)), Some(1), "its parent has joined");
+        report(&mut assembly, 2, failure(StartPhase::Ended));
+        assert_eq!(assembly.culprit(AgentId(3)), Some(2), "its parent has ended");
+        report(&mut assembly, 4, failure(StartPhase::ConnectBack));
         assert_eq!(assembly.culprit(AgentId(1)), Some(4), "its parent is the launcher");
         assert_eq!(assembly.culprit(AgentId(4)), None);
     }
