@@ -128,9 +128,7 @@ pub(crate) async fn assemble(
 pub(crate) fn without_host(remote_launch: &RemoteLaunch, target: u32) -> Option<(Plan, NodeChoice)> {
     let mut choice = remote_launch.choice.clone();
     let left_out = choice.left_out([target])?;
-    let mut plan = (remote_launch.replan)(&left_out).ok()?;
-    // The user has read them.
-    plan.remarks.clear();
+    let plan = (remote_launch.replan)(&left_out).ok()?;
     choice.exclude([target]);
     if choice.is_one_tree {
         choice.restart(&plan.node_of_agent, &left_out, []);

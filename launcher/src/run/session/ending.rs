@@ -28,16 +28,16 @@ impl Session {
     /// Waits for the agents and their guardians to exit. When this returns, no process of the session is left, or a message
     /// has reported the guardians that are. A signal meanwhile ends the launch that was to follow.
     pub(super) async fn leave(&mut self) {
-        let Self { root, own, next, interrupted, reporter, .. } = self;
+        let Self { root, own, next, instead, reporter, .. } = self;
         let mut leaving = pin!(root.leave());
         let late = loop {
             let asked = tokio::select! {
                 late = &mut leaving => break late,
-                asked = own.signals.next(), if next.is_some() => asked,
+                Some(asked) = own.signals.next(), if next.is_some() => asked,
             };
-            if let Some(Asked::End(signal)) = asked {
+            if let Asked::End(signal) = asked {
                 reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
-                (*next, *interrupted) = (None, Some(signal));
+                (*next, *instead) = (None, Some(Outcome::Interrupted { signal }));
             }
         };
         if late > 0 {

@@ -124,6 +124,7 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
         signals: Signals::new(&tasks)?,
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
         limit: None,
+        remarks: Vec::new(),
     };
     let mut launch = LaunchInput { plan, agent_hosts, id, secrets, own };
     // Each launch has fewer hosts than the one before.
@@ -154,7 +155,7 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
             report_panic(reporter, &panic);
             return Ok(Ended::panicked(session.phases));
         }
-        let outcome = session.interrupted.map_or(outcome, |signal| Outcome::Interrupted { signal });
+        let outcome = session.instead.take().unwrap_or(outcome);
         launch = match session.next_launch()? {
             Next::Launch(launch) => *launch,
             Next::Conclude(session) => return Ok(session.conclude(outcome)),
@@ -167,8 +168,10 @@ struct LauncherParts {
     signals: Signals,
     /// Where the statistics go, if they are wanted.
     stats: Option<Sink>,
-    /// `--timeout`, and when it expires; from the end of the first launch on.
+    /// `--timeout` and its expiry. `None` until the agents of the first launch have reported.
     limit: Option<(Duration, Instant)>,
+    /// The remarks about the plan that the user has read.
+    remarks: Vec<String>,
 }
 
 /// What one launch needs.
@@ -215,8 +218,8 @@ struct Session {
     has_joined: bool,
     /// The plan of the next launch and its nodes, without a host that was lost before all agents had joined.
     next: Option<Box<(Plan, NodeChoice)>>,
-    /// The signal that has ended the launch while its agents left.
-    interrupted: Option<i32>,
+    /// The outcome, if a signal or the time limit has prevented the next launch.
+    instead: Option<Outcome>,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
     /// The outcome was reported when the end began.
@@ -286,6 +289,9 @@ impl Session {
             Event::Output(event) => self.on_output(event),
             Event::TimeLimit(limit) => {
                 self.own.limit = None;
+                if self.next.take().is_some() {
+                    self.instead = Some(Outcome::TimedOut { limit });
+                }
                 self.root.handle(RootInput::TimeLimit(limit));
             }
             Event::RefreshDue => {
@@ -392,7 +398,9 @@ impl Session {
         if self.next.is_some() {
             self.progress.end();
             let host = launch.name(target);
-            let hint = "'--exclude' leaves it out from the beginning";
+            let witness = self.locations.of_agent(first.agent);
+            let words = if witness == host { words } else { format!("{witness}: {words}") };
+            let hint = format!("'--exclude {host}' leaves it out from the beginning");
             self.reporter.note(&format!(
                 "launching again without {host}, which was lost before all agents had joined the tree: {words}\n  hint: {hint}"
             ));
@@ -443,6 +451,10 @@ impl Session {
 
     fn on_signal(&mut self, asked: Asked) {
         match asked {
+            Asked::End(signal) if self.next.take().is_some() => {
+                self.reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
+                self.instead = Some(Outcome::Interrupted { signal });
+            }
             Asked::End(signal) => {
                 if !std::mem::replace(&mut self.is_end_reported, true) && !self.root.is_ending() {
                     let name = sys::signal_name(signal);

@@ -57,7 +57,9 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let LaunchInput { mut plan, mut agent_hosts, id, secrets, mut own } = launch;
     let options = plan.options.clone();
     let reporter = Reporter::of(&plan.options);
-    reporter.notes(&std::mem::take(&mut plan.remarks));
+    plan.remarks.retain(|remark| !own.remarks.contains(remark));
+    reporter.notes(&plan.remarks);
+    own.remarks.append(&mut plan.remarks);
     let progress = Rc::new(Progress::new(reporter));
     let (reach, links) = transport(&agent_hosts, &options);
     let port = RootPort::open(reach, &tasks).await?;
@@ -104,7 +106,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         own,
         has_joined: false,
         next: None,
-        interrupted: None,
+        instead: None,
         is_end_reported: false,
         is_outcome_reported: false,
         wants_survey: false,
