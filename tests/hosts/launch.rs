@@ -224,10 +224,11 @@ fn a_host_that_is_lost_before_all_have_joined_is_replaced() {
         "import os\nwhile piece := os.read(0, 65536):\n    if b'Join' in piece: break\n    os.write(1, piece)\n";
     std::fs::write(&filter, filter_text).unwrap();
     let bootstrap = format!("exec:sh {} {{host}}", script.display());
-    let job = |options: &[&str]| {
+    let job_of = |program: &str, options: &[&str]| {
         let run = on(&cluster).np(3).args(["--bootstrap", &bootstrap]).args(options);
-        run.program(sh("echo $PMI_RANK on $(hostname)")).run()
+        run.program(sh(program)).spawn()
     };
+    let job = |options: &[&str]| job_of("echo $PMI_RANK on $(hostname)", options).finish();
     for policy in ["abort", "restart"] {
         let outcome = job(&["--spares", "1", "--on-failure", policy]);
         outcome
@@ -237,6 +238,10 @@ fn a_host_that_is_lost_before_all_have_joined_is_replaced() {
     }
     let outcome = job(&["--exclude", "node004"]);
     outcome.has_code(251).says("node002").never_says("launching again");
+    // The signal finds the first launch at its end, or the second one at its beginning.
+    let interrupted = job_of("sleep 1000", &["--spares", "1"]);
+    interrupted.wait_for_error("launching again").signal(nix::sys::signal::Signal::SIGINT);
+    interrupted.finish().has_code(130).says("INT: the ");
 }
 
 #[test]
