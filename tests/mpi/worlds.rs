@@ -18,12 +18,6 @@ impl World {
         Self { size, nodes: vec![size], programs: vec![(size, "")] }
     }
 
-    /// Returns the expected MPI_UNIVERSE_SIZE: the number of ranks for which there is room, which is at
-    /// least the size of the world.
-    fn universe(&self) -> u32 {
-        self.size.max(u32::try_from(nla::sys::cores()).unwrap_or(1))
-    }
-
     /// Returns the line of each rank.
     pub(crate) fn lines(&self) -> Vec<String> {
         let nodes = self.nodes.iter().flat_map(|&locals| (0..locals).map(move |local| (local, locals)));
@@ -31,10 +25,9 @@ impl World {
         let apps = apps.flat_map(|(app, &(ranks, word))| (0..ranks).map(move |_| (app, word)));
         let line = |(rank, ((local, locals), (app, word)))| {
             let comma = if str::is_empty(word) { "" } else { ", " };
-            let (size, universe) = (self.size, self.universe());
-            format!(
-                "rank {rank} of {size}, local {local} of {locals}, universe {universe}, app {app}{comma}{word}: right"
-            )
+            let size = self.size;
+            // Nothing bounds the number of ranks.
+            format!("rank {rank} of {size}, local {local} of {locals}, universe -1, app {app}{comma}{word}: right")
         };
         nodes.zip(apps).enumerate().map(line).collect()
     }

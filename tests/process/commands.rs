@@ -11,9 +11,12 @@ fn the_server_reports_maxima_and_sizes() {
     let outcome = scela().np(1000).agents(2).program(script(["@7"].into_iter().chain(steps))).run();
     outcome.is_quiet_success().wrote_lines([
         "7: cmd=maxes rc=0 kvsname_max=64 keylen_max=64 vallen_max=1024",
-        "7: cmd=universe_size rc=0 size=1000",
+        "7: cmd=universe_size rc=0 size=-1",
         "7: cmd=appnum rc=0 appnum=0",
     ]);
+    let program = script(["@1", "init", "cmd=get_universe_size", "finalize"]);
+    let outcome = scela().np(2).args(["-usize", "64"]).program(program).run();
+    outcome.is_quiet_success().wrote_lines(["1: cmd=universe_size rc=0 size=64"]);
 }
 
 #[test]

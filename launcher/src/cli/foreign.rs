@@ -45,7 +45,7 @@ const FOREIGN: &[Foreign] = &[
     ours(&["display-map", "display", "print-rank-map"], "shows where ranks are placed", "--explain"),
     foreign(&["npersocket", "ntasks-per-socket", "cpus-per-proc", "cpus-per-rank", "cpus-per-task"],
         "gives ranks a share of sockets or cores"),
-    foreign(&["oversubscribe", "nooversubscribe", "use-hwthread-cpus", "usize", "exclusive", "overlap"],
+    foreign(&["oversubscribe", "nooversubscribe", "use-hwthread-cpus", "exclusive", "overlap"],
         "says how many ranks a node may hold"),
     foreign(&["gpus-per-proc", "gpus-per-task", "gpus", "gres"], "gives ranks a share of GPUs"),
     ours(&["perhost", "ntasks-per-node"], "limits the ranks on a node", "-ppn"),

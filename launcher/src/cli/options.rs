@@ -61,6 +61,7 @@ pub(super) enum Global {
     Select,
     ResourceManager,
     MapBy,
+    Usize,
     RankMap,
     Bootstrap,
     LauncherExec,
@@ -218,6 +219,10 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::MapBy), &["map-by"], &["RULE"], group::HOSTS,
         "fill nodes slot by slot (default), deal ranks out\n\
          node by node, or put N on each: ppr:N:node"),
+    spec(Id::Global(Global::Usize), &["usize"], &["SIZE"], group::HOSTS,
+        "the value of MPI_UNIVERSE_SIZE: a number, SYSTEM (the\n\
+         sum of all slots) or INFINITE (not set); default: the\n\
+         slots of an allocation or max-slots, else not set"),
     spec(Id::Global(Global::RankMap), &["rankmap"], &["MAP"], group::HOSTS,
         "the node of each rank, counted from 0: 0,0,1,1"),
 

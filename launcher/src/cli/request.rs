@@ -328,6 +328,7 @@ impl TypedOptions {
             Global::Exclude => hosts.exclude = Some(values::non_empty(value)?),
             Global::Select => hosts.select = Some(values::non_empty(value)?),
             Global::ResourceManager => hosts.manager = host_values::manager(value)?,
+            Global::Usize => options.universe = Some(values::universe(value)?),
             Global::MapBy => hosts.map_by = host_values::map_by(value)?,
             Global::RankMap => hosts.rankmap = Some(values::non_empty(value)?),
             Global::Bootstrap => launch.bootstrap = host_values::bootstrap(value)?,

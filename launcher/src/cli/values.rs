@@ -14,7 +14,7 @@ use super::limits::{
 };
 use super::text::{shown, thousands};
 use crate::plan::pattern::{self, PLACEHOLDERS};
-use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo};
+use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo, Universe};
 use crate::refusal::Refusal;
 use crate::suggest;
 
@@ -113,6 +113,28 @@ pub(super) fn decimal(bytes: &[u8]) -> Option<u32> {
 /// Parses `--timeout`: more than zero.
 pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
     some_time(value, TIMEOUT_MAX, "a session without a time limit")
+}
+
+/// Parses `-usize`.
+pub(super) fn universe(value: &OsStr) -> Parsed<Universe> {
+    match some(value)?.as_bytes() {
+        bytes if bytes.eq_ignore_ascii_case(b"infinite") => Ok(Universe::Infinite),
+        bytes if bytes.eq_ignore_ascii_case(b"system") => Ok(Universe::System),
+        bytes if is_digits(bytes) => {
+            decimal(bytes).filter(|size| (1..=RANKS_MAX).contains(size)).map(Universe::Ranks).ok_or_else(|| {
+                let text = format!(
+                    "a universe of {} ranks is out of range, it has 1 to {}",
+                    shown(value),
+                    thousands(RANKS_MAX)
+                );
+                Refusal::new(text, format!("'{OPTION} INFINITE' sets no bound"))
+            })
+        }
+        _ => {
+            let text = format!("'{}' is not the size of a universe", shown(value));
+            Err(Refusal::new(text, format!("write a number, SYSTEM or INFINITE, as in '{OPTION} 64'")))
+        }
+    }
 }
 
 /// Parses `--stuck-after`: more than zero.

@@ -23,11 +23,12 @@ use nla::core::{CommandPlan, NamespaceId, NamespacePlan, RootSettings, SessionPl
 use pmi::Ranks;
 
 use self::agent_layout::{AgentLayout, agent_layout, rule};
+use crate::cluster::node::Node;
 use crate::cluster::node_list::{HostSource, NodeList};
 use crate::cluster::placement::Rule;
 use crate::plan::environment::{environment, is_foreign};
 use crate::plan::machine::Machine;
-use crate::plan::request::{Command, Options, Program, Request, StdinTo};
+use crate::plan::request::{Command, Options, Program, Request, StdinTo, Universe};
 use crate::refusal::Refusal;
 
 /// The argument that makes scela-run a rank of the demo.
@@ -144,7 +145,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             id: NamespaceId::FIRST,
             kvsname: format!("scela-{:016x}_0", machine.session),
             size,
-            universe: universe(size, machine, node_list),
+            universe: universe(options.universe, machine, node_list),
             spawner: None,
             commands,
             mapping,
@@ -239,13 +240,21 @@ fn job_size(node_list: &NodeList, rule: &Rule) -> u64 {
     job.map_or_else(|| rule.size_of(node_list.nodes()), u64::from)
 }
 
-/// Returns PMI's universe size: the sum of all known slots, at least the number of ranks.
-fn universe(size: u32, machine: &Machine, node_list: &NodeList) -> i32 {
-    let slots = match node_list {
-        NodeList::Local { slots, .. } => u64::from(slots.unwrap_or(machine.cores)),
-        NodeList::Named { nodes, .. } => nodes.iter().filter_map(|node| node.slots).map(u64::from).sum(),
+/// Returns PMI's universe size; -1, unknown, if nothing bounds the number of ranks. Programs spawn no more ranks than fit into
+/// it, so a guess would keep them from spawning at all.
+fn universe(typed: Option<Universe>, machine: &Machine, node_list: &NodeList) -> i32 {
+    let sum = |slots: &mut dyn Iterator<Item = Option<u32>>| slots.map(|one| one.map(u64::from)).sum::<Option<u64>>();
+    let of_nodes = |slots: fn(&Node) -> Option<u32>| sum(&mut node_list.nodes().iter().map(slots));
+    let bound = match (typed, node_list) {
+        (Some(Universe::Infinite), _) => None,
+        (Some(Universe::Ranks(ranks)), _) => Some(u64::from(ranks)),
+        (Some(Universe::System), NodeList::Local { slots, .. }) => Some(u64::from(slots.unwrap_or(machine.cores))),
+        (Some(Universe::System), NodeList::Named { .. }) => of_nodes(|node| node.slots),
+        (None, NodeList::Local { max_slots, .. }) => max_slots.map(u64::from),
+        (None, NodeList::Named { .. }) if node_list.allocation().is_some() => of_nodes(|node| node.slots),
+        (None, NodeList::Named { .. }) => of_nodes(|node| node.max_slots),
     };
-    i32::try_from(slots.max(u64::from(size))).unwrap_or(i32::MAX)
+    bound.map_or(-1, |bound| i32::try_from(bound).unwrap_or(i32::MAX))
 }
 
 /// Returns the ranks that get standard input, and its source if any rank does.

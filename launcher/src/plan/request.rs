@@ -119,6 +119,17 @@ pub enum StdinTo {
     File(PathBuf),
 }
 
+/// `-usize`: the value of MPI_UNIVERSE_SIZE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Universe {
+    /// The attribute is not set: a program may spawn as many ranks as it likes.
+    Infinite,
+    /// The sum of all slots: those of the hosts, else the cores of this machine.
+    System,
+    /// This many ranks.
+    Ranks(u32),
+}
+
 /// `--mpi`: the MPI library whose variables are added to the ranks' environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mpi {
@@ -231,6 +242,8 @@ pub struct Options {
     pub mpi: Mpi,
     /// `-ppn`: the most ranks on one node.
     pub ppn: Option<u32>,
+    /// `-usize`.
+    pub universe: Option<Universe>,
     /// `-prepend-rank`: whether each line of output begins with its rank.
     pub prepend_rank: bool,
     /// `-outfile-pattern`: the files for the ranks' stdout. Never empty.

@@ -198,10 +198,19 @@ fn each_node_with_ranks_has_an_agent() {
     let plan = plan_on("-np 6 ./a", "a:4,b:4,c:4");
     assert_eq!(layout(&plan), "1@0/0=0-3 2@1/1=4-5");
     assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,1,4),(1,1,2))");
-    assert_eq!((plan.settings.first.universe, plan.settings.first.owners.len()), (12, 0));
+    assert_eq!((plan.settings.first.universe, plan.settings.first.owners.len()), (-1, 0));
     let plan = plan_on("-np 512 ./a", "n[1-32]");
-    assert_eq!((plan.agents(), plan.node_of_agent[31], plan.settings.first.universe), (32, 31, 512));
+    assert_eq!((plan.agents(), plan.node_of_agent[31], plan.settings.first.universe), (32, 31, -1));
     assert_eq!(plan.settings.first.mapping.wire_value().unwrap(), "(vector,(0,32,16))");
+}
+
+#[test]
+fn the_universe_is_known_if_something_bounds_it() {
+    let universe = |words: &str, hosts: &str| plan_on(words, hosts).settings.first.universe;
+    assert_eq!(universe("-np 6 -usize 100 ./a", "a:4,b:4"), 100);
+    assert_eq!(universe("-np 6 -usize system ./a", "a:4,b:4"), 8);
+    assert_eq!(universe("-np 6 -usize SYSTEM ./a", "a:4,b"), -1, "the slots of one host are unknown");
+    assert_eq!(universe("-np 6 -usize INFINITE ./a", "a:4,b:4"), -1);
 }
 
 #[test]
