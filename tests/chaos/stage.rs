@@ -491,8 +491,10 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Continues the processes that these faults have stopped.
+    /// Continues the processes that these faults have stopped, and nsenter, which stops itself when its child is stopped.
     fn resume(&mut self, is_meant: impl Fn(Fault) -> bool) {
+        let of_world = self.run.world().processes().into_iter();
+        of_world.filter(|process| process.name == "nsenter").for_each(|shell| shell.signal(Signal::SIGCONT));
         for (_, process) in self.stopped.extract_if(.., |(fault, _)| is_meant(*fault)) {
             // The pid may be another process's now.
             if Process::of(process.pid).is_some_and(|now| now.name == process.name) {

@@ -83,6 +83,10 @@ impl Root {
         if !matches!(self.phase, Phase::Running) {
             return;
         }
+        // No agent comes later that could take them over.
+        if let Some(stranded) = self.restarts.homeless.iter().find(|homeless| !self.has_shelter(homeless)) {
+            return self.give_up(stranded.agent, turn);
+        }
         let (due, later) = self.restarts.homeless.drain(..).partition(|homeless| turn.now >= homeless.until);
         self.restarts.homeless = later;
         let due: Vec<Homeless> = due;
@@ -107,6 +111,12 @@ impl Root {
             let placement = ns.plan.placement.iter().filter(|(_, ranks)| !ranks.is_empty()).cloned().collect();
             turn.push(RootAction::Notice(Notice::Moved(placement)));
         }
+    }
+
+    fn has_shelter(&self, homeless: &Homeless) -> bool {
+        let Homeless { agent, namespace, ref ranks, .. } = *homeless;
+        let placement = self.namespaces.get(&namespace).map(|ns| &ns.plan.placement);
+        placement.is_none_or(|placement| shelter(placement, &self.nodes, &self.lost, agent, ranks.len()).is_some())
     }
 
     /// Ends the session: no agent is left that can start the ranks of the lost one.
