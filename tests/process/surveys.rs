@@ -57,7 +57,11 @@ fn dead_ranks_and_unread_output_are_reported() {
         });
     };
     says("scela-run: rank 1 is dead; first failure: rank 1 on ");
-    running.world().ranks()[0].1.signal(Signal::SIGKILL);
+    let writer = running.wait_until("a rank whose output is not read any more", || {
+        let all = running.world().processes().into_iter();
+        all.filter(|process| process.name == "yes").find(|writer| writer.state_now() == Some('S'))
+    });
+    writer.signal(Signal::SIGKILL);
     says("scela-run: all ranks have ended; their output waits for its reader\n");
     running.finish().has_code(137);
 }
