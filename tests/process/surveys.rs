@@ -1,7 +1,7 @@
 //! SIGQUIT, Ctrl-C and `--stuck-after` say which ranks are missing from a fence, and what they do.
 
 use nix::sys::signal::Signal;
-use tests::{Run, scela, sh};
+use tests::{Process, Run, scela, sh};
 
 use crate::script;
 
@@ -57,9 +57,14 @@ fn dead_ranks_and_unread_output_are_reported() {
         });
     };
     says("scela-run: rank 1 is dead; first failure: rank 1 on ");
+    // More than the pipe to the reader can hold.
+    let has_written = |writer: &Process| {
+        let counts = std::fs::read_to_string(writer.file("io")).unwrap_or_default();
+        let written = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok());
+        writer.name == "yes" && written.is_some_and(|bytes| bytes > 256 * 1024)
+    };
     let writer = running.wait_until("a rank whose output is not read any more", || {
-        let all = running.world().processes().into_iter();
-        all.filter(|process| process.name == "yes").find(|writer| writer.state_now() == Some('S'))
+        running.world().processes().into_iter().find(has_written)
     });
     writer.signal(Signal::SIGKILL);
     says("scela-run: all ranks have ended; their output waits for its reader\n");
