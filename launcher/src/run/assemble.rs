@@ -138,6 +138,11 @@ pub(crate) fn without_host(remote_launch: &RemoteLaunch, target: u32) -> Option<
     Some((plan, choice))
 }
 
+/// Returns the note about a signal that ends a launch.
+pub(crate) fn given_up_text(signal: i32) -> String {
+    format!("{}: the launch is given up", sys::signal_name(signal))
+}
+
 /// Reports why no tree could be assembled. Returns the exit code.
 fn give_up(
     why: NotAssembled,
@@ -148,7 +153,7 @@ fn give_up(
     let failures = || failures_text(remote_launch, failures);
     let text = match why {
         NotAssembled::Interrupted(signal) => {
-            reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
+            reporter.note(&given_up_text(signal));
             return exit::signalled(signal);
         }
         NotAssembled::TooFewNodes => format!("{}\n  no rank was started", failures()),

@@ -4,13 +4,14 @@ use std::io;
 use std::pin::pin;
 
 use nla::core::{Failure, Outcome};
-use nla::sys::{self, ShellState};
+use nla::sys::ShellState;
 
 use super::{Ended, Session, host_name};
 use crate::exit;
 use crate::plan::agent_layout::open_files_max;
 use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
+use crate::run::assemble::given_up_text;
 use crate::run::output::print;
 use crate::run::report::{Verbosity, demo_text, epilogue};
 use crate::run::signals::Asked;
@@ -28,22 +29,22 @@ impl Session {
     /// Waits for the agents and their guardians to exit. When this returns, no process of the session is left, or a message
     /// has reported the guardians that are. A signal meanwhile ends the launch that was to follow.
     pub(super) async fn leave(&mut self) {
-        let Self { root, own, next, instead, reporter, .. } = self;
+        let Self { root, own, sequel, reporter, .. } = self;
         let mut leaving = pin!(root.leave());
         let late = loop {
             let asked = tokio::select! {
                 late = &mut leaving => break late,
-                Some(asked) = own.signals.next(), if next.is_some() => asked,
+                Some(asked) = own.signals.next(), if sequel.is_launch() => asked,
             };
             if let Asked::End(signal) = asked {
-                reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
-                (*next, *instead) = (None, Some(Outcome::Interrupted { signal }));
+                reporter.note(&given_up_text(signal));
+                sequel.prevent(Outcome::Interrupted { signal });
             }
         };
         if late > 0 {
             let guardians = if late == 1 { "guardian" } else { "guardians" };
             let text = format!("{late} {guardians} did not end; look for processes named scela-guard");
-            if next.is_some() { reporter.note(&text) } else { reporter.error(&text) }
+            if sequel.is_launch() { reporter.note(&text) } else { reporter.error(&text) }
         }
     }
 

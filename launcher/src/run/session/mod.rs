@@ -33,7 +33,7 @@ use self::start::{Start, start};
 use crate::exit;
 use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
-use crate::run::assemble::without_host;
+use crate::run::assemble::{given_up_text, without_host};
 use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
@@ -155,18 +155,19 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
             report_panic(reporter, &panic);
             return Ok(Ended::panicked(session.phases));
         }
-        let outcome = session.instead.take().unwrap_or(outcome);
-        launch = match session.next_launch()? {
-            Next::Launch(launch) => *launch,
-            Next::Conclude(session) => return Ok(session.conclude(outcome)),
+        let (plan, choice) = match std::mem::take(&mut session.sequel) {
+            Sequel::Launch(next) => *next,
+            Sequel::Prevented(instead) => return Ok(session.conclude(instead)),
+            Sequel::None => return Ok(session.conclude(outcome)),
         };
+        launch = session.launch_input(plan, choice)?;
     }
 }
 
-/// What the launcher keeps when it launches the hosts again.
+/// The parts of the launcher that outlive a launch.
 struct LauncherParts {
     signals: Signals,
-    /// Where the statistics go, if they are wanted.
+    /// The destination of `--stats`.
     stats: Option<Sink>,
     /// `--timeout` and its expiry. `None` until the agents of the first launch have reported.
     limit: Option<(Duration, Instant)>,
@@ -174,7 +175,7 @@ struct LauncherParts {
     remarks: Vec<String>,
 }
 
-/// What one launch needs.
+/// The input of one launch.
 struct LaunchInput {
     plan: Plan,
     agent_hosts: AgentHosts,
@@ -183,12 +184,31 @@ struct LaunchInput {
     own: LauncherParts,
 }
 
-/// What follows the end of a session's processes.
-enum Next {
-    /// The hosts are launched again, without one that was lost too early.
-    Launch(Box<LaunchInput>),
-    /// The session is over.
-    Conclude(Box<Session>),
+/// The step after the session's processes have ended.
+#[derive(Default)]
+enum Sequel {
+    /// None: the session is over.
+    #[default]
+    None,
+    /// The next launch, by this plan on these nodes, without a host that was lost before all agents had joined.
+    Launch(Box<(Plan, NodeChoice)>),
+    /// None: a signal or the time limit has prevented the next launch, and the session has this outcome.
+    Prevented(Outcome),
+}
+
+impl Sequel {
+    /// Prevents the next launch. Returns false if none was to follow.
+    fn prevent(&mut self, outcome: Outcome) -> bool {
+        let is_launch = self.is_launch();
+        if is_launch {
+            *self = Self::Prevented(outcome);
+        }
+        is_launch
+    }
+
+    fn is_launch(&self) -> bool {
+        matches!(self, Self::Launch(_))
+    }
 }
 
 fn report_panic(reporter: Reporter, panic: &Panic) {
@@ -216,10 +236,7 @@ struct Session {
     own: LauncherParts,
     /// All agents have joined the tree.
     has_joined: bool,
-    /// The plan of the next launch and its nodes, without a host that was lost before all agents had joined.
-    next: Option<Box<(Plan, NodeChoice)>>,
-    /// The outcome, if a signal or the time limit has prevented the next launch.
-    instead: Option<Outcome>,
+    sequel: Sequel,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
     /// The outcome was reported when the end began.
@@ -289,9 +306,7 @@ impl Session {
             Event::Output(event) => self.on_output(event),
             Event::TimeLimit(limit) => {
                 self.own.limit = None;
-                if self.next.take().is_some() {
-                    self.instead = Some(Outcome::TimedOut { limit });
-                }
+                self.sequel.prevent(Outcome::TimedOut { limit });
                 self.root.handle(RootInput::TimeLimit(limit));
             }
             Event::RefreshDue => {
@@ -368,7 +383,7 @@ impl Session {
             }
             Notice::Ending(outcome, ..) => {
                 self.plan_next_launch(outcome);
-                if self.next.is_none() {
+                if !self.sequel.is_launch() {
                     self.report_outcome(outcome);
                     self.is_outcome_reported = true;
                 }
@@ -394,8 +409,8 @@ impl Session {
         let Some(target) = self.root.culprit(first.agent).filter(|_| !self.has_joined && !self.is_end_reported) else {
             return;
         };
-        self.next = without_host(launch, target).map(Box::new);
-        if self.next.is_some() {
+        if let Some(next) = without_host(launch, target) {
+            self.sequel = Sequel::Launch(Box::new(next));
             self.progress.end();
             let host = launch.name(target);
             let witness = self.locations.of_agent(first.agent);
@@ -407,17 +422,15 @@ impl Session {
         }
     }
 
-    /// Decides what follows when all processes of the session have ended.
-    fn next_launch(mut self: Box<Self>) -> io::Result<Next> {
-        let Some(next) = self.next.take() else { return Ok(Next::Conclude(self)) };
+    /// Returns the input of the next launch.
+    fn launch_input(self: Box<Self>, plan: Plan, choice: NodeChoice) -> io::Result<LaunchInput> {
         let Self { mut agent_hosts, own, .. } = *self;
-        let (plan, choice) = *next;
         if let AgentHosts::Remote(launch) = &mut agent_hosts {
             launch.choice = choice;
         }
         // A new session id and key: agents of the former launch cannot join this one.
         let (id, secrets) = Secrets::random()?;
-        Ok(Next::Launch(Box::new(LaunchInput { plan, agent_hosts, id: SessionId(id), secrets, own })))
+        Ok(LaunchInput { plan, agent_hosts, id: SessionId(id), secrets, own })
     }
 
     fn start_input(&mut self) {
@@ -451,9 +464,8 @@ impl Session {
 
     fn on_signal(&mut self, asked: Asked) {
         match asked {
-            Asked::End(signal) if self.next.take().is_some() => {
-                self.reporter.note(&format!("{}: the launch is given up", sys::signal_name(signal)));
-                self.instead = Some(Outcome::Interrupted { signal });
+            Asked::End(signal) if self.sequel.prevent(Outcome::Interrupted { signal }) => {
+                self.reporter.note(&given_up_text(signal));
             }
             Asked::End(signal) => {
                 if !std::mem::replace(&mut self.is_end_reported, true) && !self.root.is_ending() {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::ending::Reports;
-use super::{Ended, FLOW_PAUSE, LaunchInput, Secrets, Session};
+use super::{Ended, FLOW_PAUSE, LaunchInput, Secrets, Sequel, Session};
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
@@ -105,8 +105,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         restarts_used: None,
         own,
         has_joined: false,
-        next: None,
-        instead: None,
+        sequel: Sequel::default(),
         is_end_reported: false,
         is_outcome_reported: false,
         wants_survey: false,
