@@ -137,14 +137,9 @@ impl Conversation {
     /// Drops an answer to anything else: it is late, for example for an earlier program of this rank.
     pub fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
         let Some((version, awaited)) = self.state.awaited.take() else { return };
-        let answer = match answer {
-            Answer::Passed if awaited == Awaited::Released => Answer::Released,
-            Answer::Released if awaited == Awaited::Released => {
-                self.state.catch_up();
-                Answer::Released
-            }
-            answer => answer,
-        };
+        if (&awaited, &answer) == (&Awaited::Released, &Answer::Released) {
+            self.state.catch_up();
+        }
         let awaited = match version {
             Version::One => engine::answer(&self.lines, awaited, answer, out),
             Version::Two => engine::answer(&self.frames, awaited, answer, out),

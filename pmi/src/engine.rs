@@ -334,7 +334,7 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
     let refused = |operation, refusal| Reply::Refused(operation, refusal);
     let named = |operation, error| refused(operation, Refusal::Name(error));
     let reply = match (&awaited, &answer) {
-        (Awaited::Released, Answer::Released) => Reply::Fenced,
+        (Awaited::Released, Answer::Released | Answer::Passed) => Reply::Fenced,
         (Awaited::Released, Answer::FenceFailed) => refused(Operation::Fence, Refusal::RankDied),
         (Awaited::Ring, Answer::FenceFailed) => refused(Operation::Ring, Refusal::RankDied),
         // Only an absent key's reply repeats the key.

@@ -196,12 +196,12 @@ impl RankState {
 
     /// Returns the puts since the last fence that were not handed on yet.
     fn take_puts(&mut self) -> Puts {
-        let puts = match (self.catches_up, self.attributes.puts_at_once) {
-            (true, true) => Puts::new(),
-            (true, false) => self.pending.pass_on(),
-            (false, _) => self.pending.take(),
-        };
-        if self.attributes.puts_at_once { Puts::new() } else { puts }
+        let at_once = self.attributes.puts_at_once;
+        if self.catches_up {
+            return if at_once { Puts::new() } else { self.pending.pass_on() };
+        }
+        let puts = self.pending.take();
+        if at_once { Puts::new() } else { puts }
     }
 }
 

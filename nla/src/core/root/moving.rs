@@ -83,19 +83,21 @@ impl Root {
         if !matches!(self.phase, Phase::Running) {
             return;
         }
+        let namespaces = &self.namespaces;
+        self.restarts.homeless.retain(|homeless| namespaces.contains_key(&homeless.namespace));
         // No agent comes later that could take them over.
-        if let Some(stranded) = self.restarts.homeless.iter().find(|homeless| !self.has_shelter(homeless)) {
+        if let Some(stranded) = self.restarts.homeless.iter().find(|homeless| self.shelter_of(homeless).is_none()) {
             return self.give_up(stranded.agent, turn);
         }
         let (due, later) = self.restarts.homeless.drain(..).partition(|homeless| turn.now >= homeless.until);
         self.restarts.homeless = later;
         let due: Vec<Homeless> = due;
         let mut has_moved = false;
-        for Homeless { agent, namespace, ranks, .. } in due {
+        for homeless in due {
+            // Others may have moved there meanwhile.
+            let Some(to) = self.shelter_of(&homeless) else { return self.give_up(homeless.agent, turn) };
+            let Homeless { agent, namespace, ranks, .. } = homeless;
             let Some(ns) = self.namespaces.get_mut(&namespace) else { continue };
-            let Some(to) = shelter(&ns.plan.placement, &self.nodes, &self.lost, agent, ranks.len()) else {
-                return self.give_up(agent, turn);
-            };
             let incarnation = self.restarts.done;
             let child = self.children.toward(to);
             ns.move_in(MoveIn { to, ranks: ranks.clone(), incarnation }, child);
@@ -113,10 +115,10 @@ impl Root {
         }
     }
 
-    fn has_shelter(&self, homeless: &Homeless) -> bool {
-        let Homeless { agent, namespace, ref ranks, .. } = *homeless;
-        let placement = self.namespaces.get(&namespace).map(|ns| &ns.plan.placement);
-        placement.is_none_or(|placement| shelter(placement, &self.nodes, &self.lost, agent, ranks.len()).is_some())
+    /// Returns the agent that can take over these ranks now.
+    fn shelter_of(&self, homeless: &Homeless) -> Option<AgentId> {
+        let placement = &self.namespaces.get(&homeless.namespace)?.plan.placement;
+        shelter(placement, &self.nodes, &self.lost, homeless.agent, homeless.ranks.len())
     }
 
     /// Ends the session: no agent is left that can start the ranks of the lost one.

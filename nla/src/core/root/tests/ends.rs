@@ -57,7 +57,7 @@ fn only_ctrl_c_drops_the_output_of_a_session_that_has_failed() {
     assert_eq!(outcome(&actions), Some(&Outcome::Interrupted { signal: 15 }), "after a success, nothing else ends it");
 }
 
-/// What a lost agent has left is ended, so that a child may speak only of those below it.
+/// The launcher ends the processes of a lost agent, so a child may report only the loss of agents below it.
 #[test]
 fn a_child_cannot_have_agents_ended_that_are_not_below_it() {
     for policy in FailurePolicy::ALL {
