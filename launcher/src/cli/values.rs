@@ -120,16 +120,7 @@ pub(super) fn universe(value: &OsStr) -> Parsed<Universe> {
     match some(value)?.as_bytes() {
         bytes if bytes.eq_ignore_ascii_case(b"infinite") => Ok(Universe::Infinite),
         bytes if bytes.eq_ignore_ascii_case(b"system") => Ok(Universe::System),
-        bytes if is_digits(bytes) => {
-            decimal(bytes).filter(|size| (1..=RANKS_MAX).contains(size)).map(Universe::Ranks).ok_or_else(|| {
-                let text = format!(
-                    "a universe of {} ranks is out of range, it has 1 to {}",
-                    shown(value),
-                    thousands(RANKS_MAX)
-                );
-                Refusal::new(text, format!("'{OPTION} INFINITE' sets no bound"))
-            })
-        }
+        bytes if is_digits(bytes) => number(value, 1, RANKS_MAX).map(Universe::Ranks),
         _ => {
             let text = format!("'{}' is not the size of a universe", shown(value));
             Err(Refusal::new(text, format!("write a number, SYSTEM or INFINITE, as in '{OPTION} 64'")))

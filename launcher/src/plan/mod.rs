@@ -243,8 +243,9 @@ fn job_size(node_list: &NodeList, rule: &Rule) -> u64 {
 /// Returns PMI's universe size; -1, unknown, if nothing bounds the number of ranks. Programs spawn no more ranks than fit into
 /// it, so a guess would keep them from spawning at all.
 fn universe(typed: Option<Universe>, machine: &Machine, node_list: &NodeList) -> i32 {
-    let sum = |slots: &mut dyn Iterator<Item = Option<u32>>| slots.map(|one| one.map(u64::from)).sum::<Option<u64>>();
-    let of_nodes = |slots: fn(&Node) -> Option<u32>| sum(&mut node_list.nodes().iter().map(slots));
+    let of_nodes = |slots: fn(&Node) -> Option<u32>| -> Option<u64> {
+        node_list.nodes().iter().map(|node| slots(node).map(u64::from)).sum()
+    };
     let bound = match (typed, node_list) {
         (Some(Universe::Infinite), _) => None,
         (Some(Universe::Ranks(ranks)), _) => Some(u64::from(ranks)),
