@@ -139,10 +139,16 @@ impl ProcessFiles {
 
     /// Returns the pid of the parent.
     pub fn parent(&self) -> Option<u32> {
+        self.stat_field(1)?.parse().ok()
+    }
+
+    /// Returns field `number` of the process's stat file, counted from that of its state, 0.
+    pub(super) fn stat_field(&self, number: usize) -> Option<String> {
         let stat = self.read("stat", 4096).ok()?;
         // "pid (name) state ppid": the name can contain any character, so parse from the last parenthesis.
         let end = stat.iter().rposition(|&byte| byte == b')')?;
-        std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+        let mut fields = std::str::from_utf8(stat.get(end + 1..)?).ok()?.split_ascii_whitespace();
+        fields.nth(number).map(str::to_owned)
     }
 
     /// Returns the children of the process's first thread. Empty if the kernel has no such list.

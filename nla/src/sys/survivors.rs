@@ -169,22 +169,13 @@ impl Survivor {
         Some(ProcessId { pid: self.pid, started: self.started()? })
     }
 
-    /// Returns field `number` of its stat file, counted from that of its state, 0.
-    fn field(&self, number: usize) -> Option<String> {
-        let stat = self.files.read("stat", 4096).ok()?;
-        // The name is in parentheses and may contain any byte.
-        let end = stat.iter().rposition(|byte| *byte == b')')?;
-        let mut fields = std::str::from_utf8(stat.get(end + 1..)?).ok()?.split_ascii_whitespace();
-        fields.nth(number).map(str::to_owned)
-    }
-
     fn started(&self) -> Option<u64> {
-        self.field(19)?.parse().ok()
+        self.files.stat_field(19)?.parse().ok()
     }
 
     /// Whether it has not ended. A zombie has.
     fn is_alive(&self) -> bool {
-        self.field(0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"))
+        self.files.stat_field(0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"))
     }
 
     /// Whether its real, effective, saved and file system user are this process's user.
@@ -290,7 +281,7 @@ mod tests {
     fn a_stopped_guardian_runs_on_and_may_end_by_itself() {
         let (child, _) = marked("trap 'exit 7' CONT; echo; kill -STOP $$;");
         let started = start_of(child.id()).expect("it runs");
-        let stopped = || Survivor::open(child.id()).and_then(|child| child.field(0));
+        let stopped = || Survivor::open(child.id()).and_then(|child| child.files.stat_field(0));
         assert!(end_within(LONG, || stopped().is_some_and(|state| state == "T")));
         end_guardians(&[((child.id(), started), NONE)], LONG);
         let mut child = child;
@@ -301,7 +292,7 @@ mod tests {
     fn a_stopped_agent_without_a_guardian_is_killed() {
         let (mut child, _) = marked("trap '' CONT; echo; kill -STOP $$;");
         let started = start_of(child.id()).expect("it runs");
-        let stopped = || Survivor::open(child.id()).and_then(|child| child.field(0));
+        let stopped = || Survivor::open(child.id()).and_then(|child| child.files.stat_field(0));
         assert!(end_within(LONG, || stopped().is_some_and(|state| state == "T")));
         end_guardians(&[(NONE, (child.id(), started))], SHORT);
         child.wait().expect("it is our child");
