@@ -196,18 +196,26 @@ fn an_agent_that_is_cut_off_during_the_launch_ends() {
     run.finish().has_code(130);
 }
 
+/// Returns a bootstrap command that runs Python `when_joining`, which may end the input, when the agent on `host` is told to
+/// join the tree.
+fn with_filter(cluster: &Cluster, host: &str, when_joining: &str) -> String {
+    let (script, filter) = (cluster.shared().join("shell"), cluster.shared().join("filter"));
+    let filter_text = format!(
+        "import os, time\nwhile piece := os.read(0, 65536):\n    if b'Join' in piece: {when_joining}\n    os.write(1, piece)\n"
+    );
+    let words =
+        format!("h=$1; shift; test $h = {host} || exec ssh $h \"$@\"\npython3 {} | ssh $h \"$@\"\n", filter.display());
+    std::fs::write(&script, words).unwrap();
+    std::fs::write(&filter, filter_text).unwrap();
+    format!("exec:sh {} {{host}}", script.display())
+}
+
 /// The order to join reaches an agent late, but before the agent gives up. The agent below it waits meanwhile.
 #[test]
 fn an_agent_waits_longer_than_the_dead_time_for_its_parent() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
-    let (script, filter) = (cluster.shared().join("slow"), cluster.shared().join("filter"));
     let parent = cluster.host(Tree::new(3, 2).inner() as usize - 1).name();
-    let words =
-        format!("h=$1; shift; test $h = {parent} || exec ssh $h \"$@\"\npython3 ${{0%slow}}filter | ssh $h \"$@\"\n");
-    std::fs::write(&script, words).unwrap();
-    let filter_text = "import os, time\nwhile piece := os.read(0, 65536):\n    if b'Join' in piece: time.sleep(7.8)\n    os.write(1, piece)\n";
-    std::fs::write(&filter, filter_text).unwrap();
-    let bootstrap = format!("exec:sh {} {{host}}", script.display());
+    let bootstrap = with_filter(&cluster, parent, "time.sleep(7.8)");
     let run = on(&cluster).np(3).args(["--dead-time", "6", "--fanout", "2", "--bootstrap", &bootstrap]);
     run.program(rank(["neighbours", "1"])).run().is_quiet_success();
 }
@@ -216,14 +224,7 @@ fn an_agent_waits_longer_than_the_dead_time_for_its_parent() {
 #[test]
 fn a_host_that_is_lost_before_all_have_joined_is_replaced() {
     let Some(cluster) = Cluster::new_or_skip(4) else { return };
-    let (script, filter) = (cluster.shared().join("cut"), cluster.shared().join("filter"));
-    let words =
-        format!("h=$1; shift; test $h = node002 || exec ssh $h \"$@\"\npython3 {} | ssh $h \"$@\"\n", filter.display());
-    std::fs::write(&script, words).unwrap();
-    let filter_text =
-        "import os\nwhile piece := os.read(0, 65536):\n    if b'Join' in piece: break\n    os.write(1, piece)\n";
-    std::fs::write(&filter, filter_text).unwrap();
-    let bootstrap = format!("exec:sh {} {{host}}", script.display());
+    let bootstrap = with_filter(&cluster, "node002", "break");
     let job_of = |program: &str, options: &[&str]| {
         let run = on(&cluster).np(3).args(["--bootstrap", &bootstrap]).args(options);
         run.program(sh(program)).spawn()
