@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::Span;
 
-use super::agent_channel::{self, AgentChannel, close_standard_streams, connect_to_any};
+use super::agent_channel::{self, AgentChannel, close_standard_streams, connect_to_any, last_words};
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::relay::{Relay, RelayAction, RelayInput};
 use super::processes::Processes;
@@ -38,7 +38,7 @@ pub(crate) fn with_order(dead_time: Duration, run: impl FnOnce(&BootOrder) -> Re
         Err(error) => {
             tracing::error!(%error, "the agent gets no order");
             if error.kind() == io::ErrorKind::TimedOut {
-                last_words(&error);
+                last_words(&sys::host_name(), &error);
             }
             return ExitCode::from(NOT_STARTED);
         }
@@ -49,11 +49,6 @@ pub(crate) fn with_order(dead_time: Duration, run: impl FnOnce(&BootOrder) -> Re
         NOT_STARTED
     });
     ExitCode::from(code)
-}
-
-/// Tells whoever reads this host's standard error why the agent exits.
-fn last_words(why: impl std::fmt::Display) {
-    let _ = io::Write::write_all(&mut io::stderr(), format!("scela: {}: {why}\n", sys::host_name()).as_bytes());
 }
 
 /// The result of an agent's attempt to join the tree.
@@ -235,7 +230,7 @@ impl Relaying {
             biased;
             action = self.run(&mut joined) => if let RelayAction::Join(joining) = action { Some(joining) } else { None },
             () = silence, if order.is_remote() => {
-                last_words(format_args!("the process that has started this agent was silent for {} s", time.as_secs_f32()));
+                last_words(&sys::host_name(), format_args!("the process that has started this agent was silent for {} s", time.as_secs_f32()));
                 None
             }
             () = keep_alive(guardian, order.dead_time) => None,
@@ -335,7 +330,7 @@ async fn join_over_shell(
         }
         Err(error) => {
             // The link has taken both pipes; only standard error remains.
-            last_words(format_args!("it cannot join the tree: {error}"));
+            last_words(&sys::host_name(), format_args!("it cannot join the tree: {error}"));
             Ok(JoinOutcome::Exit(NOT_STARTED))
         }
     }

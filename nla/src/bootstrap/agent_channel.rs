@@ -1,6 +1,7 @@
 //! The agent's end of its bootstrap channel.
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::future::pending;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -224,8 +225,14 @@ pub(crate) fn report_failure(order: &BootOrder, failure: StartFailure) {
         let _ = write_report(&BootReport::NotStarted(failure));
     } else {
         let node = std::env::var(NODE).unwrap_or_else(|_| sys::host_name());
-        let _ = io::stderr().write_all(format!("scela: {node}: {}\n", failure.words).as_bytes());
+        last_words(&node, failure.words);
     }
+}
+
+/// Tells whoever reads the standard error of this `node` why the agent exits.
+pub(super) fn last_words(node: &str, why: impl Display) {
+    // In one write, so that the lines of several tasks stay whole.
+    let _ = io::stderr().write_all(format!("scela: {node}: {why}\n").as_bytes());
 }
 
 /// Replaces standard input, output and error by /dev/null, so that their other ends see the end of the channel.
