@@ -62,6 +62,9 @@ pub(super) const COMMAND: [&str; 2] = ["/bin/sh", "-s"];
 /// further arguments they exit then; otherwise they ask for the program, read exactly its bytes, and become a shell that
 /// has the file open.
 ///
+/// A task of a step, which has no mark, reads its input to the end even if it fails: when a task leaves input unread,
+/// `srun` finds its connection to that node reset, and ends the step on all nodes.
+///
 /// `command exec` redirects: a plain `exec` would end the shell if the file could not be opened. Commands get descriptor
 /// 9 as their standard input, since some shells close it on exec.
 const OWN: &str = r#"
@@ -105,16 +108,17 @@ while size > 0:
 os.execv("/bin/sh", ["/bin/sh", "-c", then, "/proc/self/fd/%d" % file] + sys.argv[5:])
 '
 held='
-whole "$0" "$6" || {
-  echo "scela: $5, and what arrived in memory is not what was sent" >&2
-  exit 126
-}
-test "$("$0" --agent-id 2>/dev/null </dev/null)" = "$2" || {
-  echo "scela: $5, and in memory it does not run: $("$0" --agent-id 2>&1 </dev/null | head -n 1)" >&2
-  exit 126
-}
-echo "$1 here$7"
-exec "$0" --guard "$2" "$3" "$4"
+if ! whole "$0" "$6"; then
+  e="what arrived in memory is not what was sent"
+elif test "$("$0" --agent-id 2>/dev/null </dev/null)" != "$2"; then
+  e="in memory it does not run: $("$0" --agent-id 2>&1 </dev/null | head -n 1)"
+else
+  echo "$1 here$7"
+  exec "$0" --guard "$2" "$3" "$4"
+fi
+echo "scela: $5, and $e" >&2
+test -n "$1" || cat >/dev/null
+exit 126
 '
 whole='
 whole() {
@@ -152,7 +156,11 @@ go() {
   echo "$m here$k"
   exec "$1" --guard "$i" "$l" "$t"
 }
-no() { echo "scela: $n$1" >&2; exit 126; }
+no() {
+  echo "scela: $n$1" >&2
+  test -n "$m" || cat >/dev/null
+  exit 126
+}
 back() { cd -P "${b:-/}" || cd -P "$HOME" || cd /; } 2>/dev/null
 opens() { test -f "$1" && test -r "$1" && { command exec 9<"$1"; } 2>/dev/null; }
 safe() {

@@ -170,11 +170,13 @@ impl Roster {
         self.said.push_back(line);
     }
 
-    /// Counts the ended tasks as failed: no better reason will follow. Does not if the manager ended all of them.
+    /// Counts the ended tasks as failed: no better reason will follow. If the manager ends all tasks, only those count
+    /// that could not execute the program.
     fn count_ends(&mut self) {
         self.words_until = None;
         for (node, failure) in std::mem::take(&mut self.ends) {
-            if !self.is_taken_down && !self.present.contains_key(&node) {
+            let is_own = !self.is_taken_down || failure.phase == StartPhase::Program;
+            if is_own && !self.present.contains_key(&node) {
                 self.failures.entry(node).or_insert(failure);
             }
         }
@@ -243,6 +245,25 @@ mod tests {
         assert_eq!(words(&outcome), [(3, "its slurmd did not start the agent: no")]);
         assert_eq!(outcome.restart, targets(&[("n1", 1), ("n2", 2)]), "n2 was ended by the manager");
         assert!(outcome.started.is_empty(), "the agent on n1 is taken down with the step");
+    }
+
+    #[test]
+    fn a_step_whose_connection_to_a_node_is_reset_is_started_again_for_the_tasks_that_it_ended() {
+        let mut roster = roster();
+        report(&mut roster, &["n1"]);
+        lines(
+            &mut roster,
+            &[
+                "srun: error: n2: task 1: Exited with exit code 126",
+                "srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 1",
+                "srun: error: n[1,3]: tasks 0,2: Killed",
+            ],
+        );
+        roster.handle(NOW, RosterInput::CommandEnded(Some(137)));
+        let outcome = roster.conclude(true);
+        assert_eq!(outcome.without_program, targets(&[("n2", 2)]));
+        assert_eq!(outcome.restart, targets(&[("n1", 1), ("n3", 3)]));
+        assert!(outcome.failed.is_empty(), "{outcome:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::failure::{StartFailure, StartPhase};
 /// A line about some nodes of a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::bootstrap) struct StepLine<'a> {
-    /// The nodes, as a list: see [`is_in_list`].
+    /// The nodes, as a list: see [`is_in_list`]. Empty if the line names none.
     pub nodes: &'a str,
     /// Why these nodes have no agent.
     pub failure: StartFailure,
@@ -25,6 +25,11 @@ pub(in crate::bootstrap) fn step_line(line: &str) -> Option<StepLine<'_>> {
         return Some(StepLine { nodes: node, failure: StartFailure::new(phase, why), is_end: false, is_fatal: false });
     }
     let line = line.strip_prefix("srun: error: ")?;
+    // step_launch_notify_io_failure: aborting, io error with slurmstepd on node 3
+    if line.contains("aborting, io error with slurmstepd") {
+        let failure = StartFailure::new(StartPhase::Step, line);
+        return Some(StepLine { nodes: "", failure, is_end: false, is_fatal: true });
+    }
     // Task launch for StepId=1.4 failed on node NODE: WHY
     if line.starts_with("Task launch for ") {
         let (nodes, why) = line.split_once(" failed on node ")?.1.split_once(": ")?;
@@ -45,8 +50,9 @@ pub(in crate::bootstrap) fn step_line(line: &str) -> Option<StepLine<'_>> {
 
 /// Judges a step that ended, for nodes that no line was about: by the command's exit code and last lines.
 pub(in crate::bootstrap) fn judge_step(code: Option<i32>, lines: &[String]) -> StartFailure {
-    let error = |line: &&String| line.contains("error: ");
-    let words = match (lines.iter().rev().find(error).or(lines.last()), code) {
+    let fatal = lines.iter().find(|line| step_line(line).is_some_and(|about| about.is_fatal));
+    let error = || lines.iter().rev().find(|line| line.contains("error: "));
+    let words = match (fatal.or_else(error).or(lines.last()), code) {
         (Some(line), _) => line.rsplit_once("error: ").map_or(line.as_str(), |(_, words)| words).to_owned(),
         (None, Some(code)) => format!("the step ended with code {code} and nothing was said"),
         (None, None) => "the step was ended and nothing was said".to_owned(),
@@ -107,6 +113,14 @@ mod tests {
                 true,
             ),
             (
+                "srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 3",
+                "",
+                Step,
+                "step_launch_notify_io_failure: aborting, io error with slurmstepd on node 3",
+                false,
+                true,
+            ),
+            (
                 "srun: error: n[1-2]: tasks 0-1: Exited with exit code 126",
                 "n[1-2]",
                 Program,
@@ -139,6 +153,8 @@ mod tests {
             "Unable to create step for job 1: Invalid job id specified"
         );
         assert_eq!(words(judge_step(Some(1), &lines("out of luck"))), "out of luck");
+        let reset = "srun: error: f: aborting, io error with slurmstepd on node 3\nsrun: error: n1: task 0: Killed";
+        assert_eq!(words(judge_step(Some(137), &lines(reset))), "f: aborting, io error with slurmstepd on node 3");
         assert_eq!(words(judge_step(Some(3), &[])), "the step ended with code 3 and nothing was said");
     }
 

@@ -302,6 +302,20 @@ fn a_task_of_a_step_runs_the_program_or_reports_why_not() {
     assert_eq!(run(&RemoteProgram::Command("echo it is".into())), format!("it is {guard}"));
 }
 
+/// `srun` ends the step on all nodes when a task leaves input unread.
+#[test]
+fn a_task_that_fails_reads_its_input_to_the_end() {
+    use std::io::Write;
+    const MORE_THAN_A_PIPE_HOLDS: usize = 1 << 20;
+    let mut command = Command::new(STEP_COMMAND[0]);
+    let missing = own(Path::new("/nonexistent/scela-run"), b"");
+    command.arg(STEP_COMMAND[1]).arg(step_script(&missing, None, "a label", "5000"));
+    let mut child = command.env(NODE, "n1").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&[b'x'; MORE_THAN_A_PIPE_HOLDS]).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+}
+
 #[test]
 fn a_task_reads_the_sent_program_or_skips_it() {
     use std::io::Write;
