@@ -32,6 +32,7 @@ use launcher::run::report::Reporter;
 use launcher::run::session::{self, Secrets};
 use launcher::run::stderr::{self, Kind, Logs};
 use nla::core::printable;
+use nla::driver::PMIX_ARGUMENT;
 use nla::link::Clock;
 use nla::sys;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -61,6 +62,13 @@ fn begin() -> (ExitCode, Duration) {
         // The label is for users who look for processes of this session.
         [option, id, _label, dead_ms] if option == "--guard" => {
             return (guard(id, dead_ms), stderr::AGENT_EXIT_TIME);
+        }
+        // An agent starts it; its standard input is a socket.
+        [option] if option == PMIX_ARGUMENT => {
+            if std::env::var_os("SCELA_LOG").is_some() {
+                trace();
+            }
+            return (nla::pmix::run_helper(), stderr::AGENT_EXIT_TIME);
         }
         [option] if option == DEMO_RANK_ARGUMENT => match sys::pmi_socket() {
             Ok(socket) => demo::run_rank(socket),

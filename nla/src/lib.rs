@@ -5,6 +5,7 @@
 //! - [`sys`] contains all unsafe code: starting processes, signals, descriptors, shared memory, the guardian.
 //! - [`link`] has the connections between agents: streams, the handshake, and the listener.
 //! - [`bootstrap`] starts agents on nodes and connects them to the tree.
+//! - [`pmix`] serves ranks that speak PMIx: a process of its own for libpmix, and the agent's end of it.
 //! - [`driver`] runs the cores: it turns events into inputs and carries out actions.
 //! - [`figures`] formats times and sizes for people.
 //! - [`tasks`] starts tasks and threads, and reports their panics.
@@ -18,6 +19,7 @@ pub mod core;
 pub mod driver;
 pub mod figures;
 pub mod link;
+pub mod pmix;
 pub mod sys;
 pub mod tasks;
 pub mod wire;

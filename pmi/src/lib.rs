@@ -39,4 +39,7 @@ pub use mapping::{Block, Mapping};
 pub use rank::Rank;
 pub use rank_state::JobAttributes;
 pub use ranks::Ranks;
-pub use request::{Answer, NameError, Request, RootRequest, SpawnCommand, SpawnRequest, SpawnedJob};
+pub use request::{
+    Answer, JobDescription, Meeting, Met, NameError, ProgramDescription, Request, RootRequest, SpawnCommand,
+    SpawnRequest, SpawnedJob,
+};

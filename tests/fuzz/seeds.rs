@@ -115,6 +115,7 @@ fn session() -> SessionPlan {
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::HcmabLru { entries: 64 },
         stats: true,
+        pmix: None,
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),

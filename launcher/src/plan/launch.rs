@@ -11,6 +11,7 @@ use crate::cluster::system::Process;
 use crate::plan::checks;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
+use crate::plan::pmix;
 use crate::plan::remote_launch::{self, Recommended, RemoteLaunch};
 use crate::plan::request::{BootstrapKind, Request};
 use crate::plan::{Plan, plan};
@@ -161,9 +162,15 @@ fn check_count(option: &str, count: u32, most: usize, list: &str) -> Result<(), 
 
 /// Makes the plan, and adds the variables that the ranks' MPI library needs.
 fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, Refusal> {
-    let mut plan = plan(request, machine, nodes)?;
-    mpi::provide(&mut plan, machine)?;
-    Ok(plan)
+    let mut planned = plan(request, machine, nodes)?;
+    mpi::provide(&mut planned, machine)?;
+    if pmix::is_needed(&planned) {
+        if let Some(request) = pmix::with_one_agent_per_node(request, &planned)? {
+            planned = plan(&request, machine, nodes)?;
+        }
+        pmix::provide(&mut planned, machine, nodes)?;
+    }
+    Ok(planned)
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ struct PmiAccess {
     open_mpi: Option<OpenMpi>,
     /// Whether the ranks' environment names a libpmi for Open MPI.
     names_libpmi: bool,
+    /// Whether the ranks are served by PMIx.
+    has_pmix: bool,
     /// Whether the program would load Slurm's libpmi.so.
     loads_slurm_libpmi: bool,
 }
@@ -25,6 +27,7 @@ pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> O
     let access = PmiAccess {
         open_mpi: mpi::version(session, command),
         names_libpmi: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
+        has_pmix: session.pmix.is_some(),
         loads_slurm_libpmi: libpmi.is_some_and(|library| mpi::is_slurm_libpmi(library, session, command)),
     };
     let (library, reason) =
@@ -35,11 +38,14 @@ pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> O
 /// Returns why a program with this library does not speak PMI's wire protocol, or `None` if the library does not
 /// explain it.
 fn silence(library: &str, access: PmiAccess) -> Option<&'static str> {
-    const NO_PMIX: &str = "which finds its launcher by PMIx; this version of scela-run does not speak that";
+    const NO_PMIX: &str = "which finds its launcher by PMIx; try '--mpi pmix'";
     if mpi::is_open_mpi(library) {
         return match (access.open_mpi?, access.names_libpmi) {
+            (OpenMpi::ThroughPmix, _) if access.has_pmix => {
+                Some("Open MPI 5's library, which was served by PMIx and did not use it")
+            }
             (OpenMpi::ThroughPmix, _) => Some(
-                "Open MPI 5's library, which finds its launcher by PMIx; this version of scela-run does not speak that: start it with Open MPI's mpirun, or build it with Open MPI 4 or MPICH",
+                "Open MPI 5's library, which finds its launcher by PMIx; leave '--mpi none' out, or try '--mpi pmix'",
             ),
             (OpenMpi::ThroughPmi, false) => {
                 Some("Open MPI's library without the variables by which it finds scela-run; try '--mpi openmpi'")
@@ -86,7 +92,7 @@ mod tests {
     fn open_mpi_and_mpich_are_distinguished() {
         let access =
             |open_mpi, names_libpmi| PmiAccess { open_mpi: Some(open_mpi), names_libpmi, ..PmiAccess::default() };
-        check("libmpi.so.40", access(OpenMpi::ThroughPmix, false), Some("does not speak that: start it with"));
+        check("libmpi.so.40", access(OpenMpi::ThroughPmix, false), Some("try '--mpi pmix'"));
         check("libmpi.so.40", access(OpenMpi::ThroughPmix, true), Some("Open MPI 5's library"));
         check("libmpi.so.40", access(OpenMpi::ThroughPmi, false), Some("try '--mpi openmpi'"));
         check("libmpi_mpifh.so.40", access(OpenMpi::ThroughPmi, true), Some("ompi_info"));

@@ -10,6 +10,7 @@ pub(crate) mod library;
 pub mod machine;
 pub mod mpi;
 pub mod pattern;
+pub mod pmix;
 pub mod remote_launch;
 pub mod request;
 use std::ffi::OsString;
@@ -139,6 +140,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             dead_time: options.liveness().dead_time,
             has_ports: !options.launch.no_ports,
             stats: options.stats.is_some(),
+            pmix: None,
             sent: Duration::ZERO,
         },
         first: NamespacePlan {

@@ -24,10 +24,10 @@ pub(crate) const FLUX_LIBRARY: &str = "FLUX_PMI_LIBRARY_PATH";
 /// Open MPI's variable for the job's number. If it is set, Open MPI assumes that Flux launched the program.
 const FLUX_JOB: &str = "FLUX_JOB_ID";
 /// Open MPI's variable for the byte transfer layers between ranks.
-const BTL: &str = "OMPI_MCA_btl";
+pub(super) const BTL: &str = "OMPI_MCA_btl";
 /// The byte transfer layers without shared memory. Open MPI names its shared files after the host and a rank's number
 /// on its node: ranks of two nodes on one host would write into each other's files.
-const BTL_WITHOUT_SHARED_MEMORY: &str = "tcp,self";
+pub(super) const BTL_WITHOUT_SHARED_MEMORY: &str = "tcp,self";
 
 /// The file names of ScELA's libpmi.
 const LIBRARIES: [&str; 2] = ["libpmi.so.0", "libpmi.so"];
@@ -52,7 +52,7 @@ const OPEN_RTE: &str = "libopen-rte.so";
 pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal> {
     let session = &plan.settings.session;
     let mut needing = plan.settings.first.commands.iter_mut().filter(|command| match plan.options.mpi {
-        Mpi::None => false,
+        Mpi::None | Mpi::Pmix => false,
         Mpi::OpenMpi => true,
         Mpi::Auto => version(session, command) == Some(OpenMpi::ThroughPmi),
     });

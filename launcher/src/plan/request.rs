@@ -140,11 +140,13 @@ pub enum Mpi {
     None,
     /// Open MPI 3 and 4.
     OpenMpi,
+    /// Open MPI 5 and other libraries that speak PMIx.
+    Pmix,
 }
 
 impl Mpi {
     /// Every kind.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::None, Self::OpenMpi];
+    pub const ALL: [Self; 4] = [Self::Auto, Self::None, Self::OpenMpi, Self::Pmix];
 
     /// Returns the name that `--mpi` uses.
     pub fn name(self) -> &'static str {
@@ -152,6 +154,7 @@ impl Mpi {
             Self::Auto => "auto",
             Self::None => "none",
             Self::OpenMpi => "openmpi",
+            Self::Pmix => "pmix",
         }
     }
 }

@@ -110,6 +110,8 @@ impl World {
             Action::LookUp { namespace, key, requester } => {
                 self.input(here, clock, Input::LookedUp { namespace, key, requester, value: None });
             }
+            // No simulated rank speaks PMIx.
+            Action::Modex { requester, .. } => self.input(here, clock, Input::Modexed(requester, None)),
             Action::Signal(_, ranks, signal) => self.signal(here, *clock, &ranks, signal),
             Action::Sweep => self.queue.push(*clock + self.setup.costs.sweep, here as u32, EventKind::Swept),
             Action::WakeAt(at) => self.wake_at(here, at),

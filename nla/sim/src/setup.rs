@@ -34,6 +34,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         dead_time: setup.dead_time,
         has_ports: true,
         stats: setup.stats,
+        pmix: None,
         sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {

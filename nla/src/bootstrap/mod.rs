@@ -44,7 +44,7 @@ pub(crate) use agent_channel::report_failure;
 pub use decide::arrival_times::ArrivalTimes;
 pub use decide::failure::{StartFailure, StartPhase};
 pub use decide::node_choice::NodeChoice;
-pub(crate) use processes::Processes;
+pub(crate) use processes::{Processes, Started};
 pub use program::own_program;
 pub use protocol::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, RemoteProgram, Sent,

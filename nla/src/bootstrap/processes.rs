@@ -64,11 +64,16 @@ impl Process {
 
 /// A process that was started. It is never mistaken for a later process with the same pid.
 #[derive(Clone)]
-pub(super) struct Started(Rc<RefCell<Process>>);
+pub(crate) struct Started(Rc<RefCell<Process>>);
 
 impl Started {
+    /// Returns the pid, which is another process's once this one was reaped.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.borrow().child.id()
+    }
+
     /// Sends SIGTERM, unless the process was reaped.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.0.borrow().terminate();
     }
 
@@ -80,7 +85,7 @@ impl Started {
 
     /// Waits up to `limit` for the exit code; `None` if a signal killed the process, if its code is unknown since it was
     /// reaped elsewhere, or if it takes longer.
-    pub(super) async fn exit_code(&self, limit: Duration) -> Option<i32> {
+    pub(crate) async fn exit_code(&self, limit: Duration) -> Option<i32> {
         let mut exits = signal(SignalKind::child()).ok()?;
         let code = async {
             while !self.0.borrow_mut().has_ended() {
@@ -99,7 +104,7 @@ impl Started {
 pub(crate) struct Processes(Rc<RefCell<Vec<Started>>>);
 
 impl Processes {
-    pub(super) fn add(&self, child: Child, is_guardian: bool) -> Started {
+    pub(crate) fn add(&self, child: Child, is_guardian: bool) -> Started {
         // Keeps the list short.
         self.reap();
         let process = Process { child, has_ended: false, code: None, is_guardian };

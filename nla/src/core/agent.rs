@@ -20,6 +20,7 @@ mod survey;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use litemap::LiteMap;
 use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
 use serde::{Deserialize, Serialize, Serializer};
@@ -85,6 +86,8 @@ pub enum Input {
     GuardianLost,
     /// The guardian process has not answered heartbeats for the dead time.
     GuardianSilent,
+    /// The process that serves PMIx was lost. The text says how: "its scela-pmix ended".
+    PmixLost(String),
     /// This process received a signal that asks it to end.
     Terminated {
         /// The signal's number.
@@ -109,6 +112,8 @@ pub enum Input {
         /// The key's value on the board, if it has one.
         value: Option<Vec<u8>>,
     },
+    /// Answers [`Action::Modex`]: the data of one of this agent's ranks, if there is any.
+    Modexed(Requester, Option<Bytes>),
     /// Files that this agent's ranks have left were removed or found. Comes before [`Input::Swept`].
     FilesLeft(FileReport),
     /// The kernel has not started, or ended, a process of this agent for a while.
@@ -188,6 +193,15 @@ pub enum Action {
         namespace: NamespaceId,
         /// The key.
         key: Vec<u8>,
+        /// The rank that is to be answered; the input repeats it.
+        requester: Requester,
+    },
+    /// Hand in the data that one of this agent's ranks has put by PMIx, once it has: [`Input::Modexed`].
+    Modex {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The rank.
+        rank: Rank,
         /// The rank that is to be answered; the input repeats it.
         requester: Requester,
     },
@@ -349,6 +363,8 @@ impl Agent {
             Input::ChildFailed(child, why) => self.on_child_lost(child, Cause::NotStarted { why }, turn),
             Input::GuardianLost => self.fail(LossReason::GuardianLost, turn),
             Input::GuardianSilent => self.fail(LossReason::GuardianSilent, turn),
+            Input::PmixLost(why) if self.is_serving() => self.fail(LossReason::Reported(why), turn),
+            Input::PmixLost(_) => {}
             Input::Terminated { signal } => self.on_terminated(signal, turn),
             Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, turn),
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(namespace, ranks, why, turn),
@@ -357,6 +373,7 @@ impl Agent {
             Input::LookedUp { namespace, key, requester, value } => {
                 self.on_looked_up(namespace, &key, requester, value, turn);
             }
+            Input::Modexed(requester, data) => self.on_modexed(requester, data, turn),
             Input::FilesLeft(report) => {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::FilesLeft { agent, report }));

@@ -25,6 +25,14 @@ pub const NODE_ATTRIBUTES_MAX: usize = 65_536;
 pub const NODE_ATTRIBUTES_BYTES_MAX: usize = 16 << 20;
 /// Bytes of the text in a message about a failure. Longer text is cut.
 pub const TEXT_BYTES_MAX: usize = 1024;
+/// Meetings of PMIx that may be open at a time.
+pub const MEETINGS_MAX: usize = 4096;
+/// Lookups of PMIx that may wait for their keys at a time.
+pub const READERS_MAX: usize = 65_536;
+/// Bytes of all keys and values that a session has published by PMIx.
+pub const POSTS_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the data of one rank in PMIx's direct modex.
+pub const MODEX_BYTES_MAX: usize = 64 << 20;
 /// Bytes of all puts of one fence of one namespace.
 pub const FENCE_BYTES_MAX: usize = 1 << 30;
 

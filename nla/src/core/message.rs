@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, Puts, Rank, Ranks, RootRequest};
+use pmi::{Entry, Epoch, JobDescription, Keys, LookUpResult, Met, NameError, Puts, Rank, Ranks, RootRequest};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Failure;
 use super::ids::{AgentId, GuardianAt, NamespaceId};
 use super::leftovers::FileReport;
+use super::limits::MODEX_BYTES_MAX;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
@@ -270,6 +271,13 @@ pub enum InquiryKind {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
+    /// Get the data that one of the agent's ranks has put by PMIx, once it has. Only the root sends this.
+    Modex {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The rank.
+        rank: Rank,
+    },
 }
 
 impl InquiryKind {
@@ -280,6 +288,7 @@ impl InquiryKind {
             Self::NodeGet { .. } => Some(Reply::NodeGot(None)),
             Self::NodeForget => None,
             Self::LookUp { .. } => Some(Reply::GotFromJob(None)),
+            Self::Modex { .. } => Some(Reply::Modex(None)),
         }
     }
 
@@ -290,7 +299,7 @@ impl InquiryKind {
         match self {
             Self::NodePut { key, value } => fits(key, value),
             Self::NodeGet { key, .. } | Self::LookUp { key, .. } => fits(key, b""),
-            Self::NodeForget => true,
+            Self::NodeForget | Self::Modex { .. } => true,
         }
     }
 }
@@ -315,6 +324,14 @@ pub enum Reply {
     NodePut(bool),
     /// To `NodeGet`: the value, if there is one.
     NodeGot(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
+    /// To `Modex`: the rank's data, if there is any.
+    Modex(Option<Bytes>),
+    /// To `Meet`.
+    Met(Option<Met>),
+    /// To `Describe`.
+    Described(Option<Box<JobDescription>>),
+    /// To `Read`: those of the keys that have a value.
+    Read(#[serde(with = "pmi::wire::byte_pairs")] Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Reply {
@@ -324,7 +341,9 @@ impl Reply {
             Self::NodePut(_) => true,
             Self::NodeGot(value) => value.as_ref().is_none_or(|value| value.len() <= ATTRIBUTE_BYTES_MAX),
             Self::GotFromJob(value) => value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX),
+            Self::Modex(data) => data.as_ref().is_none_or(|data| data.len() <= MODEX_BYTES_MAX),
             Self::Published(_) | Self::Found(_) | Self::Unpublished(_) | Self::Spawned(_) | Self::Connected(_) => false,
+            Self::Met(_) | Self::Described(_) | Self::Read(_) => false,
         }
     }
 }
@@ -522,6 +541,8 @@ impl Up {
                 | Self::Put { .. }
                 | Self::Get { .. }
                 | Self::Got { .. }
+                | Self::Reply { reply: Reply::Modex(_), .. }
+                | Self::Ask { request: RootRequest::Meet(_), .. }
         )
     }
 }
@@ -537,13 +558,14 @@ impl Down {
             Self::MoveIn { .. } => true,
             Self::Release { .. } | Self::Died { .. } | Self::Get { .. } | Self::Got { .. } => true,
             Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
+            // It may have megabytes.
+            Self::Reply { reply, .. } => matches!(reply, Reply::Modex(_) | Reply::Met(_)),
             Self::Session(_)
             | Self::Launch(_)
             | Self::Undo { .. }
             | Self::Clear { .. }
             | Self::Revive { .. }
             | Self::EndNeighbour { .. }
-            | Self::Reply { .. }
             | Self::Survey { .. }
             | Self::Signal { .. }
             | Self::Suspend

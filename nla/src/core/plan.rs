@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::{Mapping, Ranks};
+use pmi::{JobDescription, Mapping, ProgramDescription, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::cache::CachePolicy;
@@ -103,8 +103,42 @@ pub struct SessionPlan {
     pub has_ports: bool,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
+    /// Set if ranks are served by PMIx, too.
+    pub pmix: Option<PmixPlan>,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
+}
+
+/// How ranks are served by PMIx.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PmixPlan {
+    /// The path of libpmix, or its file name if the dynamic loader is to find it.
+    #[serde(with = "serde_bytes")]
+    pub library: Vec<u8>,
+    /// 128 random bits in hexadecimal. PMIx has no authentication: who knows a namespace's name can speak for its ranks.
+    pub secret: String,
+    /// The names of all nodes, by their numbers. No two are equal.
+    pub hosts: Vec<String>,
+}
+
+impl PmixPlan {
+    /// The name that a namespace has for PMIx.
+    pub fn name_of(&self, kvsname: &str) -> String {
+        format!("{}.{kvsname}", self.secret)
+    }
+
+    /// The kvsname of the namespace of this name; `None` if it is of another session.
+    pub fn job_of<'a>(&self, name: &'a str) -> Option<&'a str> {
+        name.strip_prefix(&self.secret)?.strip_prefix('.')
+    }
+}
+
+/// The secret stays out of logs.
+impl fmt::Debug for PmixPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let library = String::from_utf8_lossy(&self.library);
+        f.debug_struct("PmixPlan").field("library", &library).finish_non_exhaustive()
+    }
 }
 
 impl SessionPlan {
@@ -157,6 +191,7 @@ impl fmt::Debug for SessionPlan {
             .field("dead_time", &self.dead_time)
             .field("has_ports", &self.has_ports)
             .field("stats", &self.stats)
+            .field("pmix", &self.pmix)
             .field("sent", &self.sent)
             .finish_non_exhaustive()
     }
@@ -246,6 +281,23 @@ pub(super) fn owner_of(owners: &[(AgentId, AgentId)], agent: AgentId) -> AgentId
 }
 
 impl NamespacePlan {
+    /// Describes the job to ranks that speak PMIx.
+    pub fn describe(&self) -> JobDescription {
+        let program = |command: &CommandPlan| {
+            let words = std::iter::once(&command.program).chain(&command.args);
+            let line = words.map(Vec::as_slice).collect::<Vec<_>>().join(&b' ');
+            ProgramDescription { nprocs: command.nprocs, line, wdir: command.wdir.clone() }
+        };
+        JobDescription {
+            kvsname: self.kvsname.clone(),
+            size: self.size,
+            universe: self.universe,
+            spawner: self.spawner.clone(),
+            mapping: self.mapping.clone(),
+            programs: self.commands.iter().map(program).collect(),
+        }
+    }
+
     /// The ranks of `subtree` in this plan.
     pub fn ranks_of(&self, subtree: Subtree) -> Ranks {
         let mut ranks = Ranks::new();
@@ -425,6 +477,7 @@ mod tests {
             dead_time: Duration::from_secs(5),
             has_ports: true,
             stats: false,
+            pmix: None,
             sent: Duration::ZERO,
         }
     }

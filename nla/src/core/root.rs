@@ -8,8 +8,10 @@ mod as_parent;
 mod ending;
 mod flushing;
 mod forgetting;
+mod meetings;
 mod moving;
 mod namespace;
+mod posts;
 mod restarting;
 mod root_requests;
 mod survey;
@@ -21,7 +23,9 @@ use litemap::LiteMap;
 use pmi::{Rank, Ranks};
 
 use self::flushing::Flow;
+use self::meetings::Meetings;
 use self::namespace::Namespace;
+use self::posts::Posts;
 pub use self::restarting::INCARNATION;
 use self::restarting::Restarts;
 use super::cache::CachePeaks;
@@ -325,6 +329,8 @@ pub struct Root {
     restarts: Restarts,
     /// The names that MPI_Publish_name has published, and their ports.
     names: LiteMap<Vec<u8>, Vec<u8>>,
+    posts: Posts,
+    meetings: Meetings,
     /// The last request of each rank, by its number, and the reply; if the session goes on after the loss of an agent.
     answered: LiteMap<(NamespaceId, Rank), (u32, Option<Reply>)>,
     failures: Vec<Failure>,
@@ -367,6 +373,8 @@ impl Root {
             first: Some(first),
             job: NamespaceId::FIRST,
             names: LiteMap::new(),
+            posts: Posts::default(),
+            meetings: Meetings::default(),
             answered: LiteMap::new(),
             failures: Vec::new(),
             failures_more: 0,
@@ -585,6 +593,7 @@ impl Root {
         if matches!(self.phase, Phase::Running) {
             self.report_early_exits(turn);
         }
+        self.end_hopeless_meetings(turn);
         self.forget_ended(turn);
         if matches!(self.phase, Phase::Running)
             && !self.namespaces.is_empty()

@@ -37,6 +37,12 @@ pub(super) fn plan(
                 // MPI's "path" info key: the directories in which to look for the program.
                 set.push((b"PATH".to_vec(), path));
             }
+            // Variables that PMIx sets for the ranks: `NAME=VALUE`.
+            for (_, variable) in command.info.iter().filter(|(name, _)| name == b"env") {
+                if let Some(at) = variable.iter().position(|byte| *byte == b'=') {
+                    set.push((variable[..at].to_vec(), variable[at + 1..].to_vec()));
+                }
+            }
             CommandPlan {
                 nprocs: command.nprocs,
                 wdir: info(b"wdir").unwrap_or_else(|| parent_command.wdir.clone()),

@@ -4,6 +4,7 @@
 //! inputs of the core, and carries out the core's actions (`actions.rs`). `shutdown.rs` holds the order of the end.
 
 mod actions;
+mod pmix;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use tracing::{Instrument, Span};
 use super::children::{Children, LinkContext, Received};
 use super::input::InputHub;
 use super::leftovers::SharedFiles;
+use super::pmix::{Pmix, PmixEvent};
 use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX, Queue};
 use super::recorder::Recorder;
@@ -84,6 +86,8 @@ pub(super) struct AgentDriver {
     input: Rc<RefCell<InputHub>>,
     table: RankTable,
     pub(super) startup: Option<Startup>,
+    /// Serves PMIx, once a namespace needs it.
+    pub(super) pmix: Option<Pmix>,
     namespaces: HashMap<NamespaceId, Local>,
     /// The counts of namespaces that were forgotten.
     forgotten: DriverCounts,
@@ -135,6 +139,8 @@ enum Event {
     Spawned,
     /// The start of a rank has taken long, or was cancelled.
     Stalled,
+    /// The process that serves PMIx has sent a message, or was lost.
+    Pmix(PmixEvent),
     /// Ranks remain to be started, and no other event is due.
     StartDue,
 }
@@ -203,6 +209,7 @@ impl AgentDriver {
             input,
             table: RankTable::default(),
             startup: None,
+            pmix: None,
             namespaces: HashMap::new(),
             forgotten: DriverCounts::default(),
             waiting: HashMap::new(),
@@ -229,6 +236,9 @@ impl AgentDriver {
                 self.report_panic(panic);
                 PANICKED
             });
+            if let Some(pmix) = self.pmix.take() {
+                pmix.leave().await;
+            }
             self.leave_children().await;
             self.end_survivors().await;
             // The link to the parent is the only way to report a panic.
@@ -312,6 +322,8 @@ impl AgentDriver {
                 Event::Spawned,
             () = async { match &self.startup { Some(startup) => startup.stalled().await, None => pending().await } } =>
                 Event::Stalled,
+            event = async { match &mut self.pmix { Some(pmix) => pmix.next().await, None => pending().await } } =>
+                Event::Pmix(event),
             () = ready(()), if is_starting => Event::StartDue,
             () = sleep(SWEEP_PAUSE), if self.sweep.is_killing() => Event::SweepDue,
             () = sleep(SWEEP_PAUSE), if awaits_former => Event::Reaped,
@@ -364,6 +376,7 @@ impl AgentDriver {
                 inputs.into_iter().for_each(|input| self.handle(input));
                 self.reap();
             }
+            Event::Pmix(event) => self.on_pmix(event),
             // The sweep continues after each event.
             Event::OutputEnded | Event::SweepDue => {}
         }
@@ -501,12 +514,7 @@ impl AgentDriver {
                 {
                     local.in_segment += 1;
                 }
-                match &request {
-                    Request::Joined => self.shared_files.on_initialized(key.0, key.1),
-                    Request::Finalized => self.shared_files.on_finalized(key.0, key.1),
-                    _ => {}
-                }
-                self.handle(Input::FromRank(key.0, key.1, request));
+                self.from_rank(key, request);
             }
             RankEvent::Ended { key, exit } => {
                 self.waiting.remove(&key);
@@ -515,8 +523,23 @@ impl AgentDriver {
                 }
                 self.shared_files.on_ended(key.0, key.1, exit, || self.table.pids());
                 self.handle(Input::RankEnded(key.0, key.1, exit));
+                if let Some(pmix) = &mut self.pmix {
+                    let mut steps = Vec::new();
+                    pmix.relay.on_ended(key.0, key.1, &mut steps);
+                    self.take_steps(steps);
+                }
             }
         }
+    }
+
+    /// Hands a request of a rank to the core.
+    fn from_rank(&mut self, key: Key, request: Request) {
+        match &request {
+            Request::Joined => self.shared_files.on_initialized(key.0, key.1),
+            Request::Finalized => self.shared_files.on_finalized(key.0, key.1),
+            _ => {}
+        }
+        self.handle(Input::FromRank(key.0, key.1, request));
     }
 
     /// Forgets all namespaces: none of their ranks is left, and others will start.

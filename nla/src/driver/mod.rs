@@ -11,6 +11,7 @@ mod children;
 mod input;
 mod leftovers;
 mod output;
+mod pmix;
 mod port;
 mod process;
 mod pulse;
@@ -28,5 +29,6 @@ mod table;
 mod uplink;
 
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
+pub use pmix::PMIX_ARGUMENT;
 pub use process::run_agent;
 pub use root::{OutputSink, RootDriver, RootEvent, RootPort, RootSetup};

@@ -28,6 +28,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::agent::AgentDriver;
 use super::leftovers::CLEAN_DEADLINE;
+use super::pmix::Pmix;
 use super::root::RootDriver;
 use crate::bootstrap::Links;
 use crate::core::{FileReport, Input};
@@ -147,9 +148,13 @@ impl AgentDriver {
     }
 
     fn kill_leftovers(&mut self, since: Instant) {
-        // Remote shells that carry links are children of this process too.
-        let spared =
-            |driver: &Self| driver.child_starter.as_ref().map(|starter| starter.processes().pids()).unwrap_or_default();
+        // Remote shells that carry links, and the process that serves PMIx, are children of this process too.
+        let spared = |driver: &Self| {
+            let shells = driver.child_starter.as_ref().map(|starter| starter.processes().pids());
+            let mut pids = shells.unwrap_or_default();
+            pids.extend(driver.pmix.as_ref().map(Pmix::pid));
+            pids
+        };
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let is_late = since.elapsed() > SWEEP_TIME;
         let kill = || sys::kill_children_but(9, &spared(self));

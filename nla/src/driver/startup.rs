@@ -107,6 +107,8 @@ pub(super) struct Startup {
     events: mpsc::Sender<RankEvent>,
     tasks: Tasks,
     jobs: VecDeque<Job>,
+    /// The commands of namespaces that PMIx does not know yet.
+    held: LiteMap<NamespaceId, Vec<Command>>,
     /// The process groups of failed ranks that have got SIGKILL, and until when a start waits for their end.
     former: Vec<(u32, Instant)>,
     /// The orders of the spawner thread, in their order.
@@ -150,6 +152,7 @@ impl Startup {
             events,
             tasks,
             jobs: VecDeque::new(),
+            held: LiteMap::new(),
             former: Vec::new(),
             pending: VecDeque::new(),
             stall: None,
@@ -231,13 +234,47 @@ impl Startup {
             .iter()
             .map(|command| command_of(&self.session, &plan, command, address.as_deref(), &self.mark))
             .collect();
-        let names: Vec<_> = commands.iter().map(|command| String::from_utf8_lossy(&command.program)).collect();
-        let programs = names.join(", ");
-        self.order([(Pending::Prepare { namespace: plan.id, programs }, Order::Prepare(commands))]);
+        if self.session.pmix.is_some() {
+            self.held.insert(plan.id, commands);
+        } else {
+            self.order_programs(plan.id, commands);
+        }
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
         let shared = Rc::new(Shared { plan, attributes, board: Rc::clone(&board), port, commands: OnceCell::new() });
         self.jobs.push_back(Job { shared: Rc::clone(&shared), left: ranks.iter().collect(), incarnation: None });
         Local { board, in_segment: 0, shared }
+    }
+
+    /// Lets the spawner thread find the programs of a namespace.
+    fn order_programs(&mut self, namespace: NamespaceId, commands: Vec<Command>) {
+        let names: Vec<_> = commands.iter().map(|command| String::from_utf8_lossy(&command.program)).collect();
+        let programs = names.join(", ");
+        self.order([(Pending::Prepare { namespace, programs }, Order::Prepare(commands))]);
+    }
+
+    /// The ranks of a namespace can be started: PMIx knows it, and they find PMIx by these variables.
+    pub(super) fn prepare(&mut self, namespace: NamespaceId, variables: Vec<Variable>) {
+        let Some(mut commands) = self.held.remove(&namespace) else { return };
+        for command in &mut commands {
+            let is_new = |(name, _): &Variable| variables.iter().all(|(other, _)| other != name);
+            command.environment.retain(is_new);
+            // Each rank has its own.
+            command.environment.extend(variables.iter().filter(|(name, _)| name != PMIX_RANK.as_bytes()).cloned());
+        }
+        self.order_programs(namespace, commands);
+    }
+
+    /// The ranks of a namespace cannot be started. Returns them as an input for the core.
+    pub(super) fn refuse(&mut self, namespace: NamespaceId, why: &str) -> Option<Input> {
+        self.held.remove(&namespace);
+        let at = self.jobs.iter().position(|job| job.shared.plan.id == namespace)?;
+        let ranks = self.jobs.remove(at)?.left.into_iter().collect();
+        Some(Input::NotStarted(namespace, ranks, NotStartedReason::Reported(why.to_owned())))
+    }
+
+    /// Returns the session's plan.
+    pub(super) fn session(&self) -> &SessionPlan {
+        &self.session
     }
 
     /// Queues a rank to be started again, while the others go on.
@@ -327,7 +364,10 @@ impl Startup {
         let input = if reads_input { Some(sys::input_pipe().map_err(machine)?) } else { None };
         let socket = if shared.port.is_none() { Some(sys::socket_pair().map_err(machine)?) } else { None };
         let inode = socket.as_ref().map(|(_, theirs)| sys::inode(theirs.as_fd())).transpose().map_err(machine)?;
-        let variables = own_variables(&shared.plan, rank, inode, job.incarnation);
+        let mut variables = own_variables(&shared.plan, rank, inode, job.incarnation);
+        if self.session.pmix.is_some() {
+            variables.extend(CString::new(format!("{PMIX_RANK}={rank}")));
+        }
         let (ours, theirs) = socket.unzip();
         let (stdin, input) = input.unzip();
         let (to_task, connections) = mpsc::channel(1);
@@ -557,6 +597,9 @@ fn local_sizes(plan: &NamespacePlan, rank: Rank) -> [(&'static str, String); 2] 
     let size = plan.mapping.node_of(rank).map_or(0, |node| plan.mapping.local_size(node)).to_string();
     [("MPI_LOCALNRANKS", size.clone()), ("MV2_COMM_WORLD_LOCAL_SIZE", size)]
 }
+
+/// PMIx's variable for a rank's number.
+const PMIX_RANK: &str = "PMIX_RANK";
 
 const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", segment::VARIABLE];
 

@@ -31,6 +31,7 @@ pub mod launching;
 pub mod new_file;
 pub mod output_file;
 mod path_walk;
+pub mod pmix;
 pub mod readiness;
 pub mod reap;
 pub mod secret;

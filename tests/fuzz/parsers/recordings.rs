@@ -136,6 +136,7 @@ fn root() -> Root {
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::default(),
         stats: true,
+        pmix: None,
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),

@@ -61,17 +61,20 @@ pub struct Secrets {
     pub key: SessionKey,
     /// The first bytes that agents send on a bootstrap channel.
     pub marker: [u8; 16],
+    /// The part of the names of namespaces that ranks need to know to speak PMIx.
+    pub pmix: [u8; 16],
 }
 
 impl Secrets {
     /// Draws the public number and the secrets of a new session from the kernel.
     pub fn random() -> io::Result<(u64, Self)> {
         let mut source = File::open("/dev/urandom")?;
-        let (mut session, mut marker) = ([0; 8], [0; 16]);
+        let (mut session, mut marker, mut pmix) = ([0; 8], [0; 16], [0; 16]);
         source.read_exact(&mut session)?;
         let key = SessionKey::read_from(&mut source)?;
         source.read_exact(&mut marker)?;
-        Ok((u64::from_le_bytes(session), Self { key, marker }))
+        source.read_exact(&mut pmix)?;
+        Ok((u64::from_le_bytes(session), Self { key, marker, pmix }))
     }
 }
 

@@ -83,7 +83,10 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     // Bounded by two closed streams, two ends, the input and the number of files: each is reported once.
     let (events, output) = unbounded_channel();
     let (out, err) = start_writers(&options, &locations, &plan.label, &events, &tasks)?;
-    let Plan { settings, input, demo, .. } = plan;
+    let Plan { mut settings, input, demo, .. } = plan;
+    if let Some(pmix) = &mut settings.session.pmix {
+        pmix.secret = secrets.pmix.iter().map(|byte| format!("{byte:02x}")).collect();
+    }
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
     let liveness = options.liveness();
     let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));

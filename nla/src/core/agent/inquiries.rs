@@ -3,10 +3,12 @@
 //! An inquiry travels up to the lowest ancestor that has the asked agent below it, and down from there. The reply
 //! takes the same route back.
 
+use bytes::Bytes;
 use pmi::Rank;
 
 use super::{Action, Agent, Turn};
 use crate::core::ids::NamespaceId;
+use crate::core::limits::MODEX_BYTES_MAX;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
 use crate::core::parent::Parent;
@@ -48,6 +50,12 @@ impl Agent {
         self.route_reply(requester, Reply::GotFromJob(value.or_else(preput)), turn);
     }
 
+    /// One of this agent's ranks has put its data, or there is none, for a rank elsewhere.
+    pub(super) fn on_modexed(&mut self, requester: Requester, data: Option<Bytes>, turn: &mut Turn<'_>) {
+        let data = data.filter(|data| data.len() <= MODEX_BYTES_MAX);
+        self.route_reply(requester, Reply::Modex(data), turn);
+    }
+
     /// Sends the refusal of an inquiry, if the requester waits for a reply.
     fn refuse(&mut self, requester: Requester, kind: &InquiryKind, turn: &mut Turn<'_>) {
         if let Some(reply) = kind.refusal() {
@@ -59,7 +67,7 @@ impl Agent {
     pub(super) fn on_inquiry(&mut self, requester: Requester, kind: InquiryKind, turn: &mut Turn<'_>) {
         let rank = requester.rank;
         let about = match &kind {
-            InquiryKind::LookUp { namespace, .. } => *namespace,
+            InquiryKind::LookUp { namespace, .. } | InquiryKind::Modex { namespace, .. } => *namespace,
             InquiryKind::NodePut { .. } | InquiryKind::NodeGet { .. } | InquiryKind::NodeForget => requester.namespace,
         };
         let ns = self.namespaces.get_mut(&about).filter(|_| kind.is_bounded());
@@ -84,6 +92,9 @@ impl Agent {
                     self.route_reply(requester, reply, turn);
                 }
             },
+            (InquiryKind::Modex { namespace, rank }, Some(ns)) if ns.own.contains(rank) => {
+                turn.push(Action::Modex { namespace, rank, requester });
+            }
             (InquiryKind::NodeForget, Some(ns)) => ns.node.forget(rank),
             (kind, _) => self.refuse(requester, &kind, turn),
         }

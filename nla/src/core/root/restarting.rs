@@ -6,7 +6,7 @@ use litemap::LiteMap;
 use pmi::Ranks;
 
 use super::moving::Homeless;
-use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
+use super::{Meetings, Notice, Phase, Posts, Root, RootAction, SIGTERM, Turn};
 use crate::core::cause::{Failure, Outcome};
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
@@ -190,6 +190,8 @@ impl Root {
         }
         self.ended.clear();
         self.names.clear();
+        self.posts = Posts::default();
+        self.meetings = Meetings::default();
         self.failures.clear();
         self.failures_more = 0;
         self.job = next;

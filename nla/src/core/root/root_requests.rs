@@ -1,6 +1,6 @@
 //! Requests that need one answer for the whole session: names, spawns, other namespaces.
 
-use pmi::{NameError, RootRequest, SpawnRequest};
+use pmi::{NameError, Rank, RootRequest, SpawnRequest};
 
 use super::namespace::Namespace;
 use super::{Phase, Root, Turn};
@@ -43,6 +43,23 @@ impl Root {
                 }
                 None => Reply::GotFromJob(None),
             },
+            RootRequest::Modex { job, rank } => match self.modex(requester, &job, rank) {
+                Some(inquiry) => {
+                    self.answered.remove(&(requester.namespace, requester.rank));
+                    return self.route_inquiry(inquiry, turn);
+                }
+                None => Reply::Modex(None),
+            },
+            RootRequest::Meet(meeting) => return self.meet(requester, meeting, turn),
+            RootRequest::Describe { job } => {
+                Reply::Described(self.namespace_of(&job).map(|ns| Box::new(ns.plan.describe())))
+            }
+            RootRequest::Post { entries, once } => self.post(entries, once, turn),
+            RootRequest::Read { keys, wait } => match self.read(requester, keys, wait) {
+                Some(reply) => reply,
+                None => return,
+            },
+            RootRequest::Unpost { keys } => self.unpost(&keys),
         };
         self.reply(requester, reply, turn);
     }
@@ -86,7 +103,14 @@ impl Root {
         kind.is_bounded().then_some(Inquiry { to, requester, kind })
     }
 
-    fn namespace_of(&self, job: &[u8]) -> Option<&Namespace> {
+    /// Makes the inquiry to the agent of a rank. `None` if `job` has no such rank.
+    fn modex(&self, requester: Requester, job: &[u8], rank: Rank) -> Option<Inquiry> {
+        let plan = &self.namespace_of(job)?.plan;
+        let (to, _) = plan.placement.iter().find(|(_, ranks)| ranks.contains(rank))?;
+        Some(Inquiry { to: *to, requester, kind: InquiryKind::Modex { namespace: plan.id, rank } })
+    }
+
+    pub(super) fn namespace_of(&self, job: &[u8]) -> Option<&Namespace> {
         self.namespaces.values().find(|ns| ns.plan.kvsname.as_bytes() == job)
     }
 

@@ -40,6 +40,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             dead_time: std::time::Duration::from_secs(5),
             has_ports: true,
             stats: false,
+            pmix: None,
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

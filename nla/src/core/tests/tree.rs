@@ -120,6 +120,7 @@ impl Tree {
                 dead_time: std::time::Duration::from_secs(5),
                 has_ports: true,
                 stats: true,
+                pmix: None,
                 sent: std::time::Duration::ZERO,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },

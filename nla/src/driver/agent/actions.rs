@@ -17,6 +17,7 @@ use crate::driver::startup::Startup;
 use crate::driver::survivors;
 use crate::driver::table::Key;
 use crate::link::Receipt;
+use crate::pmix::relay::Step;
 use crate::wire::{Lane, encode};
 
 impl AgentDriver {
@@ -55,12 +56,21 @@ impl AgentDriver {
                     local.board.borrow_mut().set_dead(&dead);
                     self.table.notify(namespace);
                 }
+                if let Some(pmix) = &mut self.pmix {
+                    let mut steps = Vec::new();
+                    pmix.relay.on_died(namespace, &dead, &mut steps);
+                    self.take_steps(steps);
+                }
             }
             Action::Answer(namespace, rank, answer) => self.answer((namespace, rank), answer),
             Action::LookUp { namespace, key, requester } => {
                 let local = self.namespaces.get(&namespace);
                 let value = local.and_then(|local| local.board.borrow().board().get(&key).map(<[u8]>::to_vec));
                 self.handle(Input::LookedUp { namespace, key, requester, value });
+            }
+            Action::Modex { namespace, rank, requester } => {
+                let step = self.pmix.as_mut().map(|pmix| pmix.relay.on_asked(namespace, rank, requester));
+                self.take_steps(vec![step.unwrap_or(Step::Reply(requester, None))]);
             }
             Action::Signal(namespace, ranks, signal) => {
                 self.shared_files.before_signal(signal, || self.table.pids());
@@ -132,6 +142,12 @@ impl AgentDriver {
             }
             self.input.borrow_mut().open(&takers, children.cloned().collect());
         }
+        let pmix = self.startup.as_ref().and_then(|startup| startup.session().pmix.clone());
+        if let Some(pmix) = pmix.filter(|_| !ranks.is_empty())
+            && let Err(why) = self.register(&pmix, &plan, &ranks)
+        {
+            return self.handle(Input::NotStarted(id, ranks, NotStartedReason::Reported(why)));
+        }
         match &mut self.startup {
             // A spare agent may take over ranks at any time: its board is kept up to date.
             Some(startup) if !ranks.is_empty() || startup.revives_ranks() => {
@@ -150,6 +166,11 @@ impl AgentDriver {
             self.forgotten.board_gets += board.board().answered();
             self.forgotten.segments += board.readers;
         }
+        if let Some(pmix) = &mut self.pmix
+            && let Some(message) = pmix.relay.forget(namespace)
+        {
+            pmix.send(message);
+        }
     }
 
     /// Releases ranks from a fence: one wake-up for all ranks that wait in the shared segment, one answer for each
@@ -166,6 +187,7 @@ impl AgentDriver {
     }
 
     fn answer(&mut self, key: Key, answer: Answer) {
+        let Some(answer) = self.relay_answer(key, answer) else { return };
         if let Some(waiting) = self.waiting.remove(&key) {
             // A rank that has exited meanwhile needs no answer.
             let _ = waiting.send(answer);

@@ -1,0 +1,140 @@
+//! PMIx: which jobs need it, and which libpmix serves them.
+//!
+//! Open MPI 5 and others find their launcher by PMIx alone. Where such a program is seen in its file, or `--mpi pmix` says so,
+//! each node gets a process that serves PMIx with a libpmix that is loaded at run time: the one that the program itself loads
+//! is there on all nodes and fits it best.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use nla::core::{CommandPlan, PmixPlan, SessionPlan};
+use nla::sys;
+
+use crate::cluster::node_list::NodeList;
+use crate::plan::Plan;
+use crate::plan::elf;
+use crate::plan::environment::is_set;
+use crate::plan::machine::Machine;
+use crate::plan::mpi::{BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, is_open_mpi, version};
+use crate::plan::request::{Mpi, Request};
+use crate::refusal::Refusal;
+
+/// The user's variable for the path of libpmix.
+pub const LIBRARY_VARIABLE: &str = "SCELA_PMIX_LIBRARY";
+/// The file name of libpmix.
+const LIBRARY: &str = "libpmix.so.2";
+
+/// Returns whether the job needs PMIx.
+pub(super) fn is_needed(plan: &Plan) -> bool {
+    let session = &plan.settings.session;
+    match plan.options.mpi {
+        Mpi::Pmix => true,
+        Mpi::None | Mpi::OpenMpi => false,
+        Mpi::Auto => plan.settings.first.commands.iter().any(|command| speaks_pmix(session, command)),
+    }
+}
+
+fn speaks_pmix(session: &SessionPlan, command: &CommandPlan) -> bool {
+    match version(session, command) {
+        Some(version) => version == OpenMpi::ThroughPmix,
+        None => program(session, command).is_some_and(|(_, needs)| needs.has("libpmix.so")),
+    }
+}
+
+/// Returns the request with one agent on each node, as PMIx needs it; `None` if `plan` has that.
+pub(super) fn with_one_agent_per_node(request: &Request, plan: &Plan) -> Result<Option<Request>, Refusal> {
+    let nodes = plan.settings.nodes.values().copied().max().map_or(0, |last| last + 1);
+    if plan.agents() == nodes {
+        return Ok(None);
+    }
+    let mut request = request.clone();
+    if request.options.agents_per_node.replace(1).is_some_and(|typed| typed != 1) {
+        let text = "a job that is served by PMIx has one agent on each node, and --agents-per-node asks for more";
+        return Err(Refusal::new(text, "leave --agents-per-node out"));
+    }
+    Ok(Some(request))
+}
+
+/// Plans how the ranks are served by PMIx.
+pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> Result<(), Refusal> {
+    let options = &plan.options;
+    if options.pmi_port {
+        let text = "--pmi-port serves PMI by TCP, and this job is served by PMIx";
+        return Err(Refusal::new(text, "leave --pmi-port out, or serve no PMIx with --mpi none"));
+    }
+    let library = library(plan, machine)?;
+    let hosts = hosts(plan, nodes);
+    if options.agents_as_nodes && !is_set(&machine.environment, BTL) {
+        // Of equal names the last one wins, so this comes before the user's.
+        for command in &mut plan.settings.first.commands {
+            command.set.insert(0, (BTL.into(), BTL_WITHOUT_SHARED_MEMORY.into()));
+        }
+    }
+    // The secret is drawn when the session starts.
+    let library = library.into_os_string().as_bytes().to_vec();
+    plan.settings.session.pmix = Some(PmixPlan { library, secret: String::new(), hosts });
+    Ok(())
+}
+
+/// Returns the libpmix that the user names, else the one that a program of the job loads, else what the loader finds on each
+/// node.
+fn library(plan: &Plan, machine: &Machine) -> Result<PathBuf, Refusal> {
+    let named = machine.environment.iter().find(|(name, _)| name == LIBRARY_VARIABLE).map(|(_, path)| path.as_os_str());
+    if let Some(path) = named.filter(|path| !path.is_empty()) {
+        let path = machine.wdir.join(path);
+        if !path.is_file() {
+            let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a file", path.display());
+            return Err(Refusal::new(text, "name libpmix.so.2, or unset it").of_system());
+        }
+        return Ok(path);
+    }
+    let session = &plan.settings.session;
+    let found = plan.settings.first.commands.iter().find_map(|command| loaded_by(session, command));
+    Ok(found.unwrap_or_else(|| LIBRARY.into()))
+}
+
+/// Returns the libpmix that a command's program loads, by itself or through Open MPI.
+fn loaded_by(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
+    let (program, needs) = program(session, command)?;
+    let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
+    if needs.has("libpmix.so") {
+        return Some(elf::find(LIBRARY, &program, &needs, library_path)?.0);
+    }
+    let name = needs.libraries.iter().find(|library| is_open_mpi(library))?;
+    let mut found = elf::find(name, &program, &needs, library_path)?;
+    // libmpi itself, or libopen-pal below it, needs libpmix.
+    for below in [&is_open_mpi as &dyn Fn(&str) -> bool, &|name: &str| name.starts_with("libopen-pal.so")] {
+        let (path, needs) = &found;
+        if needs.has("libpmix.so") {
+            break;
+        }
+        if let Some(next) = needs.libraries.iter().find(|name| below(name)) {
+            found = elf::find(next, path, needs, library_path)?;
+        }
+    }
+    let (path, needs) = &found;
+    Some(elf::find(LIBRARY, path, needs, library_path)?.0)
+}
+
+fn program(session: &SessionPlan, command: &CommandPlan) -> Option<(PathBuf, elf::Needs)> {
+    let program = elf::program_of(session, command).ok()?;
+    let needs = elf::needs(&program)?;
+    Some((program, needs))
+}
+
+/// Returns a name for each node, by its number. Ranks of equal names are on one node for PMIx, so nodes that are played on one
+/// machine have names of their own.
+fn hosts(plan: &Plan, nodes: &NodeList) -> Vec<String> {
+    let numbers = &plan.settings.nodes;
+    let count = numbers.values().copied().max().map_or(0, |last| last as usize + 1);
+    let mut hosts = vec![String::new(); count];
+    for (agent, node) in numbers {
+        let at = plan.node_of_agent.get((agent.0 as usize).saturating_sub(1)).copied().unwrap_or_default();
+        hosts[*node as usize] = match nodes {
+            NodeList::Local { .. } if count == 1 => sys::host_name(),
+            NodeList::Local { .. } => format!("{}-{node}", sys::host_name()),
+            NodeList::Named { .. } => nodes.nodes().get(at).map_or_else(|| node.to_string(), |node| node.name.clone()),
+        };
+    }
+    hosts
+}

@@ -1,0 +1,117 @@
+//! Meetings: ranks of one or more namespaces that wait for each other, as PMIx lets them (fences of some ranks, connections of
+//! jobs, groups).
+//!
+//! Such operations are few, and each takes one request per agent and one reply; the tree carries both.
+
+use bytes::Bytes;
+use pmi::{Meeting, Met, Ranks};
+
+use super::{Root, Turn};
+use crate::core::ids::NamespaceId;
+use crate::core::limits::{FENCE_BYTES_MAX, MEETINGS_MAX};
+use crate::core::message::{Reply, Requester};
+
+/// Meetings that have begun and are not complete.
+#[derive(Debug, Default)]
+pub(super) struct Meetings {
+    open: Vec<Open>,
+    /// The number of the last one that was complete.
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    name: Vec<u8>,
+    members: Vec<(String, Option<Ranks>)>,
+    /// The ranks that have not come.
+    missing: Vec<(NamespaceId, Ranks)>,
+    /// Those that wait for the reply, with their data.
+    came: Vec<(Requester, Bytes)>,
+    bytes: usize,
+}
+
+impl Open {
+    /// Takes ranks that have come. Returns false if they are not expected, or their data is too long.
+    fn come(&mut self, requester: Requester, here: &[(NamespaceId, Ranks)], data: Bytes) -> bool {
+        for (namespace, ranks) in here {
+            let missing = self.missing.iter_mut().find(|(expected, _)| expected == namespace);
+            let Some((_, missing)) = missing.filter(|(_, missing)| missing.contains_all(ranks)) else { return false };
+            *missing = missing.difference(ranks);
+        }
+        self.bytes = self.bytes.saturating_add(data.len());
+        self.came.push((requester, data));
+        self.bytes <= FENCE_BYTES_MAX
+    }
+
+    fn is_complete(&self) -> bool {
+        self.missing.iter().all(|(_, ranks)| ranks.is_empty())
+    }
+}
+
+impl Root {
+    /// Ranks of an agent have come to a meeting.
+    pub(super) fn meet(&mut self, requester: Requester, meeting: Meeting, turn: &mut Turn<'_>) {
+        let Meeting { name, members, here, data } = meeting;
+        let here: Option<Vec<_>> =
+            here.into_iter().map(|(job, ranks)| Some((self.namespace_of(job.as_bytes())?.plan.id, ranks))).collect();
+        let is_same = |open: &Open| open.name == name && open.members == members;
+        let at = match self.meetings.open.iter().position(is_same) {
+            Some(at) => at,
+            None => {
+                let missing: Option<Vec<_>> = members.iter().map(|(job, ranks)| self.expected(job, ranks)).collect();
+                let (Some(missing), true) = (missing, self.meetings.open.len() < MEETINGS_MAX) else {
+                    return self.reply(requester, Reply::Met(None), turn);
+                };
+                let came = Vec::new();
+                self.meetings.open.push(Open { name, members, missing, came, bytes: 0 });
+                self.meetings.open.len() - 1
+            }
+        };
+        let open = &mut self.meetings.open[at];
+        if !here.is_some_and(|here| open.come(requester, &here, data)) {
+            let open = self.meetings.open.swap_remove(at);
+            self.reply(requester, Reply::Met(None), turn);
+            return self.refuse_meeting(&open, requester, turn);
+        }
+        if open.is_complete() {
+            let open = self.meetings.open.swap_remove(at);
+            self.meetings.last += 1;
+            let met =
+                Met { number: self.meetings.last, data: open.came.iter().map(|(_, data)| data.clone()).collect() };
+            for (requester, _) in open.came {
+                self.reply(requester, Reply::Met(Some(met.clone())), turn);
+            }
+        }
+    }
+
+    /// The ranks of a job that a meeting expects. `None` if the job has no such ranks.
+    fn expected(&self, job: &str, ranks: &Option<Ranks>) -> Option<(NamespaceId, Ranks)> {
+        let plan = &self.namespace_of(job.as_bytes())?.plan;
+        let all = Ranks::range(0..plan.size);
+        let ranks = ranks.clone().unwrap_or_else(|| all.clone());
+        all.contains_all(&ranks).then_some((plan.id, ranks))
+    }
+
+    /// Ends the meetings to which a rank will never come, because it has ended.
+    pub(super) fn end_hopeless_meetings(&mut self, turn: &mut Turn<'_>) {
+        let namespaces = &self.namespaces;
+        let is_hopeless = |open: &mut Open| {
+            open.missing.iter().any(|(id, missing)| {
+                !missing.is_empty() && namespaces.get(id).is_none_or(|ns| ns.not_gone(missing).len() < missing.len())
+            })
+        };
+        let hopeless: Vec<_> = self.meetings.open.extract_if(.., is_hopeless).collect();
+        for open in hopeless {
+            for (requester, _) in &open.came {
+                self.reply(*requester, Reply::Met(None), turn);
+            }
+        }
+    }
+
+    /// Answers all of a meeting but `but` that it has failed.
+    fn refuse_meeting(&mut self, open: &Open, but: Requester, turn: &mut Turn<'_>) {
+        for (requester, _) in open.came.iter().filter(|(requester, _)| *requester != but) {
+            self.reply(*requester, Reply::Met(None), turn);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Carries out what the relay of PMIx decides.
+
+use std::collections::VecDeque;
+
+use pmi::{Answer, Ranks, Request};
+
+use super::AgentDriver;
+use crate::core::{Input, NamespaceId, NamespacePlan, PmixPlan};
+use crate::driver::pmix::{Pmix, PmixEvent};
+use crate::driver::table::Key;
+use crate::pmix::relay::Step;
+use crate::sys;
+
+impl AgentDriver {
+    /// Registers a namespace, before its ranks start. Starts `scela-pmix` for the first one.
+    pub(super) fn register(&mut self, pmix: &PmixPlan, plan: &NamespacePlan, ranks: &Ranks) -> Result<(), String> {
+        if self.pmix.is_none() {
+            let session = self.startup.as_ref().ok_or("its agent could not set itself up")?.session();
+            let node = ranks.first().and_then(|rank| plan.mapping.node_of(rank)).unwrap_or_default();
+            let host = pmix.hosts.get(node as usize).cloned().unwrap_or_else(sys::host_name);
+            let started = Pmix::start(pmix, host, session, &self.started, &self.links.tasks);
+            self.pmix = Some(started.map_err(|error| format!("scela-pmix could not be started: {error}"))?);
+        }
+        if let Some(pmix) = &mut self.pmix {
+            let message = pmix.relay.register(plan, ranks);
+            pmix.await_registration(plan.id);
+            pmix.send(message);
+        }
+        Ok(())
+    }
+
+    /// `scela-pmix` has sent a message, or was lost.
+    pub(super) fn on_pmix(&mut self, event: PmixEvent) {
+        let Some(pmix) = &mut self.pmix else { return };
+        match event {
+            PmixEvent::Message(message) => {
+                let mut steps = Vec::new();
+                pmix.relay.on_message(*message, &mut steps);
+                self.take_steps(steps);
+            }
+            PmixEvent::Lost(why) => {
+                let awaited = pmix.take_awaited();
+                if awaited.is_empty() {
+                    return self.handle(Input::PmixLost(format!("its scela-pmix {why}")));
+                }
+                for namespace in awaited {
+                    self.refuse(namespace, &format!("scela-pmix {why}"));
+                }
+            }
+        }
+    }
+
+    /// Lets the relay take an answer of the core. Returns it if the relay has not asked for it.
+    pub(super) fn relay_answer(&mut self, key: Key, answer: Answer) -> Option<Answer> {
+        let Some(pmix) = &mut self.pmix else { return Some(answer) };
+        let mut steps = Vec::new();
+        let rest = pmix.relay.on_answer(key, answer, &mut steps);
+        self.take_steps(steps);
+        rest
+    }
+
+    pub(super) fn take_steps(&mut self, steps: Vec<Step>) {
+        let mut steps = VecDeque::from(steps);
+        while let (Some(step), Some(pmix)) = (steps.pop_front(), &mut self.pmix) {
+            match step {
+                Step::Send(message) => pmix.send(message),
+                Step::Ask(namespace, rank, request) => match self.got_here(namespace, &request) {
+                    Some(answer) => {
+                        if let Some(pmix) = &mut self.pmix {
+                            let mut more = Vec::new();
+                            // The relay has asked for it.
+                            let _ = pmix.relay.on_answer((namespace, rank), answer, &mut more);
+                            steps.extend(more);
+                        }
+                    }
+                    None => self.from_rank((namespace, rank), request),
+                },
+                Step::Prepared(namespace, Ok(variables)) => {
+                    pmix.note_registered(namespace);
+                    if let Some(startup) = &mut self.startup {
+                        startup.prepare(namespace, variables);
+                    }
+                }
+                Step::Prepared(namespace, Err(why)) => {
+                    pmix.note_registered(namespace);
+                    self.refuse(namespace, &format!("PMIx does not take them: {why}"));
+                }
+                Step::Reply(requester, data) => self.handle(Input::Modexed(requester, data)),
+                Step::Failed(why) => {
+                    for namespace in pmix.take_awaited() {
+                        self.refuse(namespace, &format!("PMIx cannot be served: {why}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports that no rank of the namespace is started.
+    fn refuse(&mut self, namespace: NamespaceId, why: &str) {
+        let input = self.startup.as_mut().and_then(|startup| startup.refuse(namespace, why));
+        input.into_iter().for_each(|input| self.handle(input));
+    }
+
+    /// Answers a get from the board here, if that knows.
+    fn got_here(&self, namespace: NamespaceId, request: &Request) -> Option<Answer> {
+        let Request::Get { key } = request else { return None };
+        let local = self.namespaces.get(&namespace)?;
+        let board = local.board.borrow();
+        match board.board().look_up(key) {
+            pmi::LookUp::Found(value) => Some(Answer::Got(Some(value.into_owned().into()))),
+            pmi::LookUp::Absent => Some(Answer::Got(None)),
+            pmi::LookUp::Unknown => None,
+        }
+    }
+}

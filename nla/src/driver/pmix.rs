@@ -1,0 +1,230 @@
+//! The agent's `scela-pmix`: its process, its socket and its directory.
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, remove_dir_all};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream as StdStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tracing::Span;
+
+use crate::bootstrap::{Processes, Started};
+use crate::core::{NamespaceId, PmixPlan, SessionPlan};
+use crate::pmix::message::{ToAgent, ToHelper, frame_length, write_frame};
+use crate::pmix::relay::Relay;
+use crate::sys;
+use crate::tasks::Tasks;
+use crate::wire::decode;
+
+/// The argument that makes this program `scela-pmix`.
+pub const PMIX_ARGUMENT: &str = "--pmix-server";
+/// How long `scela-pmix` may take to register a namespace. It may have to load libpmix from a slow file system.
+const ANSWER_TIME: Duration = Duration::from_secs(90);
+/// How long `scela-pmix` may take to end.
+const LEAVE_TIME: Duration = Duration::from_secs(2);
+/// Messages that may wait in each direction. A rank has few calls under way.
+const MESSAGES_MAX: usize = 1 << 16;
+/// How often another name is tried for the directory.
+const TRIES: u32 = 16;
+
+/// What `scela-pmix` has done.
+pub(super) enum PmixEvent {
+    /// It has sent a message.
+    Message(Box<ToAgent>),
+    /// It has ended, or has not answered in time. The text completes "its scela-pmix ...".
+    Lost(String),
+}
+
+/// The process that serves PMIx, and the decisions about it.
+pub(super) struct Pmix {
+    pub(super) relay: Relay,
+    to_helper: mpsc::Sender<ToHelper>,
+    from_helper: mpsc::Receiver<ToAgent>,
+    process: Started,
+    directory: PathBuf,
+    /// Namespaces that are not registered yet.
+    awaited: HashSet<NamespaceId>,
+    /// Until when they must be.
+    until: Instant,
+    has_ended: bool,
+}
+
+impl Pmix {
+    /// Starts the process, on the node of this name.
+    pub(super) fn start(
+        plan: &PmixPlan,
+        host: String,
+        session: &SessionPlan,
+        processes: &Processes,
+        tasks: &Tasks,
+    ) -> io::Result<Self> {
+        let directory = private_directory()?;
+        let (ours, theirs) = StdStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("scela-pmix").arg(PMIX_ARGUMENT).process_group(0);
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::null());
+        // What an enclosing launcher has set must not reach libpmix.
+        command.env_clear();
+        for (name, value) in &session.environment {
+            if [&b"LD_LIBRARY_PATH"[..], b"HOME", b"PATH"].contains(&name.as_slice()) {
+                command.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
+            }
+        }
+        // Its shared memory at fixed addresses fails in some ranks (openpmix 3886, 3889, 4156).
+        command.env("PMIX_MCA_gds", "hash").env("TMPDIR", &directory);
+        match std::env::var_os("SCELA_LOG") {
+            Some(filter) => drop(command.env("SCELA_LOG", filter)),
+            None => drop(command.stderr(Stdio::null())),
+        }
+        sys::end_with_this_thread(&mut command);
+        let child = command.spawn().inspect_err(|_| drop(remove_dir_all(&directory)))?;
+        let process = processes.add(child, false);
+        ours.set_nonblocking(true)?;
+        let (read, write) = UnixStream::from_std(ours)?.into_split();
+        let (to_helper, to_write) = mpsc::channel(MESSAGES_MAX);
+        let (have_read, from_helper) = mpsc::channel(MESSAGES_MAX);
+        tasks.spawn("pmix reader", Span::current(), read_all(read, have_read));
+        tasks.spawn("pmix writer", Span::current(), write_all(write, to_write));
+        let begin = ToHelper::Begin {
+            library: plan.library.clone(),
+            directory: directory.display().to_string(),
+            host,
+            namespace: plan.name_of("server"),
+        };
+        let mut pmix = Self {
+            relay: Relay::new(plan.clone()),
+            to_helper,
+            from_helper,
+            process,
+            directory,
+            awaited: HashSet::new(),
+            until: Instant::now(),
+            has_ended: false,
+        };
+        pmix.send(begin);
+        Ok(pmix)
+    }
+
+    /// Returns the pid of the process.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Sends a message.
+    pub(super) fn send(&mut self, message: ToHelper) {
+        if let Err(error) = self.to_helper.try_send(message) {
+            // It has ended, which is reported, or does not read: then the ranks that wait would wait for ever.
+            tracing::error!(%error, "scela-pmix takes no message");
+            self.process.end();
+        }
+    }
+
+    /// Expects that a namespace is registered.
+    pub(super) fn await_registration(&mut self, namespace: NamespaceId) {
+        self.awaited.insert(namespace);
+        self.until = Instant::now() + ANSWER_TIME;
+    }
+
+    /// Notes that a namespace is registered, or is not going to be.
+    pub(super) fn note_registered(&mut self, namespace: NamespaceId) {
+        self.awaited.remove(&namespace);
+    }
+
+    /// Takes the namespaces that are not registered.
+    pub(super) fn take_awaited(&mut self) -> Vec<NamespaceId> {
+        self.awaited.drain().collect()
+    }
+
+    /// Waits for the next event. Cancel-safe. Yields nothing after a loss.
+    pub(super) async fn next(&mut self) -> PmixEvent {
+        if self.has_ended {
+            return std::future::pending().await;
+        }
+        let event = tokio::select! {
+            biased;
+            message = self.from_helper.recv() => match message {
+                Some(message) => return PmixEvent::Message(Box::new(message)),
+                None => PmixEvent::Lost("ended; was it killed?".to_owned()),
+            },
+            () = sleep_until(self.until), if !self.awaited.is_empty() =>
+                PmixEvent::Lost(format!("has not registered the ranks within {} s", ANSWER_TIME.as_secs())),
+        };
+        self.has_ended = true;
+        event
+    }
+}
+
+impl Pmix {
+    /// Lets the process end: it first does what it was asked for. Then removes the directory.
+    pub(super) async fn leave(self) {
+        let Self { process, to_helper, from_helper, directory, .. } = self;
+        drop((to_helper, from_helper));
+        if process.exit_code(LEAVE_TIME).await.is_none() {
+            process.end();
+        }
+        if let Err(error) = remove_dir_all(&directory) {
+            tracing::warn!(%error, directory = %directory.display(), "a directory cannot be removed");
+        }
+    }
+}
+
+/// Makes a directory that no other user can enter.
+fn private_directory() -> io::Result<PathBuf> {
+    let parent = std::env::temp_dir();
+    for number in 0..TRIES {
+        let directory = parent.join(format!("scela-pmix-{}-{number}", std::process::id()));
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            result => return result.map(|()| directory),
+        }
+    }
+    let text = format!("no directory scela-pmix-* can be made in {}: all names are taken", parent.display());
+    Err(io::Error::other(text))
+}
+
+async fn read_all(read: OwnedReadHalf, messages: mpsc::Sender<ToAgent>) {
+    let mut read = BufReader::new(read);
+    let next = async |read: &mut BufReader<OwnedReadHalf>| -> io::Result<ToAgent> {
+        let mut length = [0; 4];
+        read.read_exact(&mut length).await?;
+        let mut bytes = vec![0; frame_length(length)?];
+        read.read_exact(&mut bytes).await?;
+        decode(&bytes).map_err(io::Error::other)
+    };
+    loop {
+        match next(&mut read).await {
+            Ok(message) => {
+                if messages.send(message).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                if error.kind() != ErrorKind::UnexpectedEof {
+                    tracing::error!(%error, "scela-pmix cannot be read");
+                }
+                return;
+            }
+        }
+    }
+}
+
+async fn write_all(mut write: OwnedWriteHalf, mut messages: mpsc::Receiver<ToHelper>) {
+    while let Some(message) = messages.recv().await {
+        let mut bytes = Vec::new();
+        // An error of the socket is an end, which the reader reports.
+        if write_frame(&mut bytes, &message).is_err() || write.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}

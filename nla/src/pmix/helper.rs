@@ -1,0 +1,246 @@
+//! `scela-pmix`: the process that runs libpmix for the ranks of one node.
+//!
+//! It translates between the agent's messages and libpmix's calls, and decides nothing. It exits when the agent closes their
+//! socket.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use pmi::SpawnCommand;
+
+use super::message::{
+    Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper, name_of, read_frame, write_frame,
+};
+use super::registration::{infos, local_ranks, plain_maps};
+use crate::core::Variable;
+use crate::sys;
+use crate::sys::pmix::{self, Completion, Posted, Process, Program, Server, Upcall, Value};
+use crate::tasks::Panics;
+use crate::wire::{decode, encode};
+
+/// The calls of libpmix that wait for an answer of the agent, by their numbers.
+type Calls = Arc<Mutex<HashMap<u64, Completion>>>;
+
+/// Runs the process. Returns its exit code when the agent has closed the socket.
+pub fn run_helper() -> ExitCode {
+    let _ = sys::set_process_name(c"scela-pmix");
+    match serve() {
+        Ok(()) => sys::pmix::exit_now(0),
+        Err(error) => {
+            // The agent reads the end of the socket. Without SCELA_LOG there is no standard error.
+            tracing::error!(%error, "scela-pmix ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A message to the agent, or an upcall that becomes one.
+enum Outgoing {
+    Message(ToAgent),
+    Upcall(Upcall),
+}
+
+fn serve() -> io::Result<()> {
+    sys::forbid_dump()?;
+    let socket = sys::pmix::stdin_socket()?;
+    let mut from_agent = BufReader::new(socket.try_clone()?);
+    let calls = Calls::default();
+    let (outgoing, to_send) = channel();
+    let tasks = Panics::new("pmix").tasks();
+    let of_writer = Arc::clone(&calls);
+    tasks.spawn_thread("writer", move || write_all(&to_send, &of_writer, socket))?;
+    let mut server = None;
+    let mut registered = BTreeSet::new();
+    while let Some(message) = read_frame(&mut from_agent)? {
+        match (message, &server) {
+            (ToHelper::Begin { library, directory, host, namespace }, None) => {
+                match begin(&library, &directory, host, namespace, &outgoing, &tasks) {
+                    Ok(begun) => {
+                        send(&outgoing, ToAgent::Ready(Ok(begun.version())));
+                        server = Some((begun, directory));
+                    }
+                    Err(why) => send(&outgoing, ToAgent::Ready(Err(why))),
+                }
+            }
+            (ToHelper::Register(registration), Some((server, directory))) => {
+                let result = register(server, directory, &registration);
+                registered.insert(registration.name.clone());
+                send(&outgoing, ToAgent::Registered(registration.name, result));
+            }
+            (ToHelper::Deregister(namespace), Some((server, _))) => {
+                server.deregister(&namespace);
+                registered.remove(&namespace);
+            }
+            (ToHelper::Answer(call, outcome), Some(_)) => {
+                let completion = calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&call);
+                if let Some(completion) = completion {
+                    completion.complete(outcome_of(outcome));
+                }
+            }
+            (ToHelper::Died((namespace, rank)), Some((server, _))) => {
+                server.report_death(&Process { namespace, rank });
+            }
+            (ToHelper::Ended((namespace, rank)), Some((server, _))) => server.end(&Process { namespace, rank }),
+            (ToHelper::Ask(call, (namespace, rank)), Some((server, _))) => {
+                server.ask(&Process { namespace, rank }, call);
+            }
+            (_, _) => return Err(io::Error::other("a message out of turn")),
+        }
+    }
+    // Removes the files that ranks have asked the server to remove.
+    if let Some((server, _)) = &server {
+        registered.iter().for_each(|namespace| server.deregister(namespace));
+    }
+    Ok(())
+}
+
+fn send(outgoing: &Sender<Outgoing>, message: ToAgent) {
+    // The writer ends only with the process.
+    let _ = outgoing.send(Outgoing::Message(message));
+}
+
+/// Loads libpmix and starts its server.
+fn begin(
+    library: &[u8],
+    directory: &str,
+    host: String,
+    namespace: String,
+    outgoing: &Sender<Outgoing>,
+    tasks: &crate::tasks::Tasks,
+) -> Result<Server, String> {
+    let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+    let infos = [
+        ("pmix.srvr.tmpdir", text(directory)),
+        ("pmix.sys.tmpdir", text(directory)),
+        ("pmix.srv.nspace", text(&namespace)),
+        ("pmix.srv.rank", Value::Rank(0)),
+        ("pmix.hname", text(&host)),
+    ];
+    let (upcalls, called) = channel();
+    let outgoing = outgoing.clone();
+    tasks
+        .spawn_thread("upcalls", move || {
+            for upcall in called {
+                let _ = outgoing.send(Outgoing::Upcall(upcall));
+            }
+        })
+        .map_err(|error| error.to_string())?;
+    let library = Path::new(OsStr::from_bytes(library));
+    Server::start(library, &infos, upcalls).map_err(|error| format!("{}: {error}", library.display()))
+}
+
+/// Registers a namespace and its ranks on this node. Returns the variables by which they find this server, which are the same
+/// for all but for their ranks.
+fn register(server: &Server, directory: &str, registration: &Registration) -> Result<Vec<Variable>, String> {
+    let maps = plain_maps(registration);
+    let local = local_ranks(registration);
+    let oversubscribed = local.len() > sys::cores() as u64;
+    let (nodes, ranks) = (server.node_map(&maps.nodes), server.process_map(&maps.ranks));
+    let infos = infos(registration, nodes, ranks, directory, oversubscribed);
+    let process = |rank: u32| Process { namespace: registration.name.clone(), rank: Some(rank) };
+    let register = || {
+        server.register(&registration.name, local.len() as u32, &infos)?;
+        local.iter().try_for_each(|rank| server.expect(&process(rank.0)))?;
+        server.environment(&process(local.first().map_or(0, |rank| rank.0)))
+    };
+    register().map_err(|error| error.to_string())
+}
+
+/// Writes all messages to the agent, and keeps the calls that it is to answer.
+fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
+    let mut socket = BufWriter::new(socket);
+    let mut last_call = 0;
+    let mut keep = |done: Completion| {
+        last_call += 1;
+        calls.lock().unwrap_or_else(PoisonError::into_inner).insert(last_call, done);
+        last_call
+    };
+    while let Ok(outgoing) = to_send.recv() {
+        let message = match outgoing {
+            Outgoing::Message(message) => message,
+            Outgoing::Upcall(upcall) => match upcall {
+                Upcall::Joined(process) => ToAgent::Joined(name_of(process)),
+                Upcall::Finalized(process) => ToAgent::Finalized(name_of(process)),
+                Upcall::Abort { process, code, message } => ToAgent::Abort(name_of(process), code, message),
+                Upcall::Fence { members, data, collect, done } => ToAgent::Fence {
+                    call: keep(done),
+                    members: members.into_iter().map(name_of).collect(),
+                    data: data.into(),
+                    collect,
+                },
+                Upcall::Modex { process, done } => ToAgent::Modex(keep(done), name_of(process)),
+                Upcall::Publish { process, entries, once, done } => {
+                    let publisher = name_of(process);
+                    let entry = |(key, packed): (String, Vec<u8>)| {
+                        (key.into_bytes(), encode(&(&publisher, serde_bytes::ByteBuf::from(packed))))
+                    };
+                    ToAgent::Publish { call: keep(done), entries: entries.into_iter().map(entry).collect(), once }
+                }
+                Upcall::Lookup { keys, wait, done } => ToAgent::Lookup(keep(done), keys, wait),
+                Upcall::Unpublish { keys, done } => ToAgent::Unpublish(keep(done), keys),
+                Upcall::Spawn { process, programs, done } => {
+                    let commands = programs.into_iter().map(command_of).collect();
+                    ToAgent::Spawn(keep(done), name_of(process), commands)
+                }
+                Upcall::Connect { members, ends, done } => {
+                    let purpose = if ends { Purpose::Disconnect } else { Purpose::Connect };
+                    let members = members.into_iter().map(name_of).collect();
+                    ToAgent::Meet { call: keep(done), purpose, members, data: Bytes::new() }
+                }
+                Upcall::Group { name, members, ends, data, done } => {
+                    let purpose = if ends { Purpose::EndOfGroup(name) } else { Purpose::Group(name) };
+                    let members = members.into_iter().map(name_of).collect();
+                    ToAgent::Meet { call: keep(done), purpose, members, data: data.into() }
+                }
+                Upcall::Got { call, data } => ToAgent::Got(call, data.map(Into::into)),
+            },
+        };
+        // If the agent is gone, the reader of its messages ends the process.
+        if write_frame(&mut socket, &message).and_then(|()| socket.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+/// Returns a program as MPI_Comm_spawn names it. Its variables travel as MPI_Info's `env`.
+fn command_of(program: Program) -> SpawnCommand {
+    let mut argv = program.argv.into_iter();
+    let wdir = program.wdir.map(|wdir| (b"wdir".to_vec(), wdir.into_bytes()));
+    let variables = program.environment.into_iter().map(|variable| (b"env".to_vec(), variable));
+    SpawnCommand {
+        program: argv.next().unwrap_or_default(),
+        args: argv.collect(),
+        nprocs: program.nprocs,
+        info: wdir.into_iter().chain(variables).collect(),
+    }
+}
+
+/// Returns the result of a call as libpmix takes it.
+fn outcome_of(outcome: Outcome) -> pmix::Outcome {
+    match outcome {
+        Outcome::Failed => pmix::Outcome::Failed,
+        Outcome::Done => pmix::Outcome::Done,
+        Outcome::Data(data) => pmix::Outcome::Data(data.into()),
+        Outcome::Spawned(name) => pmix::Outcome::Spawned(name),
+        Outcome::Group(number, members, data) => {
+            let process = |(namespace, rank)| Process { namespace, rank };
+            let members = members.into_iter().map(process).collect();
+            pmix::Outcome::Group { number, members, data: data.into() }
+        }
+        Outcome::Found(entries) => {
+            let posted = |(key, value): (Vec<u8>, Vec<u8>)| {
+                let ((namespace, rank), packed): (ProcessName, serde_bytes::ByteBuf) = decode(&value).ok()?;
+                let key = String::from_utf8(key).ok()?;
+                Some(Posted { process: Process { namespace, rank }, key, packed: packed.into_vec() })
+            };
+            pmix::Outcome::Found(entries.into_iter().filter_map(posted).collect())
+        }
+    }
+}

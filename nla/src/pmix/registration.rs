@@ -1,0 +1,175 @@
+//! The keys that describe a namespace to libpmix.
+//!
+//! Open MPI 5 needs the two maps and the values of each local rank; libpmix derives those of other nodes' ranks from the maps.
+//! Sources: `prted/pmix/pmix_server_register_fns.c` of PRRTE, `ompi/runtime/ompi_rte.c` of Open MPI.
+
+use std::fmt::Write as _;
+
+use pmi::{JobDescription, Rank, Ranks};
+
+use super::message::Registration;
+use crate::sys::pmix::{Process, Value};
+
+type Info = (&'static str, Value);
+
+/// The lists of a namespace's nodes and ranks, in the plain form of which libpmix makes its maps.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PlainMaps {
+    /// The names of the nodes that have ranks, separated by commas.
+    pub(super) nodes: String,
+    /// The ranks of each of them: `0,1;2,3`.
+    pub(super) ranks: String,
+}
+
+/// Lists the nodes that have ranks, in the order of their numbers.
+pub(super) fn plain_maps(registration: &Registration) -> PlainMaps {
+    let mapping = &registration.job.mapping;
+    let mut ranks_of: Vec<Vec<u32>> = vec![Vec::new(); registration.hosts.len()];
+    for rank in 0..registration.job.size {
+        if let Some(ranks) = mapping.node_of(Rank(rank)).and_then(|node| ranks_of.get_mut(node as usize)) {
+            ranks.push(rank);
+        }
+    }
+    let used = || registration.hosts.iter().zip(&ranks_of).filter(|(_, ranks)| !ranks.is_empty());
+    let nodes = used().map(|(host, _)| host.as_str()).collect::<Vec<_>>().join(",");
+    let ranks = used().map(|(_, ranks)| list(ranks.iter().copied())).collect::<Vec<_>>().join(";");
+    PlainMaps { nodes, ranks }
+}
+
+fn list(ranks: impl Iterator<Item = u32>) -> String {
+    let mut text = String::new();
+    for rank in ranks {
+        let comma = if text.is_empty() { "" } else { "," };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{comma}{rank}");
+    }
+    text
+}
+
+/// Returns the ranks of the namespace on this node.
+pub(super) fn local_ranks(registration: &Registration) -> Ranks {
+    let on_node = |rank: &u32| registration.job.mapping.node_of(Rank(*rank)) == Some(registration.node);
+    (0..registration.job.size).filter(on_node).map(Rank).collect()
+}
+
+/// Returns all keys of the namespace. `nodes` and `ranks` are libpmix's forms of [`PlainMaps`], `directory` that of the
+/// session's files, `oversubscribed` says that the node has more ranks than processors.
+pub(super) fn infos(
+    registration: &Registration,
+    nodes: Value,
+    ranks: Value,
+    directory: &str,
+    oversubscribed: bool,
+) -> Vec<Info> {
+    let Registration { name, hosts, node, spawner, job } = registration;
+    let local = local_ranks(registration);
+    let host = hosts.get(*node as usize).map_or("", String::as_str);
+    let peers = Value::Text(list(local.iter().map(|rank| rank.0)).into_bytes());
+    let first = local.first().map_or(0, |rank| rank.0);
+    let local_size = local.len() as u32;
+    let universe = u32::try_from(job.universe).unwrap_or(job.size);
+    let mut infos = vec![
+        ("pmix.nmap", nodes),
+        ("pmix.pmap", ranks.clone()),
+        ("pmix.jobid", Value::Text(name.clone().into_bytes())),
+        ("pmix.job.size", Value::U32(job.size)),
+        ("pmix.univ.size", Value::U32(universe)),
+        ("pmix.max.size", Value::U32(job.size)),
+        ("pmix.num.nodes", Value::U32(nodes_used(registration))),
+        ("pmix.job.napps", Value::U32(job.programs.len() as u32)),
+        ("pmix.local.size", Value::U32(local_size)),
+        ("pmix.lpeers", peers.clone()),
+        ("pmix.lldr", Value::Rank(first)),
+        ("pmix.tmpdir", text(directory)),
+        ("pmix.nsdir", text(directory)),
+        ("pmix.tdir.rmclean", Value::Bool(true)),
+    ];
+    if oversubscribed {
+        infos.push(("pmix.ndosub", Value::Bool(true)));
+    }
+    if let Some(spawner) = spawner {
+        infos.push(("pmix.spawned", Value::Bool(true)));
+        let parent = Process { namespace: spawner.clone(), rank: Some(0) };
+        infos.push(("pmix.parent", Value::Process(parent)));
+    }
+    infos.push((
+        "pmix.node.arr",
+        Value::Infos(vec![
+            ("pmix.hname", text(host)),
+            ("pmix.nodeid", Value::U32(*node)),
+            ("pmix.local.size", Value::U32(local_size)),
+            ("pmix.lpeers", peers),
+            ("pmix.lldr", Value::Rank(first)),
+        ]),
+    ));
+    infos.extend(applications(job));
+    infos.extend(local.iter().zip(0..).map(|(rank, local_rank)| {
+        let (appnum, before) = application_of(job, rank);
+        let mut process = vec![
+            ("pmix.rank", Value::Rank(rank.0)),
+            ("pmix.lrank", Value::U16(local_rank)),
+            ("pmix.nrank", Value::U16(local_rank)),
+            ("pmix.nodeid", Value::U32(*node)),
+            ("pmix.hname", text(host)),
+            ("pmix.appnum", Value::U32(appnum)),
+            ("pmix.apprank", Value::Rank(rank.0 - before)),
+            ("pmix.grank", Value::Rank(rank.0)),
+            ("pmix.pdir", text(directory)),
+            ("pmix.reinc", Value::U32(0)),
+        ];
+        if let Some(spawner) = spawner {
+            let parent = Process { namespace: spawner.clone(), rank: Some(0) };
+            process.push(("pmix.parent", Value::Process(parent)));
+        }
+        ("pmix.pdata", Value::Infos(process))
+    }));
+    infos
+}
+
+/// One array of keys for each program. Open MPI reads sizes and first ranks of several programs as text.
+fn applications(job: &JobDescription) -> Vec<Info> {
+    let mut before = 0;
+    let mut firsts = Vec::new();
+    let mut infos: Vec<Info> = Vec::new();
+    for (appnum, program) in (0..).zip(&job.programs) {
+        infos.push((
+            "pmix.app.arr",
+            Value::Infos(vec![
+                ("pmix.appnum", Value::U32(appnum)),
+                ("pmix.app.size", Value::U32(program.nprocs)),
+                ("pmix.aldr", Value::Rank(before)),
+                ("pmix.wdir", Value::Text(program.wdir.clone())),
+                ("pmix.app.argv", Value::Text(program.line.clone())),
+            ]),
+        ));
+        firsts.push(before);
+        before += program.nprocs;
+    }
+    if job.programs.len() > 1 {
+        let words = |numbers: Vec<u32>| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        infos.push(("OMPI_APP_SIZES", text(&words(job.programs.iter().map(|program| program.nprocs).collect()))));
+        infos.push(("OMPI_FIRST_RANKS", text(&words(firsts))));
+    }
+    infos
+}
+
+/// Returns the number of the program that a rank runs, and the number of ranks before it.
+fn application_of(job: &JobDescription, rank: Rank) -> (u32, u32) {
+    let mut before = 0;
+    for (appnum, program) in (0..).zip(&job.programs) {
+        if rank.0 < before + program.nprocs {
+            return (appnum, before);
+        }
+        before += program.nprocs;
+    }
+    (0, 0)
+}
+
+fn nodes_used(registration: &Registration) -> u32 {
+    let used = |node: &u32| registration.job.mapping.local_size(*node) > 0;
+    (0..registration.hosts.len() as u32).filter(used).count() as u32
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.as_bytes().to_vec())
+}

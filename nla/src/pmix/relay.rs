@@ -1,0 +1,506 @@
+//! The agent's decisions about its `scela-pmix`, as a value: no process is needed to test it.
+//!
+//! libpmix reports once per node what PMI reports once per rank. So an arrival of this node at a fence of all ranks becomes
+//! the arrival of each of its ranks. The node's data, which libpmix made from the puts of all its ranks, is one entry of the
+//! namespace's board, and after the release the entries of all nodes are put together. A request for the data of a rank that
+//! no fence has collected goes to the agent of that rank.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use litemap::LiteMap;
+use pmi::{Answer, Meeting, Puts, Rank, Ranks, Request, RootRequest, SpawnCommand, SpawnRequest};
+
+use super::message::{Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper};
+use crate::core::{NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
+
+/// The key of a node's data on the board is this and the number of the node.
+const KEY: &str = "pmix-node-";
+/// Bytes of the fence's number before the data.
+const NUMBER_BYTES: usize = 4;
+
+/// An effect of what happened.
+#[derive(Debug)]
+pub enum Step {
+    /// Send a message to `scela-pmix`.
+    Send(ToHelper),
+    /// Hand a request of a rank to the core, or answer a get from the board here. The answer comes back to
+    /// [`Relay::on_answer`].
+    Ask(NamespaceId, Rank, Request),
+    /// Start the ranks of the namespace with these variables; or do not start them, for this reason.
+    Prepared(NamespaceId, Result<Vec<Variable>, String>),
+    /// Answer the rank of another node that has asked for data.
+    Reply(Requester, Option<Bytes>),
+    /// No rank can be served.
+    Failed(String),
+}
+
+/// A namespace that has ranks here.
+#[derive(Debug)]
+struct Known {
+    id: NamespaceId,
+    /// Its name for PMIx.
+    name: String,
+    size: u32,
+    /// The number of this node.
+    node: u32,
+    /// The numbers of all nodes that have ranks.
+    nodes: Vec<u32>,
+    /// The ranks here that have not ended.
+    own: Ranks,
+    /// The ranks that have died.
+    dead: Ranks,
+    /// The number of fences of all ranks that this node has entered.
+    fences: u32,
+    /// The fence of all ranks that is under way, and those that follow.
+    open: VecDeque<Fence>,
+}
+
+/// A fence of all ranks of a namespace.
+#[derive(Debug)]
+struct Fence {
+    call: u64,
+    collect: bool,
+    /// This node's data, until the fence is entered.
+    data: Bytes,
+    number: u32,
+    /// The ranks here that were not released.
+    left: Ranks,
+    failed: bool,
+    /// The nodes whose data is still to be got.
+    to_get: VecDeque<u32>,
+    /// The rank that gets it.
+    getter: Rank,
+    collected: BytesMut,
+}
+
+/// What the root was asked for.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// The answer is that to the call.
+    Call(u64),
+    /// A fence of some ranks, which gets the data of all if it collects it.
+    Fence { call: u64, collect: bool },
+    /// Ranks meet to connect themselves: afterwards libpmix must know these namespaces.
+    Connect { call: u64, names: BTreeSet<String> },
+    /// A group, which gets a number.
+    Group { call: u64, members: Vec<ProcessName> },
+    /// A namespace for libpmix.
+    Description(String),
+}
+
+/// Relays between `scela-pmix` and the core of an agent.
+#[derive(Debug)]
+pub struct Relay {
+    plan: PmixPlan,
+    known: Vec<Known>,
+    /// Ranks here in whose name the root was asked and has not answered, and what for.
+    asking: HashMap<(NamespaceId, Rank), Asked>,
+    /// Requests to the root that wait until a rank has none.
+    to_ask: VecDeque<(Asked, RootRequest)>,
+    /// Namespaces without ranks here that are registered: ranks here have connected themselves with theirs.
+    foreign: BTreeSet<String>,
+    /// Connections that wait until libpmix knows these namespaces.
+    connecting: Vec<(u64, BTreeSet<String>)>,
+    /// Ranks of other nodes that wait for data of ranks here.
+    asked: LiteMap<u64, Requester>,
+    last_asked: u64,
+}
+
+impl Relay {
+    /// A relay without namespaces.
+    pub fn new(plan: PmixPlan) -> Self {
+        Self {
+            plan,
+            known: Vec::new(),
+            asking: HashMap::new(),
+            to_ask: VecDeque::new(),
+            foreign: BTreeSet::new(),
+            connecting: Vec::new(),
+            asked: LiteMap::new(),
+            last_asked: 0,
+        }
+    }
+
+    /// Registers a namespace with `ranks` here. [`Step::Prepared`] follows.
+    pub fn register(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> ToHelper {
+        let name = self.plan.name_of(&plan.kvsname);
+        let node = ranks.first().and_then(|rank| plan.mapping.node_of(rank)).unwrap_or_default();
+        let nodes = (0..self.plan.hosts.len() as u32).filter(|node| plan.mapping.local_size(*node) > 0).collect();
+        self.known.push(Known {
+            id: plan.id,
+            name: name.clone(),
+            size: plan.size,
+            node,
+            nodes,
+            own: ranks.clone(),
+            dead: Ranks::new(),
+            fences: 0,
+            open: VecDeque::new(),
+        });
+        let spawner = plan.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
+        ToHelper::Register(Box::new(Registration {
+            name,
+            hosts: self.plan.hosts.clone(),
+            node,
+            spawner,
+            job: plan.describe(),
+        }))
+    }
+
+    /// Forgets a namespace.
+    pub fn forget(&mut self, namespace: NamespaceId) -> Option<ToHelper> {
+        let at = self.known.iter().position(|known| known.id == namespace)?;
+        self.asking.retain(|(asking, _), _| *asking != namespace);
+        Some(ToHelper::Deregister(self.known.swap_remove(at).name))
+    }
+
+    /// The process of a rank here has ended.
+    pub fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, steps: &mut Vec<Step>) {
+        let Some(known) = self.known.iter_mut().find(|known| known.id == namespace) else { return };
+        known.own.remove(rank);
+        steps.push(Step::Send(ToHelper::Ended((known.name.clone(), Some(rank.0)))));
+        for fence in &mut known.open {
+            fence.left.remove(rank);
+        }
+        known.advance(steps);
+        self.asking.remove(&(namespace, rank));
+        self.ask_next(steps);
+    }
+
+    /// Ranks of a namespace have died, here or elsewhere, and others go on.
+    pub fn on_died(&mut self, namespace: NamespaceId, ranks: &Ranks, steps: &mut Vec<Step>) {
+        let Some(known) = self.known.iter_mut().find(|known| known.id == namespace) else { return };
+        for rank in ranks.difference(&known.dead).iter() {
+            steps.push(Step::Send(ToHelper::Died((known.name.clone(), Some(rank.0)))));
+        }
+        known.dead.union_with(ranks);
+    }
+
+    /// `scela-pmix` has sent a message.
+    pub fn on_message(&mut self, message: ToAgent, steps: &mut Vec<Step>) {
+        match message {
+            ToAgent::Ready(Ok(version)) => tracing::info!(version, "scela-pmix is ready"),
+            ToAgent::Ready(Err(why)) => steps.push(Step::Failed(why)),
+            ToAgent::Registered(name, result) => match self.known.iter().find(|known| known.name == name) {
+                Some(known) => steps.push(Step::Prepared(known.id, result)),
+                None => self.on_foreign(&name, result.is_ok(), steps),
+            },
+            ToAgent::Joined(process) => self.report(&process, Request::Joined, steps),
+            ToAgent::Finalized(process) => self.report(&process, Request::Finalized, steps),
+            ToAgent::Abort(process, code, message) => {
+                self.report(&process, Request::Abort { code, message }, steps);
+            }
+            ToAgent::Fence { call, members, data, collect } => self.on_fence(call, &members, data, collect, steps),
+            ToAgent::Modex(call, process) => self.on_modex(call, process, steps),
+            ToAgent::Publish { call, entries, once } => {
+                self.ask(Asked::Call(call), RootRequest::Post { entries, once }, steps);
+            }
+            ToAgent::Lookup(call, keys, wait) => {
+                self.ask(Asked::Call(call), RootRequest::Read { keys, wait }, steps);
+            }
+            ToAgent::Unpublish(call, keys) => self.ask(Asked::Call(call), RootRequest::Unpost { keys }, steps),
+            ToAgent::Spawn(call, process, commands) => self.on_spawn(call, &process, commands, steps),
+            ToAgent::Meet { call, purpose, members, data } => self.on_meet(call, purpose, &members, data, steps),
+            ToAgent::Got(call, data) => {
+                if let Some(requester) = self.asked.remove(&call) {
+                    steps.push(Step::Reply(requester, data));
+                }
+            }
+        }
+    }
+
+    /// Reports something of one of the ranks here.
+    fn report(&self, (name, rank): &ProcessName, request: Request, steps: &mut Vec<Step>) {
+        let known = self.known.iter().find(|known| known.name == *name);
+        if let (Some(known), Some(rank)) = (known, rank.map(Rank))
+            && known.own.contains(rank)
+        {
+            steps.push(Step::Ask(known.id, rank, request));
+        }
+    }
+
+    /// This node has arrived at a fence.
+    fn on_fence(&mut self, call: u64, members: &[ProcessName], data: Bytes, collect: bool, steps: &mut Vec<Step>) {
+        let known = self.known.iter_mut().find(|known| known.is_whole(members));
+        let Some(known) = known else {
+            let data = if collect { data } else { Bytes::new() };
+            return self.meet(Asked::Fence { call, collect }, b"fence".to_vec(), members, data, steps);
+        };
+        let fence = Fence {
+            call,
+            collect,
+            data,
+            number: known.fences,
+            left: Ranks::new(),
+            failed: false,
+            to_get: VecDeque::new(),
+            getter: Rank(0),
+            collected: BytesMut::new(),
+        };
+        known.fences = known.fences.wrapping_add(1);
+        known.open.push_back(fence);
+        if known.open.len() == 1 {
+            known.enter(steps);
+        }
+    }
+
+    /// A rank here asks for the data of a rank elsewhere.
+    fn on_modex(&mut self, call: u64, (name, rank): ProcessName, steps: &mut Vec<Step>) {
+        match (self.plan.job_of(&name), rank) {
+            (Some(job), Some(rank)) => {
+                let request = RootRequest::Modex { job: job.into(), rank: Rank(rank) };
+                self.ask(Asked::Call(call), request, steps);
+            }
+            _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed))),
+        }
+    }
+
+    /// A rank here spawns others. The request is that of this very rank: they inherit from it.
+    fn on_spawn(&mut self, call: u64, (name, rank): &ProcessName, commands: Vec<SpawnCommand>, steps: &mut Vec<Step>) {
+        let known = self.known.iter().find(|known| known.name == *name);
+        let key = known.zip(*rank).map(|(known, rank)| (known.id, Rank(rank)));
+        let request = SpawnRequest { commands, preputs: Vec::new() };
+        match key.filter(|key| !self.asking.contains_key(key) && request.check().is_ok()) {
+            Some(key) => {
+                self.asking.insert(key, Asked::Call(call));
+                steps.push(Step::Ask(key.0, key.1, Request::Ask(RootRequest::Spawn(request))));
+            }
+            None => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed))),
+        }
+    }
+
+    /// Ranks here meet others.
+    fn on_meet(&mut self, call: u64, purpose: Purpose, members: &[ProcessName], data: Bytes, steps: &mut Vec<Step>) {
+        let (asked, name) = match purpose {
+            Purpose::Connect => {
+                let names = members.iter().map(|(name, _)| name.clone()).collect();
+                (Asked::Connect { call, names }, b"connect".to_vec())
+            }
+            Purpose::Disconnect => (Asked::Call(call), b"disconnect".to_vec()),
+            Purpose::Group(name) => {
+                (Asked::Group { call, members: members.to_vec() }, [b"group ", name.as_bytes()].concat())
+            }
+            Purpose::EndOfGroup(name) => (Asked::Call(call), [b"end of group ", name.as_bytes()].concat()),
+        };
+        self.meet(asked, name, members, data, steps);
+    }
+
+    /// Asks the root for a meeting of these ranks.
+    fn meet(&mut self, asked: Asked, name: Vec<u8>, processes: &[ProcessName], data: Bytes, steps: &mut Vec<Step>) {
+        let mut members: BTreeMap<&str, Option<Ranks>> = BTreeMap::new();
+        for (name, rank) in processes {
+            let Some(job) = self.plan.job_of(name) else { continue };
+            match (members.entry(job).or_insert_with(|| Some(Ranks::new())), rank) {
+                (Some(ranks), Some(rank)) => drop(ranks.insert(Rank(*rank))),
+                (all, None) => *all = None,
+                (None, Some(_)) => {}
+            }
+        }
+        let here = |(job, ranks): (&&str, &Option<Ranks>)| {
+            let known = self.known.iter().find(|known| self.plan.job_of(&known.name) == Some(job))?;
+            let here = ranks.as_ref().map_or_else(|| known.own.clone(), |ranks| ranks.intersection(&known.own));
+            (!here.is_empty()).then(|| ((*job).to_owned(), here))
+        };
+        let here = members.iter().filter_map(here).collect();
+        let members = members.into_iter().map(|(job, ranks)| (job.to_owned(), ranks)).collect();
+        self.ask(asked, RootRequest::Meet(Meeting { name, members, here, data }), steps);
+    }
+
+    fn ask(&mut self, asked: Asked, request: RootRequest, steps: &mut Vec<Step>) {
+        self.to_ask.push_back((asked, request));
+        self.ask_next(steps);
+    }
+
+    /// Sends requests to the root, as long as there is a rank without one: the core takes one of each.
+    fn ask_next(&mut self, steps: &mut Vec<Step>) {
+        while !self.to_ask.is_empty() {
+            let mut all = self.known.iter().flat_map(|known| known.own.iter().map(|rank| (known.id, rank)));
+            let Some(key) = all.find(|key| !self.asking.contains_key(key)) else { return };
+            if let Some((asked, request)) = self.to_ask.pop_front() {
+                self.asking.insert(key, asked);
+                steps.push(Step::Ask(key.0, key.1, Request::Ask(request)));
+            }
+        }
+    }
+
+    /// The root has answered.
+    fn on_root_answer(&mut self, asked: Asked, answer: Answer, steps: &mut Vec<Step>) {
+        let (call, outcome) = match (asked, answer) {
+            (Asked::Call(call), Answer::Modex(Some(data))) => (call, Outcome::Data(data)),
+            (Asked::Call(call), Answer::Published(Ok(())) | Answer::Met(Some(_))) => (call, Outcome::Done),
+            (Asked::Call(call), Answer::Read(entries)) => (call, Outcome::Found(entries)),
+            (Asked::Call(call), Answer::Spawned(Ok(spawned))) => {
+                (call, Outcome::Spawned(self.plan.name_of(&spawned.job)))
+            }
+            (Asked::Fence { call, collect }, Answer::Met(Some(met))) => {
+                let data = if collect { met.data.concat().into() } else { Bytes::new() };
+                (call, Outcome::Data(data))
+            }
+            (Asked::Group { call, members }, Answer::Met(Some(met))) => {
+                (call, Outcome::Group(met.number, members, met.data.concat().into()))
+            }
+            (Asked::Connect { call, names }, Answer::Met(Some(_))) => return self.connect(call, names, steps),
+            (Asked::Description(name), Answer::Described(Some(job))) => {
+                let spawner = job.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
+                let node = self.known.first().map_or(0, |known| known.node);
+                let hosts = self.plan.hosts.clone();
+                let registration = Registration { name, hosts, node, spawner, job: *job };
+                return steps.push(Step::Send(ToHelper::Register(Box::new(registration))));
+            }
+            (Asked::Description(name), _) => return self.on_foreign(&name, false, steps),
+            (
+                Asked::Call(call) | Asked::Fence { call, .. } | Asked::Group { call, .. } | Asked::Connect { call, .. },
+                _,
+            ) => (call, Outcome::Failed),
+        };
+        steps.push(Step::Send(ToHelper::Answer(call, outcome)));
+    }
+
+    /// All ranks have met. libpmix must know their namespaces before they go on.
+    fn connect(&mut self, call: u64, mut names: BTreeSet<String>, steps: &mut Vec<Step>) {
+        names.retain(|name| !self.foreign.contains(name) && self.known.iter().all(|known| known.name != *name));
+        if names.is_empty() {
+            return steps.push(Step::Send(ToHelper::Answer(call, Outcome::Done)));
+        }
+        for name in &names {
+            let is_asked = self.connecting.iter().any(|(_, names)| names.contains(name));
+            if let Some(job) = self.plan.job_of(name).filter(|_| !is_asked) {
+                let request = RootRequest::Describe { job: job.into() };
+                self.to_ask.push_back((Asked::Description(name.clone()), request));
+            }
+        }
+        self.connecting.push((call, names));
+        self.ask_next(steps);
+    }
+
+    /// libpmix knows a namespace without ranks here, or never will.
+    fn on_foreign(&mut self, name: &str, is_known: bool, steps: &mut Vec<Step>) {
+        if is_known {
+            self.foreign.insert(name.to_owned());
+        }
+        self.connecting.retain_mut(|(call, names)| {
+            let was_awaited = names.remove(name);
+            if was_awaited && !is_known {
+                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed)));
+                return false;
+            }
+            if names.is_empty() {
+                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Done)));
+            }
+            !names.is_empty()
+        });
+    }
+
+    /// A rank of another node asks for the data of a rank here.
+    pub fn on_asked(&mut self, namespace: NamespaceId, rank: Rank, requester: Requester) -> Step {
+        let Some(known) = self.known.iter().find(|known| known.id == namespace && known.own.contains(rank)) else {
+            return Step::Reply(requester, None);
+        };
+        self.last_asked += 1;
+        self.asked.insert(self.last_asked, requester);
+        Step::Send(ToHelper::Ask(self.last_asked, (known.name.clone(), Some(rank.0))))
+    }
+
+    /// The core has answered a rank. Returns the answer if the relay has not asked for it.
+    pub fn on_answer(
+        &mut self,
+        (namespace, rank): (NamespaceId, Rank),
+        answer: Answer,
+        steps: &mut Vec<Step>,
+    ) -> Option<Answer> {
+        let known = self.known.iter_mut().find(|known| known.id == namespace);
+        match (answer, known) {
+            (answer @ (Answer::Released | Answer::FenceFailed), Some(known)) => {
+                let Some(fence) = known.open.front_mut().filter(|fence| fence.left.contains(rank)) else {
+                    return Some(answer);
+                };
+                fence.left.remove(rank);
+                fence.failed |= answer == Answer::FenceFailed;
+                known.advance(steps);
+            }
+            (Answer::Got(value), Some(known)) => {
+                let Some(fence) =
+                    known.open.front_mut().filter(|fence| fence.getter == rank && !fence.to_get.is_empty())
+                else {
+                    return Some(Answer::Got(value));
+                };
+                fence.on_got(value.as_deref());
+                known.advance(steps);
+            }
+            (answer, _) => {
+                let Some(asked) = self.asking.remove(&(namespace, rank)) else { return Some(answer) };
+                self.on_root_answer(asked, answer, steps);
+                self.ask_next(steps);
+            }
+        }
+        None
+    }
+}
+
+impl Known {
+    /// Whether these are all ranks of the namespace.
+    fn is_whole(&self, members: &[ProcessName]) -> bool {
+        let of_this = members.iter().all(|(name, _)| *name == self.name);
+        let every = || {
+            let ranks: Ranks = members.iter().filter_map(|(_, rank)| rank.map(Rank)).collect();
+            ranks.len() == u64::from(self.size)
+        };
+        !members.is_empty() && of_this && (members.iter().any(|(_, rank)| rank.is_none()) || every())
+    }
+
+    /// Lets all ranks here enter the fence that is first.
+    fn enter(&mut self, steps: &mut Vec<Step>) {
+        let Some(fence) = self.open.front_mut() else { return };
+        fence.left = self.own.clone();
+        if fence.collect {
+            fence.to_get = self.nodes.iter().copied().collect();
+        }
+        let data = std::mem::take(&mut fence.data);
+        let mut puts = Puts::new();
+        if let Some(first) = self.own.first() {
+            fence.getter = first;
+            if fence.collect && !data.is_empty() {
+                let mut value = Vec::with_capacity(NUMBER_BYTES + data.len());
+                value.put_u32_le(fence.number);
+                value.extend_from_slice(&data);
+                puts.push(first, key_of(self.node).as_bytes(), &value);
+            }
+        }
+        for rank in self.own.iter() {
+            let puts = std::mem::take(&mut puts);
+            steps.push(Step::Ask(self.id, rank, Request::Fence { puts, in_segment: false }));
+        }
+    }
+
+    /// Takes the next step of the fence that is first, and begins the following one if it is complete.
+    fn advance(&mut self, steps: &mut Vec<Step>) {
+        let Some(fence) = self.open.front_mut().filter(|fence| fence.left.is_empty()) else { return };
+        if let Some(node) = fence.to_get.front().filter(|_| !fence.failed) {
+            let key = key_of(*node).into_bytes().into();
+            steps.push(Step::Ask(self.id, fence.getter, Request::Get { key }));
+            return;
+        }
+        let data = Outcome::Data(std::mem::take(&mut fence.collected).freeze());
+        let outcome = if fence.failed { Outcome::Failed } else { data };
+        steps.push(Step::Send(ToHelper::Answer(fence.call, outcome)));
+        self.open.pop_front();
+        self.enter(steps);
+    }
+}
+
+impl Fence {
+    /// Takes the data of the next node. An older fence's entry is left out: the node had no data for this one.
+    fn on_got(&mut self, value: Option<&[u8]>) {
+        self.to_get.pop_front();
+        if let Some((number, data)) = value.and_then(<[u8]>::split_first_chunk::<NUMBER_BYTES>)
+            && u32::from_le_bytes(*number) == self.number
+        {
+            self.collected.extend_from_slice(data);
+        }
+    }
+}
+
+fn key_of(node: u32) -> String {
+    format!("{KEY}{node}")
+}

@@ -1,0 +1,177 @@
+//! Answers to upcalls, from any thread.
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr;
+
+use super::FUNCTIONS;
+use super::abi::{ERROR, Infos, NOT_FOUND, Process, RawBuffer, RawInfo, RawPosted, SUCCESS, Status, VALUE, Value};
+
+/// A function with which libpmix frees what it was passed.
+pub(super) type Release = Option<extern "C" fn(*mut c_void)>;
+/// `pmix_modex_cbfunc_t`
+pub(super) type ModexDone = unsafe extern "C" fn(Status, *const c_char, usize, *mut c_void, Release, *mut c_void);
+/// `pmix_op_cbfunc_t`
+pub(super) type OperationDone = unsafe extern "C" fn(Status, *mut c_void);
+/// `pmix_lookup_cbfunc_t`
+pub(super) type LookupDone = unsafe extern "C" fn(Status, *mut RawPosted, usize, *mut c_void);
+/// `pmix_spawn_cbfunc_t`
+pub(super) type SpawnDone = unsafe extern "C" fn(Status, *const c_char, *mut c_void);
+/// `pmix_info_cbfunc_t`
+pub(super) type InfoDone = unsafe extern "C" fn(Status, *mut RawInfo, usize, *mut c_void, Release, *mut c_void);
+
+/// The result of a call. One that does not fit the call counts as a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It has failed.
+    Failed,
+    /// An operation without a result has succeeded.
+    Done,
+    /// Of a fence or a modex: the data.
+    Data(Vec<u8>),
+    /// Of a lookup: what was found. An empty list is a failure.
+    Found(Vec<Posted>),
+    /// Of a spawn: the name of the new namespace.
+    Spawned(String),
+    /// Of a group that is made.
+    Group {
+        /// The number that only this group has.
+        number: u64,
+        /// Its members.
+        members: Vec<Process>,
+        /// The data of all nodes.
+        data: Vec<u8>,
+    },
+}
+
+/// A published value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Posted {
+    /// The rank that has published it.
+    pub process: Process,
+    /// The key.
+    pub key: String,
+    /// The value as libpmix packs it.
+    pub packed: Vec<u8>,
+}
+
+/// The callback of one call.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Callback {
+    Modex(ModexDone),
+    Operation(OperationDone),
+    Lookup(LookupDone),
+    Spawn(SpawnDone),
+    Group(InfoDone),
+}
+
+/// Completes a call, from any thread, once.
+#[derive(Debug)]
+pub struct Completion {
+    pub(super) callback: Callback,
+    pub(super) data: *mut c_void,
+}
+
+// SAFETY: libpmix lets the host call back from any thread.
+unsafe impl Send for Completion {}
+
+/// Frees a boxed value that was passed to libpmix.
+extern "C" fn release<T>(boxed: *mut c_void) {
+    // SAFETY: `boxed` came from `Box::into_raw` of this type; libpmix calls this once.
+    drop(unsafe { Box::from_raw(boxed.cast::<T>()) });
+}
+
+impl Completion {
+    /// Hands the result to the ranks that wait.
+    pub fn complete(self, outcome: Outcome) {
+        let data = self.data;
+        match (self.callback, outcome) {
+            (Callback::Modex(done), outcome) => {
+                let (status, bytes) = match outcome {
+                    Outcome::Data(bytes) => (SUCCESS, bytes),
+                    _ => (NOT_FOUND, Vec::new()),
+                };
+                let bytes = Box::new(bytes);
+                let first = if bytes.is_empty() { ptr::null() } else { bytes.as_ptr().cast() };
+                let length = bytes.len();
+                // SAFETY: libpmix has passed `done` and `data` for this call; the bytes live until it calls `release`.
+                unsafe { done(status, first, length, data, Some(release::<Vec<u8>>), Box::into_raw(bytes).cast()) };
+            }
+            (Callback::Operation(done), outcome) => {
+                let status = if outcome == Outcome::Done { SUCCESS } else { ERROR };
+                // SAFETY: libpmix has passed both for this call.
+                unsafe { done(status, data) };
+            }
+            (Callback::Lookup(done), outcome) => {
+                let mut found = match outcome {
+                    Outcome::Found(found) => found.iter().filter_map(unpacked).collect(),
+                    _ => Vec::new(),
+                };
+                let status = if found.is_empty() { NOT_FOUND } else { SUCCESS };
+                // SAFETY: libpmix has passed `done` and `data` for this call. It packs the entries before it returns.
+                unsafe { done(status, found.as_mut_ptr(), found.len(), data) };
+            }
+            (Callback::Spawn(done), outcome) => {
+                let (status, name) = match outcome {
+                    Outcome::Spawned(name) => (SUCCESS, CString::new(name).unwrap_or_default()),
+                    _ => (ERROR, CString::default()),
+                };
+                let name = if status == SUCCESS { name.into_raw() } else { ptr::null_mut() };
+                // SAFETY: libpmix has passed `done` and `data` for this call. It may read the name later, which is not
+                // freed: there is one for each spawn.
+                unsafe { done(status, name, data) };
+            }
+            (Callback::Group(done), outcome) => {
+                let (status, infos) = match outcome {
+                    Outcome::Group { number, members, data } => {
+                        let number = ("pmix.grp.ctxid", Value::Size(number as usize));
+                        let mut infos = vec![number, ("pmix.grp.mbrs", Value::Processes(members))];
+                        if !data.is_empty() {
+                            infos.push(("pmix.grp.endpt", Value::Bytes(data)));
+                        }
+                        (SUCCESS, infos)
+                    }
+                    Outcome::Done => (SUCCESS, Vec::new()),
+                    _ => (ERROR, Vec::new()),
+                };
+                let mut infos = Box::new(Infos::new(&infos));
+                let (first, count) = (infos.as_mut_ptr(), infos.len());
+                // SAFETY: libpmix has passed `done` and `data` for this call; the infos live until it calls `release`.
+                unsafe { done(status, first, count, data, Some(release::<Infos>), Box::into_raw(infos).cast()) };
+            }
+        }
+    }
+}
+
+/// Returns a published value for libpmix. What its value points to is not freed: libpmix has no function for that in all
+/// versions.
+fn unpacked(posted: &Posted) -> Option<RawPosted> {
+    let functions = FUNCTIONS.get()?;
+    let mut raw = RawPosted::new(&posted.process, &posted.key);
+    let mut bytes = posted.packed.clone();
+    let base: *mut c_char = bytes.as_mut_ptr().cast();
+    // SAFETY: the end of the bytes is in the same allocation.
+    let end = unsafe { base.add(bytes.len()) };
+    let mut buffer = RawBuffer { base, pack: end, unpack: base, allocated: bytes.len(), used: bytes.len() };
+    let mut count = 1;
+    // SAFETY: the types are those of the header. The buffer has the bytes, which only this call reads.
+    let status =
+        unsafe { (functions.data_unpack)(ptr::null(), &raw mut buffer, raw.value_mut(), &raw mut count, VALUE) };
+    (status == SUCCESS && count == 1).then_some(raw)
+}
+
+/// Packs a value of libpmix.
+pub(super) fn packed(value: *const c_void) -> Option<Vec<u8>> {
+    let functions = FUNCTIONS.get()?;
+    let none = ptr::null_mut();
+    let mut buffer = RawBuffer { base: none, pack: none, unpack: none, allocated: 0, used: 0 };
+    // SAFETY: the types are those of the header. The value is one of libpmix.
+    let status = unsafe { (functions.data_pack)(ptr::null(), &raw mut buffer, value, 1, VALUE) };
+    if status != SUCCESS || buffer.base.is_null() {
+        return None;
+    }
+    // SAFETY: libpmix has allocated and written `used` bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(buffer.base.cast::<u8>(), buffer.used) }.to_vec();
+    // SAFETY: the host frees the buffer (PMIX_DATA_BUFFER_DESTRUCT).
+    unsafe { libc::free(buffer.base.cast()) };
+    Some(bytes)
+}

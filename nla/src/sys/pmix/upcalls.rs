@@ -1,0 +1,418 @@
+//! The calls that libpmix makes. None of them blocks.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::mpsc::Sender;
+
+use super::abi::{
+    ERROR, NOT_FOUND, NOT_SUPPORTED, OPERATION_SUCCEEDED, Process, RawInfo, RawProcess, RawProgram, SUCCESS, Status,
+    c_array, c_text,
+};
+use super::completion::{Callback, Completion, InfoDone, LookupDone, ModexDone, OperationDone, SpawnDone, packed};
+
+/// Bytes of a text that a rank passes to an abort; a longer one is left out.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Words of a command line, or variables of an environment, in a spawn.
+const WORDS_MAX: usize = 65_536;
+/// Bytes of a path.
+const PATH_BYTES_MAX: usize = 4096;
+/// Keys of one publication or lookup.
+const KEYS_MAX: usize = 4096;
+
+/// A program of a spawn.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Program {
+    /// The words of its command line; the first one is the program. Not empty.
+    pub argv: Vec<Vec<u8>>,
+    /// Variables that are set: `NAME=VALUE`.
+    pub environment: Vec<Vec<u8>>,
+    /// The working directory, if it is not the spawning rank's.
+    pub wdir: Option<String>,
+    /// The number of ranks.
+    pub nprocs: u32,
+}
+
+/// A request or report of a rank.
+#[derive(Debug)]
+pub enum Upcall {
+    /// A rank has initialized PMIx.
+    Joined(Process),
+    /// A rank has finalized PMIx.
+    Finalized(Process),
+    /// A rank has called `PMIx_Abort`.
+    Abort {
+        /// The rank.
+        process: Process,
+        /// Its status.
+        code: i32,
+        /// Its message; may be empty.
+        message: String,
+    },
+    /// All ranks of this node that take part have arrived at a fence.
+    Fence {
+        /// All ranks that take part, on all nodes.
+        members: Vec<Process>,
+        /// The data of this node's ranks.
+        data: Vec<u8>,
+        /// The data of all nodes is to be returned.
+        collect: bool,
+        /// Completes the fence.
+        done: Completion,
+    },
+    /// A rank of this node asks for the data that a rank of another node has put.
+    Modex {
+        /// The other rank.
+        process: Process,
+        /// Answers with its data.
+        done: Completion,
+    },
+    /// Answers [`Server::ask`](super::Server::ask).
+    Got {
+        /// The number of the call.
+        call: u64,
+        /// The rank's data, if it has put any.
+        data: Option<Vec<u8>>,
+    },
+    /// A rank publishes values.
+    Publish {
+        /// The rank.
+        process: Process,
+        /// The keys, and the values as libpmix packs them.
+        entries: Vec<(String, Vec<u8>)>,
+        /// Each is removed when it is read.
+        once: bool,
+        /// Completes it.
+        done: Completion,
+    },
+    /// A rank looks up values.
+    Lookup {
+        /// The keys.
+        keys: Vec<Vec<u8>>,
+        /// The answer waits until all are published.
+        wait: bool,
+        /// Answers.
+        done: Completion,
+    },
+    /// A rank removes what it has published.
+    Unpublish {
+        /// The keys.
+        keys: Vec<Vec<u8>>,
+        /// Completes it.
+        done: Completion,
+    },
+    /// A rank spawns others.
+    Spawn {
+        /// The rank.
+        process: Process,
+        /// The programs.
+        programs: Vec<Program>,
+        /// Answers with the name of the namespace.
+        done: Completion,
+    },
+    /// All ranks of this node that take part connect themselves with ranks of other namespaces, or disconnect.
+    Connect {
+        /// All ranks that take part, on all nodes.
+        members: Vec<Process>,
+        /// They disconnect.
+        ends: bool,
+        /// Completes it.
+        done: Completion,
+    },
+    /// All ranks of this node that take part make or dissolve a group.
+    Group {
+        /// Its name.
+        name: String,
+        /// All ranks that take part, on all nodes.
+        members: Vec<Process>,
+        /// They dissolve it.
+        ends: bool,
+        /// The data of this node's ranks.
+        data: Vec<u8>,
+        /// Completes it.
+        done: Completion,
+    },
+}
+
+/// The receiver of all upcalls of this process: libpmix passes no pointer of the host's to most of them.
+pub(super) static UPCALLS: OnceLock<Sender<Upcall>> = OnceLock::new();
+
+pub(super) fn report(upcall: Upcall) {
+    if let Some(upcalls) = UPCALLS.get() {
+        // The receiver is gone only when the process ends.
+        let _ = upcalls.send(upcall);
+    }
+}
+
+/// Reports a call that is answered later.
+fn ask(upcall: Upcall) -> Status {
+    report(upcall);
+    SUCCESS
+}
+
+/// Reports an event that needs no answer.
+fn tell(upcall: Option<Upcall>) -> Status {
+    upcall.map_or(ERROR, |upcall| {
+        report(upcall);
+        OPERATION_SUCCEEDED
+    })
+}
+
+/// Reads the name of a process.
+fn process(raw: *const RawProcess) -> Option<Process> {
+    // SAFETY: libpmix passes a process or null.
+    unsafe { raw.as_ref() }?.read()
+}
+
+/// Reads the names of processes.
+fn processes(raw: *const RawProcess, count: usize) -> Option<Vec<Process>> {
+    slice(raw, count).iter().map(RawProcess::read).collect()
+}
+
+/// Returns an array of libpmix.
+pub(super) fn slice<'a, T>(array: *const T, length: usize) -> &'a [T] {
+    if array.is_null() || length == 0 {
+        return &[];
+    }
+    // SAFETY: libpmix passes an array of this length, which lives until the upcall returns.
+    unsafe { std::slice::from_raw_parts(array, length) }
+}
+
+type Raw = *const RawProcess;
+type Infos = *const RawInfo;
+type Data = *mut c_void;
+
+extern "C" fn client_connected(raw: Raw, _server_object: Data, _done: Data, _data: Data) -> Status {
+    tell(process(raw).map(Upcall::Joined))
+}
+
+extern "C" fn client_connected2(
+    raw: Raw,
+    _server_object: Data,
+    _infos: Infos,
+    _count: usize,
+    _done: Data,
+    _data: Data,
+) -> Status {
+    tell(process(raw).map(Upcall::Joined))
+}
+
+extern "C" fn client_finalized(raw: Raw, _server_object: Data, _done: Data, _data: Data) -> Status {
+    tell(process(raw).map(Upcall::Finalized))
+}
+
+extern "C" fn abort(
+    raw: Raw,
+    _server_object: Data,
+    code: c_int,
+    message: *const c_char,
+    _processes: Raw,
+    _count: usize,
+    _done: Data,
+    _data: Data,
+) -> Status {
+    let message = c_text(message, MESSAGE_BYTES_MAX).unwrap_or_default();
+    tell(process(raw).map(|process| Upcall::Abort { process, code, message }))
+}
+
+/// Returns the callback of a call, with its data.
+macro_rules! completion {
+    ($kind:ident, $done:expr, $data:expr) => {
+        match $done {
+            Some(done) => Completion { callback: Callback::$kind(done), data: $data },
+            None => return ERROR,
+        }
+    };
+}
+
+extern "C" fn fence(
+    members: Raw,
+    count: usize,
+    infos: Infos,
+    info_count: usize,
+    bytes: *mut c_char,
+    length: usize,
+    done: Option<ModexDone>,
+    data: Data,
+) -> Status {
+    let done = completion!(Modex, done, data);
+    let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
+    let collect = slice(infos, info_count).iter().any(|info| info.is_true("pmix.collect"));
+    let data = slice(bytes.cast_const().cast::<u8>(), length).to_vec();
+    ask(Upcall::Fence { members, data, collect, done })
+}
+
+extern "C" fn direct_modex(raw: Raw, _infos: Infos, _count: usize, done: Option<ModexDone>, data: Data) -> Status {
+    let done = completion!(Modex, done, data);
+    let Some(process) = process(raw) else { return NOT_FOUND };
+    ask(Upcall::Modex { process, done })
+}
+
+extern "C" fn publish(raw: Raw, infos: Infos, count: usize, done: Option<OperationDone>, data: Data) -> Status {
+    let done = completion!(Operation, done, data);
+    let Some(process) = process(raw).filter(|_| count <= KEYS_MAX) else { return ERROR };
+    let infos = slice(infos, count);
+    let once = infos.iter().any(RawInfo::is_first_read);
+    // Keys of PMIx itself are directives: the range, the user, ...
+    let own = infos.iter().filter(|info| info.key().is_some_and(|key| !key.starts_with("pmix.")));
+    let Some(entries) = own.map(|info| Some((info.key()?, packed(info.value())?))).collect() else { return ERROR };
+    ask(Upcall::Publish { process, entries, once, done })
+}
+
+extern "C" fn lookup(
+    _raw: Raw,
+    keys: *const *const c_char,
+    infos: Infos,
+    count: usize,
+    done: Option<LookupDone>,
+    data: Data,
+) -> Status {
+    let done = completion!(Lookup, done, data);
+    let Some(keys) = c_array(keys, KEYS_MAX) else { return ERROR };
+    // Whether as a flag or as a number of keys: to be there at all means to wait.
+    let wait = slice(infos, count).iter().any(|info| info.key().as_deref() == Some("pmix.wait"));
+    ask(Upcall::Lookup { keys, wait, done })
+}
+
+extern "C" fn unpublish(
+    _raw: Raw,
+    keys: *const *const c_char,
+    _infos: Infos,
+    _count: usize,
+    done: Option<OperationDone>,
+    data: Data,
+) -> Status {
+    let done = completion!(Operation, done, data);
+    let Some(keys) = c_array(keys, KEYS_MAX) else { return ERROR };
+    ask(Upcall::Unpublish { keys, done })
+}
+
+extern "C" fn spawn(
+    raw: Raw,
+    _infos: Infos,
+    _info_count: usize,
+    programs: *const RawProgram,
+    count: usize,
+    done: Option<SpawnDone>,
+    data: Data,
+) -> Status {
+    let done = completion!(Spawn, done, data);
+    let Some(process) = process(raw) else { return ERROR };
+    let Some(programs) = slice(programs, count).iter().map(read_program).collect() else { return ERROR };
+    ask(Upcall::Spawn { process, programs, done })
+}
+
+fn read_program(raw: &RawProgram) -> Option<Program> {
+    let mut argv = c_array(raw.argv, WORDS_MAX)?;
+    if argv.is_empty() {
+        argv.push(c_text(raw.program, PATH_BYTES_MAX)?.into_bytes());
+    }
+    let infos = slice(raw.infos, raw.info_count);
+    let directory = infos.iter().find(|info| info.key().as_deref() == Some("pmix.wdir")).and_then(RawInfo::text);
+    let wdir = directory.or_else(|| c_text(raw.wdir, PATH_BYTES_MAX)).filter(|wdir| !wdir.is_empty());
+    let nprocs = u32::try_from(raw.nprocs).ok()?;
+    Some(Program { argv, environment: c_array(raw.environment, WORDS_MAX)?, wdir, nprocs })
+}
+
+extern "C" fn connect(
+    members: Raw,
+    count: usize,
+    _infos: Infos,
+    _info_count: usize,
+    done: Option<OperationDone>,
+    data: Data,
+) -> Status {
+    let done = completion!(Operation, done, data);
+    let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
+    ask(Upcall::Connect { members, ends: false, done })
+}
+
+extern "C" fn disconnect(
+    members: Raw,
+    count: usize,
+    _infos: Infos,
+    _info_count: usize,
+    done: Option<OperationDone>,
+    data: Data,
+) -> Status {
+    let done = completion!(Operation, done, data);
+    let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
+    ask(Upcall::Connect { members, ends: true, done })
+}
+
+extern "C" fn group(
+    operation: c_int,
+    name: *const c_char,
+    members: Raw,
+    count: usize,
+    infos: Infos,
+    info_count: usize,
+    done: Option<InfoDone>,
+    data: Data,
+) -> Status {
+    let done = completion!(Group, done, data);
+    let (Some(members), Some(name)) = (processes(members, count), c_text(name, PATH_BYTES_MAX)) else {
+        return NOT_SUPPORTED;
+    };
+    // PMIX_GROUP_CONSTRUCT is 0.
+    let data = slice(infos, info_count).iter().find(|info| info.key().as_deref() == Some("pmix.grp.endpt"));
+    let data = data.and_then(RawInfo::bytes).unwrap_or_default();
+    ask(Upcall::Group { name, members, ends: operation != 0, data, done })
+}
+
+/// libpmix itself serves the requests of ranks to have files removed after their end, but only if the host controls jobs.
+extern "C" fn job_control(
+    _requestor: Raw,
+    _targets: Raw,
+    _target_count: usize,
+    _directives: Infos,
+    _directive_count: usize,
+    _done: Data,
+    _data: Data,
+) -> Status {
+    NOT_SUPPORTED
+}
+
+/// libpmix asks for events of other nodes; all are passed on anyway.
+extern "C" fn register_events(
+    _codes: *const Status,
+    _count: usize,
+    _infos: Infos,
+    _info_count: usize,
+    _done: Data,
+    _data: Data,
+) -> Status {
+    OPERATION_SUCCEEDED
+}
+
+extern "C" fn deregister_events(_codes: *const Status, _count: usize, _done: Data, _data: Data) -> Status {
+    OPERATION_SUCCEEDED
+}
+
+/// The table of upcalls. libpmix copies as many slots as its own version knows: 28 in version 4.2, a few more later, none of
+/// them before these.
+#[repr(C)]
+pub(super) struct Module {
+    slots: [*const c_void; 64],
+}
+
+pub(super) fn module() -> Module {
+    let mut slots = [ptr::null(); 64];
+    slots[0] = client_connected as *const c_void;
+    slots[1] = client_finalized as *const c_void;
+    slots[2] = abort as *const c_void;
+    slots[3] = fence as *const c_void;
+    slots[4] = direct_modex as *const c_void;
+    slots[5] = publish as *const c_void;
+    slots[6] = lookup as *const c_void;
+    slots[7] = unpublish as *const c_void;
+    slots[8] = spawn as *const c_void;
+    slots[9] = connect as *const c_void;
+    slots[10] = disconnect as *const c_void;
+    slots[11] = register_events as *const c_void;
+    slots[12] = deregister_events as *const c_void;
+    slots[19] = job_control as *const c_void;
+    slots[25] = group as *const c_void;
+    slots[27] = client_connected2 as *const c_void;
+    Module { slots }
+}
