@@ -373,7 +373,7 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
         )
         | (_, Answer::Spawned(_) | Answer::Segment(_) | Answer::Ring { .. } | Answer::NodePut(_))
         | (_, Answer::NodeGot(_) | Answer::GotFromJob(_) | Answer::Connected(_))
-        | (_, Answer::Modex(_) | Answer::Met(_) | Answer::Described(_) | Answer::Read(_)) => return Some(awaited),
+        | (_, Answer::Pmix(_)) => return Some(awaited),
     };
     dialect.write(reply, out);
     None

@@ -20,6 +20,7 @@ pub mod conversation;
 mod engine;
 pub mod limits;
 pub mod mapping;
+mod pmix;
 pub mod rank;
 mod rank_state;
 pub mod ranks;
@@ -36,10 +37,8 @@ pub use board::{
 };
 pub use conversation::Conversation;
 pub use mapping::{Block, Mapping};
+pub use pmix::{JobDescription, Meeting, Met, PmixAnswer, PmixRequest, ProgramDescription};
 pub use rank::Rank;
 pub use rank_state::JobAttributes;
 pub use ranks::Ranks;
-pub use request::{
-    Answer, JobDescription, Meeting, Met, NameError, ProgramDescription, Request, RootRequest, SpawnCommand,
-    SpawnRequest, SpawnedJob,
-};
+pub use request::{Answer, NameError, Request, RootRequest, SpawnCommand, SpawnRequest, SpawnedJob};

@@ -12,7 +12,7 @@ use crate::board::Puts;
 use crate::limits::{
     SPAWN_ARGS_MAX, SPAWN_BYTES_MAX, SPAWN_COMMANDS_MAX, SPAWN_INFO_MAX, SPAWN_PREPUTS_MAX, SPAWN_RANKS_MAX,
 };
-use crate::{Mapping, Rank, Ranks};
+use crate::pmix::{PmixAnswer, PmixRequest};
 
 /// One command of a spawn: `nprocs` ranks of one program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -233,97 +233,8 @@ pub enum RootRequest {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
-    /// PMIx's direct modex: requests the data that a rank has put, as soon as it has. Answered by [`Answer::Modex`].
-    Modex {
-        /// The name of the rank's namespace.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-        /// The rank.
-        rank: Rank,
-    },
-    /// PMIx: ranks wait for each other. Answered by [`Answer::Met`].
-    Meet(Meeting),
-    /// PMIx: describes a job. Answered by [`Answer::Described`].
-    Describe {
-        /// The name of its namespace.
-        #[serde(with = "serde_bytes")]
-        job: Vec<u8>,
-    },
-    /// `PMIx_Publish`. Answered by [`Answer::Published`].
-    Post {
-        /// The keys and their values. They have nothing to do with the names of [`RootRequest::Publish`].
-        #[serde(with = "crate::wire::byte_pairs")]
-        entries: Vec<(Vec<u8>, Vec<u8>)>,
-        /// Each value is removed when it is read.
-        once: bool,
-    },
-    /// `PMIx_Lookup`. Answered by [`Answer::Read`].
-    Read {
-        /// The keys.
-        #[serde(with = "crate::wire::byte_strings")]
-        keys: Vec<Vec<u8>>,
-        /// Wait with the answer until all keys have a value.
-        wait: bool,
-    },
-    /// `PMIx_Unpublish`. Answered by [`Answer::Published`].
-    Unpost {
-        /// The keys.
-        #[serde(with = "crate::wire::byte_strings")]
-        keys: Vec<Vec<u8>>,
-    },
-}
-
-/// Ranks that wait for each other, of one or more jobs. Each agent asks once for all of its ranks.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Meeting {
-    /// Distinguishes it from other meetings of the same ranks at the same time.
-    #[serde(with = "serde_bytes")]
-    pub name: Vec<u8>,
-    /// The names of the jobs, and the ranks of each that take part; `None` stands for all. The same for all agents.
-    pub members: Vec<(String, Option<Ranks>)>,
-    /// The ranks that have arrived at this agent.
-    pub here: Vec<(String, Ranks)>,
-    /// Their data.
-    pub data: Bytes,
-}
-
-/// A meeting to which all ranks have come.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Met {
-    /// Its number: no other meeting of the session has it. At least 1.
-    pub number: u64,
-    /// The data of all agents, in the same order for all.
-    pub data: Vec<Bytes>,
-}
-
-/// A job as PMIx describes it to its ranks and to those of connected jobs.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct JobDescription {
-    /// The name of its namespace.
-    pub kvsname: String,
-    /// The number of its ranks.
-    pub size: u32,
-    /// The universe size; negative if it is not known.
-    pub universe: i32,
-    /// The name of the namespace whose rank has spawned it.
-    pub spawner: Option<String>,
-    /// The node of each rank.
-    pub mapping: Mapping,
-    /// Its programs.
-    pub programs: Vec<ProgramDescription>,
-}
-
-/// One program of a job. Ranks are numbered through the programs in order.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ProgramDescription {
-    /// The number of ranks that run it.
-    pub nprocs: u32,
-    /// The program and its arguments, separated by blanks.
-    #[serde(with = "serde_bytes")]
-    pub line: Vec<u8>,
-    /// The working directory.
-    #[serde(with = "serde_bytes")]
-    pub wdir: Vec<u8>,
+    /// What only ranks that speak PMIx ask. Answered by [`Answer::Pmix`].
+    Pmix(PmixRequest),
 }
 
 /// An agent's answer to a [`Request`].
@@ -365,14 +276,8 @@ pub enum Answer {
     GotFromJob(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
     /// Whether a namespace of that name exists.
     Connected(bool),
-    /// The rank's data; `None` if it has ended or there is no such rank.
-    Modex(Option<Bytes>),
-    /// All ranks have come; `None` if one of them never will, or if there are too many meetings.
-    Met(Option<Met>),
-    /// The job; `None` if there is none of this name.
-    Described(Option<Box<JobDescription>>),
-    /// Those of the keys that have a value.
-    Read(#[serde(with = "crate::wire::byte_pairs")] Vec<(Vec<u8>, Vec<u8>)>),
+    /// The outcome of [`RootRequest::Pmix`].
+    Pmix(PmixAnswer),
     /// Whether the descriptor of the segment comes with the reply.
     Segment(bool),
 }
@@ -496,6 +401,8 @@ mod tests {
             Request::Ask(RootRequest::Lookup { service: bytes() }),
             Request::Ask(RootRequest::Unpublish { service: bytes() }),
             Request::Ask(RootRequest::Spawn(spawn())),
+            Request::Ask(RootRequest::Pmix(PmixRequest::Post { entries: vec![(bytes(), bytes())], once: true })),
+            Request::Ask(RootRequest::Pmix(PmixRequest::Read { keys: vec![bytes()], wait: true })),
             Request::Abort { code: -1, message: "m".into() },
             Request::Finalized,
             Request::Broken { why: "w".into() },
@@ -522,6 +429,8 @@ mod tests {
             Answer::NodeGot(None),
             Answer::GotFromJob(Some(bytes())),
             Answer::Connected(false),
+            Answer::Pmix(PmixAnswer::Modex(Some(bytes().into()))),
+            Answer::Pmix(PmixAnswer::Read(vec![(bytes(), bytes())])),
             Answer::Segment(true),
         ];
         for answer in answers {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use pmi::{Entry, Epoch, JobDescription, Keys, LookUpResult, Met, NameError, Puts, Rank, Ranks, RootRequest};
+use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, PmixAnswer, Puts, Rank, Ranks, RootRequest};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Failure;
@@ -288,7 +288,7 @@ impl InquiryKind {
             Self::NodeGet { .. } => Some(Reply::NodeGot(None)),
             Self::NodeForget => None,
             Self::LookUp { .. } => Some(Reply::GotFromJob(None)),
-            Self::Modex { .. } => Some(Reply::Modex(None)),
+            Self::Modex { .. } => Some(Reply::Pmix(PmixAnswer::Modex(None))),
         }
     }
 
@@ -324,14 +324,8 @@ pub enum Reply {
     NodePut(bool),
     /// To `NodeGet`: the value, if there is one.
     NodeGot(#[serde(with = "serde_bytes")] Option<Vec<u8>>),
-    /// To `Modex`: the rank's data, if there is any.
-    Modex(Option<Bytes>),
-    /// To `Meet`.
-    Met(Option<Met>),
-    /// To `Describe`.
-    Described(Option<Box<JobDescription>>),
-    /// To `Read`: those of the keys that have a value.
-    Read(#[serde(with = "pmi::wire::byte_pairs")] Vec<(Vec<u8>, Vec<u8>)>),
+    /// To `Pmix`; the rank's data from the agent that was asked for it.
+    Pmix(PmixAnswer),
 }
 
 impl Reply {
@@ -341,9 +335,9 @@ impl Reply {
             Self::NodePut(_) => true,
             Self::NodeGot(value) => value.as_ref().is_none_or(|value| value.len() <= ATTRIBUTE_BYTES_MAX),
             Self::GotFromJob(value) => value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX),
-            Self::Modex(data) => data.as_ref().is_none_or(|data| data.len() <= MODEX_BYTES_MAX),
+            Self::Pmix(PmixAnswer::Modex(data)) => data.as_ref().is_none_or(|data| data.len() <= MODEX_BYTES_MAX),
             Self::Published(_) | Self::Found(_) | Self::Unpublished(_) | Self::Spawned(_) | Self::Connected(_) => false,
-            Self::Met(_) | Self::Described(_) | Self::Read(_) => false,
+            Self::Pmix(_) => false,
         }
     }
 }
@@ -541,8 +535,8 @@ impl Up {
                 | Self::Put { .. }
                 | Self::Get { .. }
                 | Self::Got { .. }
-                | Self::Reply { reply: Reply::Modex(_), .. }
-                | Self::Ask { request: RootRequest::Meet(_), .. }
+                | Self::Reply { reply: Reply::Pmix(_), .. }
+                | Self::Ask { request: RootRequest::Pmix(_), .. }
         )
     }
 }
@@ -559,7 +553,7 @@ impl Down {
             Self::Release { .. } | Self::Died { .. } | Self::Get { .. } | Self::Got { .. } => true,
             Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
             // It may have megabytes.
-            Self::Reply { reply, .. } => matches!(reply, Reply::Modex(_) | Reply::Met(_)),
+            Self::Reply { reply, .. } => matches!(reply, Reply::Pmix(_)),
             Self::Session(_)
             | Self::Launch(_)
             | Self::Undo { .. }

@@ -514,7 +514,7 @@ impl AgentDriver {
                 {
                     local.in_segment += 1;
                 }
-                self.from_rank(key, request);
+                self.take_request(key, request);
             }
             RankEvent::Ended { key, exit } => {
                 self.waiting.remove(&key);
@@ -533,7 +533,7 @@ impl AgentDriver {
     }
 
     /// Hands a request of a rank to the core.
-    fn from_rank(&mut self, key: Key, request: Request) {
+    fn take_request(&mut self, key: Key, request: Request) {
         match &request {
             Request::Joined => self.shared_files.on_initialized(key.0, key.1),
             Request::Finalized => self.shared_files.on_finalized(key.0, key.1),

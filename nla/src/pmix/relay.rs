@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use litemap::LiteMap;
-use pmi::{Answer, Meeting, Puts, Rank, Ranks, Request, RootRequest, SpawnCommand, SpawnRequest};
+use pmi::{
+    Answer, Meeting, PmixAnswer, PmixRequest, Puts, Rank, Ranks, Request, RootRequest, SpawnCommand, SpawnRequest,
+};
 
 use super::message::{Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper};
 use crate::core::{NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
@@ -97,7 +99,7 @@ pub struct Relay {
     /// Ranks here in whose name the root was asked and has not answered, and what for.
     asking: HashMap<(NamespaceId, Rank), Asked>,
     /// Requests to the root that wait until a rank has none.
-    to_ask: VecDeque<(Asked, RootRequest)>,
+    to_ask: VecDeque<(Asked, PmixRequest)>,
     /// Namespaces without ranks here that are registered: ranks here have connected themselves with theirs.
     foreign: BTreeSet<String>,
     /// Connections that wait until libpmix knows these namespaces.
@@ -194,12 +196,12 @@ impl Relay {
             ToAgent::Fence { call, members, data, collect } => self.on_fence(call, &members, data, collect, steps),
             ToAgent::Modex(call, process) => self.on_modex(call, process, steps),
             ToAgent::Publish { call, entries, once } => {
-                self.ask(Asked::Call(call), RootRequest::Post { entries, once }, steps);
+                self.ask(Asked::Call(call), PmixRequest::Post { entries, once }, steps);
             }
             ToAgent::Lookup(call, keys, wait) => {
-                self.ask(Asked::Call(call), RootRequest::Read { keys, wait }, steps);
+                self.ask(Asked::Call(call), PmixRequest::Read { keys, wait }, steps);
             }
-            ToAgent::Unpublish(call, keys) => self.ask(Asked::Call(call), RootRequest::Unpost { keys }, steps),
+            ToAgent::Unpublish(call, keys) => self.ask(Asked::Call(call), PmixRequest::Unpost { keys }, steps),
             ToAgent::Spawn(call, process, commands) => self.on_spawn(call, &process, commands, steps),
             ToAgent::Meet { call, purpose, members, data } => self.on_meet(call, purpose, &members, data, steps),
             ToAgent::Got(call, data) => {
@@ -249,7 +251,7 @@ impl Relay {
     fn on_modex(&mut self, call: u64, (name, rank): ProcessName, steps: &mut Vec<Step>) {
         match (self.plan.job_of(&name), rank) {
             (Some(job), Some(rank)) => {
-                let request = RootRequest::Modex { job: job.into(), rank: Rank(rank) };
+                let request = PmixRequest::Modex { job: job.into(), rank: Rank(rank) };
                 self.ask(Asked::Call(call), request, steps);
             }
             _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed))),
@@ -304,10 +306,10 @@ impl Relay {
         };
         let here = members.iter().filter_map(here).collect();
         let members = members.into_iter().map(|(job, ranks)| (job.to_owned(), ranks)).collect();
-        self.ask(asked, RootRequest::Meet(Meeting { name, members, here, data }), steps);
+        self.ask(asked, PmixRequest::Meet(Meeting { name, members, here, data }), steps);
     }
 
-    fn ask(&mut self, asked: Asked, request: RootRequest, steps: &mut Vec<Step>) {
+    fn ask(&mut self, asked: Asked, request: PmixRequest, steps: &mut Vec<Step>) {
         self.to_ask.push_back((asked, request));
         self.ask_next(steps);
     }
@@ -319,7 +321,7 @@ impl Relay {
             let Some(key) = all.find(|key| !self.asking.contains_key(key)) else { return };
             if let Some((asked, request)) = self.to_ask.pop_front() {
                 self.asking.insert(key, asked);
-                steps.push(Step::Ask(key.0, key.1, Request::Ask(request)));
+                steps.push(Step::Ask(key.0, key.1, Request::Ask(RootRequest::Pmix(request))));
             }
         }
     }
@@ -327,21 +329,25 @@ impl Relay {
     /// The root has answered.
     fn on_root_answer(&mut self, asked: Asked, answer: Answer, steps: &mut Vec<Step>) {
         let (call, outcome) = match (asked, answer) {
-            (Asked::Call(call), Answer::Modex(Some(data))) => (call, Outcome::Data(data)),
-            (Asked::Call(call), Answer::Published(Ok(())) | Answer::Met(Some(_))) => (call, Outcome::Done),
-            (Asked::Call(call), Answer::Read(entries)) => (call, Outcome::Found(entries)),
+            (Asked::Call(call), Answer::Pmix(PmixAnswer::Modex(Some(data)))) => (call, Outcome::Data(data)),
+            (Asked::Call(call), Answer::Pmix(PmixAnswer::Posted(Ok(())) | PmixAnswer::Met(Some(_)))) => {
+                (call, Outcome::Done)
+            }
+            (Asked::Call(call), Answer::Pmix(PmixAnswer::Read(entries))) => (call, Outcome::Found(entries)),
             (Asked::Call(call), Answer::Spawned(Ok(spawned))) => {
                 (call, Outcome::Spawned(self.plan.name_of(&spawned.job)))
             }
-            (Asked::Fence { call, collect }, Answer::Met(Some(met))) => {
+            (Asked::Fence { call, collect }, Answer::Pmix(PmixAnswer::Met(Some(met)))) => {
                 let data = if collect { met.data.concat().into() } else { Bytes::new() };
                 (call, Outcome::Data(data))
             }
-            (Asked::Group { call, members }, Answer::Met(Some(met))) => {
+            (Asked::Group { call, members }, Answer::Pmix(PmixAnswer::Met(Some(met)))) => {
                 (call, Outcome::Group(met.number, members, met.data.concat().into()))
             }
-            (Asked::Connect { call, names }, Answer::Met(Some(_))) => return self.connect(call, names, steps),
-            (Asked::Description(name), Answer::Described(Some(job))) => {
+            (Asked::Connect { call, names }, Answer::Pmix(PmixAnswer::Met(Some(_)))) => {
+                return self.connect(call, names, steps);
+            }
+            (Asked::Description(name), Answer::Pmix(PmixAnswer::Described(Some(job)))) => {
                 let spawner = job.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
                 let node = self.known.first().map_or(0, |known| known.node);
                 let hosts = self.plan.hosts.clone();
@@ -366,7 +372,7 @@ impl Relay {
         for name in &names {
             let is_asked = self.connecting.iter().any(|(_, names)| names.contains(name));
             if let Some(job) = self.plan.job_of(name).filter(|_| !is_asked) {
-                let request = RootRequest::Describe { job: job.into() };
+                let request = PmixRequest::Describe { job: job.into() };
                 self.to_ask.push_back((Asked::Description(name.clone()), request));
             }
         }

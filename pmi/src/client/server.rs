@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
-use crate::{Answer, Board, Conversation, Epoch, JobAttributes, NameError, Rank, Request, RootRequest, SpawnedJob};
+use crate::{
+    Answer, Board, Conversation, Epoch, JobAttributes, NameError, PmixAnswer, Rank, Request, RootRequest, SpawnedJob,
+};
 
 /// A server for a job of one rank, which serves what is written to it immediately.
 #[derive(Debug)]
@@ -89,6 +91,7 @@ impl Server {
                 Answer::GotFromJob(self.board.get(key).map(Into::into))
             }
             Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(None),
+            Request::Ask(RootRequest::Pmix(_)) => Answer::Pmix(PmixAnswer::Modex(None)),
             Request::Ask(RootRequest::Connect { job }) => Answer::Connected(job == b"kvs_0"),
             Request::Ask(RootRequest::Publish { service, port }) => {
                 let taken = find(&self.names, service).is_some();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pmi::limits::{ABORT_MESSAGE_BYTES_MAX, SPAWN_RANKS_MAX};
-use pmi::{Answer, Board, Conversation, Epoch, JobAttributes, Rank, Request, RootRequest, SpawnedJob};
+use pmi::{Answer, Board, Conversation, Epoch, JobAttributes, PmixAnswer, Rank, Request, RootRequest, SpawnedJob};
 
 /// All requests and replies of a conversation.
 #[derive(PartialEq, Debug)]
@@ -107,6 +107,7 @@ fn answer_to(request: &Request) -> Option<Answer> {
         Request::NodeGet { .. } => Answer::NodeGot(None),
         Request::Segment => Answer::Segment(false),
         Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(Some(b"v;".to_vec())),
+        Request::Ask(RootRequest::Pmix(_)) => Answer::Pmix(PmixAnswer::Modex(None)),
         Request::Ask(RootRequest::Connect { .. }) => Answer::Connected(true),
         Request::Ask(RootRequest::Publish { .. }) => Answer::Published(Ok(())),
         Request::Ask(RootRequest::Lookup { .. }) => Answer::Found(Ok(b"p".to_vec())),

@@ -11,7 +11,8 @@ use std::thread;
 
 use pmi::segment::{ALIGNMENT, FAILED_AT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
 use pmi::{
-    Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, Puts, Rank, Request, RootRequest, SpawnedJob,
+    Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, PmixAnswer, Puts, Rank, Request,
+    RootRequest, SpawnedJob,
 };
 
 /// An agent, which serves each rank until the rank closes its connection.
@@ -200,6 +201,7 @@ impl Agent {
             }
             Request::Segment => Answer::Segment(self.0.has_segment),
             Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(Some(b"theirs".to_vec())),
+            Request::Ask(RootRequest::Pmix(_)) => Answer::Pmix(PmixAnswer::Modex(None)),
             Request::Ask(RootRequest::Connect { job }) => Answer::Connected(job == b"fake-2_0"),
             Request::Put { .. } | Request::Get { .. } => unreachable!("this board is complete"),
             Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => return None,

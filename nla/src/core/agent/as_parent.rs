@@ -234,10 +234,7 @@ fn answer_of(reply: Reply) -> Answer {
         }
         Reply::Connected(is_known) => Answer::Connected(is_known),
         Reply::GotFromJob(value) => Answer::GotFromJob(value),
-        Reply::Modex(data) => Answer::Modex(data),
-        Reply::Met(met) => Answer::Met(met),
-        Reply::Described(job) => Answer::Described(job),
-        Reply::Read(entries) => Answer::Read(entries),
+        Reply::Pmix(answer) => Answer::Pmix(answer),
         Reply::NodePut(is_stored) => Answer::NodePut(is_stored),
         Reply::NodeGot(value) => Answer::NodeGot(value),
     }

@@ -4,7 +4,7 @@
 //! takes the same route back.
 
 use bytes::Bytes;
-use pmi::Rank;
+use pmi::{PmixAnswer, Rank};
 
 use super::{Action, Agent, Turn};
 use crate::core::ids::NamespaceId;
@@ -53,7 +53,7 @@ impl Agent {
     /// One of this agent's ranks has put its data, or there is none, for a rank elsewhere.
     pub(super) fn on_modexed(&mut self, requester: Requester, data: Option<Bytes>, turn: &mut Turn<'_>) {
         let data = data.filter(|data| data.len() <= MODEX_BYTES_MAX);
-        self.route_reply(requester, Reply::Modex(data), turn);
+        self.route_reply(requester, Reply::Pmix(PmixAnswer::Modex(data)), turn);
     }
 
     /// Sends the refusal of an inquiry, if the requester waits for a reply.

@@ -51,6 +51,7 @@ impl World {
             dead_time: Duration::from_secs(5),
             has_ports: true,
             stats,
+            pmix: None,
             sent: Duration::ZERO,
         }
     }

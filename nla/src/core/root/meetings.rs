@@ -4,7 +4,7 @@
 //! Such operations are few, and each takes one request per agent and one reply; the tree carries both.
 
 use bytes::Bytes;
-use pmi::{Meeting, Met, Ranks};
+use pmi::{Meeting, Met, PmixAnswer, Ranks};
 
 use super::{Root, Turn};
 use crate::core::ids::NamespaceId;
@@ -60,7 +60,7 @@ impl Root {
             None => {
                 let missing: Option<Vec<_>> = members.iter().map(|(job, ranks)| self.expected(job, ranks)).collect();
                 let (Some(missing), true) = (missing, self.meetings.open.len() < MEETINGS_MAX) else {
-                    return self.reply(requester, Reply::Met(None), turn);
+                    return self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
                 };
                 let came = Vec::new();
                 self.meetings.open.push(Open { name, members, missing, came, bytes: 0 });
@@ -70,7 +70,7 @@ impl Root {
         let open = &mut self.meetings.open[at];
         if !here.is_some_and(|here| open.come(requester, &here, data)) {
             let open = self.meetings.open.swap_remove(at);
-            self.reply(requester, Reply::Met(None), turn);
+            self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
             return self.refuse_meeting(&open, requester, turn);
         }
         if open.is_complete() {
@@ -79,7 +79,7 @@ impl Root {
             let met =
                 Met { number: self.meetings.last, data: open.came.iter().map(|(_, data)| data.clone()).collect() };
             for (requester, _) in open.came {
-                self.reply(requester, Reply::Met(Some(met.clone())), turn);
+                self.reply(requester, Reply::Pmix(PmixAnswer::Met(Some(met.clone()))), turn);
             }
         }
     }
@@ -103,7 +103,7 @@ impl Root {
         let hopeless: Vec<_> = self.meetings.open.extract_if(.., is_hopeless).collect();
         for open in hopeless {
             for (requester, _) in &open.came {
-                self.reply(*requester, Reply::Met(None), turn);
+                self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
             }
         }
     }
@@ -111,7 +111,7 @@ impl Root {
     /// Answers all of a meeting but `but` that it has failed.
     fn refuse_meeting(&mut self, open: &Open, but: Requester, turn: &mut Turn<'_>) {
         for (requester, _) in open.came.iter().filter(|(requester, _)| *requester != but) {
-            self.reply(*requester, Reply::Met(None), turn);
+            self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
         }
     }
 }

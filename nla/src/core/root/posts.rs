@@ -3,7 +3,7 @@
 //! Unlike names of PMI, a value may be read once only, and a reader may wait for it.
 
 use litemap::LiteMap;
-use pmi::NameError;
+use pmi::{NameError, PmixAnswer};
 
 use super::{Root, Turn};
 use crate::core::limits::{POSTS_BYTES_MAX, READERS_MAX};
@@ -71,7 +71,7 @@ impl Posts {
 
 impl Root {
     /// Publishes values, and answers the ranks that have waited for them.
-    pub(super) fn post(&mut self, entries: Vec<Entry>, once: bool, turn: &mut Turn<'_>) -> Reply {
+    pub(super) fn post(&mut self, entries: Vec<Entry>, once: bool, turn: &mut Turn<'_>) -> Result<(), NameError> {
         let posted = self.posts.post(entries, once);
         let mut at = 0;
         while let Some((requester, keys)) = self.posts.readers.get(at) {
@@ -82,23 +82,22 @@ impl Root {
             let requester = *requester;
             let (_, keys) = self.posts.readers.remove(at);
             let entries = self.posts.read(&keys);
-            self.reply(requester, Reply::Read(entries), turn);
+            self.reply(requester, Reply::Pmix(PmixAnswer::Read(entries)), turn);
         }
-        Reply::Published(posted)
+        posted
     }
 
     /// Reads values. Returns `None` if the rank waits for some.
-    pub(super) fn read(&mut self, requester: Requester, keys: Vec<Vec<u8>>, wait: bool) -> Option<Reply> {
+    pub(super) fn read(&mut self, requester: Requester, keys: Vec<Vec<u8>>, wait: bool) -> Option<Vec<Entry>> {
         if wait && !self.posts.has_all(&keys) && self.posts.readers.len() < READERS_MAX {
             self.posts.readers.push((requester, keys));
             return None;
         }
-        Some(Reply::Read(self.posts.read(&keys)))
+        Some(self.posts.read(&keys))
     }
 
     /// Removes values.
-    pub(super) fn unpost(&mut self, keys: &[Vec<u8>]) -> Reply {
+    pub(super) fn unpost(&mut self, keys: &[Vec<u8>]) {
         keys.iter().for_each(|key| self.posts.remove(key));
-        Reply::Published(Ok(()))
     }
 }

@@ -1,6 +1,6 @@
 //! Requests that need one answer for the whole session: names, spawns, other namespaces.
 
-use pmi::{NameError, Rank, RootRequest, SpawnRequest};
+use pmi::{NameError, PmixAnswer, PmixRequest, Rank, RootRequest, SpawnRequest};
 
 use super::namespace::Namespace;
 use super::{Phase, Root, Turn};
@@ -43,23 +43,10 @@ impl Root {
                 }
                 None => Reply::GotFromJob(None),
             },
-            RootRequest::Modex { job, rank } => match self.modex(requester, &job, rank) {
-                Some(inquiry) => {
-                    self.answered.remove(&(requester.namespace, requester.rank));
-                    return self.route_inquiry(inquiry, turn);
-                }
-                None => Reply::Modex(None),
-            },
-            RootRequest::Meet(meeting) => return self.meet(requester, meeting, turn),
-            RootRequest::Describe { job } => {
-                Reply::Described(self.namespace_of(&job).map(|ns| Box::new(ns.plan.describe())))
-            }
-            RootRequest::Post { entries, once } => self.post(entries, once, turn),
-            RootRequest::Read { keys, wait } => match self.read(requester, keys, wait) {
-                Some(reply) => reply,
+            RootRequest::Pmix(request) => match self.answer_pmix(requester, request, turn) {
+                Some(answer) => Reply::Pmix(answer),
                 None => return,
             },
-            RootRequest::Unpost { keys } => self.unpost(&keys),
         };
         self.reply(requester, reply, turn);
     }
@@ -101,6 +88,32 @@ impl Root {
         let kind = InquiryKind::LookUp { namespace: ns.plan.id, key };
         let to = ns.agent_for(requester.agent)?;
         kind.is_bounded().then_some(Inquiry { to, requester, kind })
+    }
+
+    /// Answers a request of PMIx. Returns `None` if the answer comes later, or from an agent.
+    fn answer_pmix(&mut self, requester: Requester, request: PmixRequest, turn: &mut Turn<'_>) -> Option<PmixAnswer> {
+        Some(match request {
+            PmixRequest::Modex { job, rank } => {
+                let Some(inquiry) = self.modex(requester, &job, rank) else { return Some(PmixAnswer::Modex(None)) };
+                // The agent's reply does not pass here: a repeated request is passed on again.
+                self.answered.remove(&(requester.namespace, requester.rank));
+                self.route_inquiry(inquiry, turn);
+                return None;
+            }
+            PmixRequest::Meet(meeting) => {
+                self.meet(requester, meeting, turn);
+                return None;
+            }
+            PmixRequest::Describe { job } => {
+                PmixAnswer::Described(self.namespace_of(&job).map(|ns| Box::new(ns.plan.describe())))
+            }
+            PmixRequest::Post { entries, once } => PmixAnswer::Posted(self.post(entries, once, turn)),
+            PmixRequest::Read { keys, wait } => PmixAnswer::Read(self.read(requester, keys, wait)?),
+            PmixRequest::Unpost { keys } => {
+                self.unpost(&keys);
+                PmixAnswer::Posted(Ok(()))
+            }
+        })
     }
 
     /// Makes the inquiry to the agent of a rank. `None` if `job` has no such rank.

@@ -487,6 +487,9 @@ impl Tree {
                     let value = board.and_then(|board| board.get(&key).map(<[u8]>::to_vec));
                     self.agent(id, Input::LookedUp { namespace, key, requester, value });
                 }
+                Action::Modex { rank, requester, .. } => {
+                    self.agent(id, Input::Modexed(requester, Some(rank.to_string().into())));
+                }
                 Action::Inspect(number, ranks) => {
                     let found = ranks.into_iter().map(|(namespace, ranks)| (namespace, vec![(BUSY, ranks)])).collect();
                     self.agent(id, Input::Inspected(number, found));

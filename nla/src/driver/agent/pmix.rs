@@ -73,7 +73,7 @@ impl AgentDriver {
                             steps.extend(more);
                         }
                     }
-                    None => self.from_rank((namespace, rank), request),
+                    None => self.take_request((namespace, rank), request),
                 },
                 Step::Prepared(namespace, Ok(variables)) => {
                     pmix.note_registered(namespace);

@@ -6,69 +6,34 @@
 
 mod abi;
 mod completion;
+mod library;
 mod upcalls;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use self::abi::{Infos, OPERATION_SUCCEEDED, RawBuffer, RawInfo, RawProcess, SUCCESS, Status};
+use self::abi::{Infos, OPERATION_SUCCEEDED, RawProcess, SUCCESS, Status};
 pub use self::abi::{Process, Value};
 use self::completion::OperationDone;
 pub use self::completion::{Completion, Outcome, Posted};
-use self::upcalls::{Module, UPCALLS, module, report, slice};
+pub use self::library::PmixError;
+use self::library::{Functions, load};
 pub use self::upcalls::{Program, Upcall};
+use self::upcalls::{UPCALLS, module, report, slice};
+
+/// A variable's name and its value.
+pub type Variable = (Vec<u8>, Vec<u8>);
 
 /// How long libpmix may take to register a namespace or a rank.
 const REGISTER_TIME: Duration = Duration::from_secs(60);
 
-/// `pmix_dmodex_response_fn_t`.
-type Response = unsafe extern "C" fn(Status, *mut c_char, usize, *mut c_void);
-
-/// The functions of libpmix that a server calls.
-#[derive(Clone, Copy)]
-struct Functions {
-    init: unsafe extern "C" fn(*mut Module, *mut RawInfo, usize) -> Status,
-    register_nspace:
-        unsafe extern "C" fn(*const c_char, i32, *mut RawInfo, usize, Option<OperationDone>, *mut c_void) -> Status,
-    deregister_nspace: unsafe extern "C" fn(*const c_char, Option<OperationDone>, *mut c_void),
-    register_client:
-        unsafe extern "C" fn(*const RawProcess, u32, u32, *mut c_void, Option<OperationDone>, *mut c_void) -> Status,
-    deregister_client: unsafe extern "C" fn(*const RawProcess, Option<OperationDone>, *mut c_void),
-    setup_fork: unsafe extern "C" fn(*const RawProcess, *mut *mut *mut c_char) -> Status,
-    dmodex_request: unsafe extern "C" fn(*const RawProcess, Option<Response>, *mut c_void) -> Status,
-    generate_regex: unsafe extern "C" fn(*const c_char, *mut *mut c_char) -> Status,
-    generate_ppn: unsafe extern "C" fn(*const c_char, *mut *mut c_char) -> Status,
-    data_pack: unsafe extern "C" fn(*const RawProcess, *mut RawBuffer, *const c_void, i32, u16) -> Status,
-    data_unpack: unsafe extern "C" fn(*const RawProcess, *mut RawBuffer, *mut c_void, *mut i32, u16) -> Status,
-    notify_event: unsafe extern "C" fn(
-        Status,
-        *const RawProcess,
-        u8,
-        *const RawInfo,
-        usize,
-        Option<OperationDone>,
-        *mut c_void,
-    ) -> Status,
-    error_string: unsafe extern "C" fn(Status) -> *const c_char,
-    version: unsafe extern "C" fn() -> *const c_char,
-}
-
 /// The functions of the loaded library, for upcalls and completions.
 static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
-
-/// A failure of libpmix.
-#[derive(Debug, thiserror::Error)]
-#[error("{call}: {text}")]
-pub struct PmixError {
-    call: &'static str,
-    text: String,
-}
 
 /// libpmix as the server of this process.
 pub struct Server {
@@ -153,7 +118,7 @@ impl Server {
     }
 
     /// Returns the variables by which a rank finds this server.
-    pub fn environment(&self, process: &Process) -> Result<Vec<(Vec<u8>, Vec<u8>)>, PmixError> {
+    pub fn environment(&self, process: &Process) -> Result<Vec<Variable>, PmixError> {
         let raw = RawProcess::new(process);
         let mut environment: *mut *mut c_char = ptr::null_mut();
         // SAFETY: the types are those of the header. An environment that is null is empty.
@@ -276,59 +241,6 @@ impl Server {
         };
         Err(PmixError { call, text: format!("{text} ({status})") })
     }
-}
-
-/// Loads libpmix.
-fn load(library: &Path) -> Result<Functions, PmixError> {
-    if cfg!(target_feature = "crt-static") {
-        let text = "this scela-run is linked statically and can load no library; use one that is linked dynamically";
-        return Err(PmixError { call: "dlopen", text: text.to_owned() });
-    }
-    let last = || {
-        // SAFETY: dlerror returns null or a C string of this thread.
-        let text = unsafe { libc::dlerror() };
-        let text = if text.is_null() {
-            "unknown error".to_owned()
-        } else {
-            // SAFETY: as above.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-        };
-        PmixError { call: "dlopen", text }
-    };
-    let path = CString::new(library.as_os_str().as_bytes())
-        .map_err(|error| PmixError { call: "dlopen", text: error.to_string() })?;
-    // SAFETY: loading runs the library's constructors; the user has chosen it. It is never closed.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
-    if handle.is_null() {
-        return Err(last());
-    }
-    let find = |name: &CStr| {
-        // SAFETY: the handle is open.
-        let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-        if found.is_null() { Err(last()) } else { Ok(found) }
-    };
-    macro_rules! function {
-        // SAFETY: the type is that of the function in pmix_server.h.
-        ($name:literal) => {
-            unsafe { std::mem::transmute(find($name)?) }
-        };
-    }
-    Ok(Functions {
-        init: function!(c"PMIx_server_init"),
-        register_nspace: function!(c"PMIx_server_register_nspace"),
-        deregister_nspace: function!(c"PMIx_server_deregister_nspace"),
-        register_client: function!(c"PMIx_server_register_client"),
-        deregister_client: function!(c"PMIx_server_deregister_client"),
-        setup_fork: function!(c"PMIx_server_setup_fork"),
-        dmodex_request: function!(c"PMIx_server_dmodex_request"),
-        generate_regex: function!(c"PMIx_generate_regex"),
-        generate_ppn: function!(c"PMIx_generate_ppn"),
-        data_pack: function!(c"PMIx_Data_pack"),
-        data_unpack: function!(c"PMIx_Data_unpack"),
-        notify_event: function!(c"PMIx_Notify_event"),
-        error_string: function!(c"PMIx_Error_string"),
-        version: function!(c"PMIx_Get_version"),
-    })
 }
 
 /// Ends the process at once. Libraries' own cleanup is left out: libpmix's may wait for its threads.

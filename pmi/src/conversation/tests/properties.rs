@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Entry, NodeCache, SpawnedJob};
+use crate::{Entry, NodeCache, PmixAnswer, SpawnedJob};
 
 /// Valid and invalid lines.
 fn lines() -> impl Strategy<Value = Vec<u8>> {
@@ -149,6 +149,7 @@ fn answer_to(request: &Request) -> Option<Answer> {
         Request::NodePut { .. } => Answer::NodePut(true),
         Request::NodeGet { .. } => Answer::NodeGot(None),
         Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(Some(b"v;".to_vec())),
+        Request::Ask(RootRequest::Pmix(_)) => Answer::Pmix(PmixAnswer::Modex(None)),
         Request::Ask(RootRequest::Connect { .. }) => Answer::Connected(true),
         Request::Segment => Answer::Segment(false),
         Request::Ask(RootRequest::Publish { .. }) => Answer::Published(Ok(())),
