@@ -173,3 +173,73 @@ fn nodes_used(registration: &Registration) -> u32 {
 fn text(text: &str) -> Value {
     Value::Text(text.as_bytes().to_vec())
 }
+
+#[cfg(test)]
+mod tests {
+    use pmi::{Mapping, ProgramDescription};
+
+    use super::*;
+
+    fn registration(nodes: &[u32], programs: &[u32]) -> Registration {
+        let program =
+            |nprocs: &u32| ProgramDescription { nprocs: *nprocs, line: b"a.out x".to_vec(), wdir: b"/w".to_vec() };
+        Registration {
+            name: "s.job".to_owned(),
+            hosts: ["n0", "n1", "n2"].map(str::to_owned).to_vec(),
+            node: 1,
+            spawner: Some("s.parent".to_owned()),
+            job: JobDescription {
+                kvsname: "job".to_owned(),
+                size: nodes.len() as u32,
+                universe: -1,
+                spawner: None,
+                mapping: Mapping::from_nodes(nodes.iter().copied()),
+                programs: programs.iter().map(program).collect(),
+            },
+        }
+    }
+
+    fn find<'a>(infos: &'a [Info], key: &str) -> Vec<&'a Value> {
+        infos.iter().filter(|(name, _)| *name == key).map(|(_, value)| value).collect()
+    }
+
+    #[test]
+    fn nodes_without_ranks_are_in_no_map() {
+        let maps = plain_maps(&registration(&[0, 2, 0, 2], &[4]));
+        assert_eq!((maps.nodes.as_str(), maps.ranks.as_str()), ("n0,n2", "0,2;1,3"));
+    }
+
+    #[test]
+    fn each_rank_here_has_its_numbers() {
+        let infos = infos(&registration(&[0, 1, 0, 1], &[1, 3]), text("nodes"), text("ranks"), "/tmp/d", true);
+        assert_eq!(find(&infos, "pmix.job.size"), [&Value::U32(4)]);
+        assert_eq!(find(&infos, "pmix.num.nodes"), [&Value::U32(2)]);
+        assert_eq!(find(&infos, "pmix.lpeers"), [&text("1,3")]);
+        assert_eq!(find(&infos, "pmix.ndosub"), [&Value::Bool(true)]);
+        assert_eq!(find(&infos, "OMPI_APP_SIZES"), [&text("1 3")]);
+        assert_eq!(find(&infos, "OMPI_FIRST_RANKS"), [&text("0 1")]);
+        assert_eq!(find(&infos, "pmix.app.arr").len(), 2);
+        let numbers: Vec<_> = find(&infos, "pmix.pdata")
+            .iter()
+            .map(|rank| {
+                let Value::Infos(rank) = rank else { panic!("{rank:?}") };
+                ["pmix.rank", "pmix.lrank", "pmix.appnum", "pmix.apprank"].map(|key| find(rank, key)[0].clone())
+            })
+            .collect();
+        let expected =
+            |rank, local, app, in_app| [Value::Rank(rank), Value::U16(local), Value::U32(app), Value::Rank(in_app)];
+        assert_eq!(numbers, [expected(1, 0, 1, 0), expected(3, 1, 1, 2)]);
+    }
+
+    #[test]
+    fn only_a_spawned_namespace_has_a_parent() {
+        let mut registration = registration(&[1], &[1]);
+        let infos_of = |registration: &Registration| infos(registration, text(""), text(""), "/", false);
+        let parent = Process { namespace: "s.parent".to_owned(), rank: Some(0) };
+        assert_eq!(find(&infos_of(&registration), "pmix.parent"), [&Value::Process(parent)]);
+        registration.spawner = None;
+        let infos = infos_of(&registration);
+        assert!(find(&infos, "pmix.parent").is_empty() && find(&infos, "pmix.spawned").is_empty());
+        assert!(find(&infos, "pmix.ndosub").is_empty() && find(&infos, "OMPI_APP_SIZES").is_empty());
+    }
+}

@@ -510,3 +510,6 @@ impl Fence {
 fn key_of(node: u32) -> String {
     format!("{KEY}{node}")
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ mod ends;
 mod flushing;
 mod hostile;
 mod limits;
+mod meetings;
 mod moving;
 mod notices;
 mod restarts;
