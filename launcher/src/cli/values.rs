@@ -334,9 +334,13 @@ pub(super) fn on_failure(value: &OsStr) -> Parsed<FailurePolicy> {
 /// Parses an MPI library's name.
 pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
     let choices = Mpi::ALL.map(|mpi| (mpi.name(), mpi));
-    let unknown =
-        |value: &str, _: &str| format!("there is no kind '{value}' of MPI library here, only auto, none and openmpi");
+    let kinds = "only auto, none, openmpi and pmix";
+    let unknown = |value: &str, _: &str| format!("there is no kind '{value}' of MPI library here, {kinds}");
     let hint = format!("leave '{OPTION}' out: scela-run detects which PMI version a rank speaks");
+    // srun's names, which are similar to one of ours.
+    if let word @ ("pmi1" | "pmi2") = value.to_string_lossy().to_ascii_lowercase().as_str() {
+        return Err(Refusal::new(unknown(word, ""), hint));
+    }
     choice(value, &choices, &[], unknown, hint)
 }
 
@@ -556,11 +560,11 @@ pub(super) mod tests {
     fn mpi_libraries() {
         check(
             mpi,
-            &[("auto", Mpi::Auto), ("none", Mpi::None), ("openmpi", Mpi::OpenMpi), ("OpenMPI", Mpi::OpenMpi)],
+            &[("auto", Mpi::Auto), ("none", Mpi::None), ("openmpi", Mpi::OpenMpi), ("OpenMPI", Mpi::OpenMpi), ("pmix", Mpi::Pmix)],
             &[
                 ("", "the value is empty"),
-                ("open-mpi", "there is no kind 'open-mpi' of MPI library here, only auto, none and openmpi"),
-                ("pmi2", "there is no kind 'pmi2' of MPI library here, only auto, none and openmpi"),
+                ("open-mpi", "there is no kind 'open-mpi' of MPI library here, only auto, none, openmpi and pmix"),
+                ("pmi2", "there is no kind 'pmi2' of MPI library here, only auto, none, openmpi and pmix"),
             ],
         );
     }

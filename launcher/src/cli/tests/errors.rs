@@ -256,12 +256,12 @@ fn values() {
         ),
         (
             "--mpi openpmi ./a",
-            "option '--mpi': there is no kind 'openpmi' of MPI library here, only auto, none and openmpi",
+            "option '--mpi': there is no kind 'openpmi' of MPI library here, only auto, none, openmpi and pmix",
             "did you mean 'openmpi'?",
         ),
         (
             "--mpi=pmi2 ./a",
-            "option '--mpi': there is no kind 'pmi2' of MPI library here, only auto, none and openmpi",
+            "option '--mpi': there is no kind 'pmi2' of MPI library here, only auto, none, openmpi and pmix",
             "leave '--mpi' out: scela-run detects which PMI version a rank speaks",
         ),
         (
