@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nla::sys::{self, Child, Descriptors, Ended, Image, ImageError, ShellState, SpawnError, SpawnStep, Spawner};
+use nla::sys::{self, Child, Descriptors, Ended, Image, ImageError, Masks, ShellState, SpawnError, SpawnStep, Spawner};
 use sys_support::{daemon, end_all_children, is_running, sleeper, until};
 
 fn main() -> ExitCode {
@@ -80,7 +80,7 @@ fn start(spawner: &mut Spawner, image: &Image, extra: &[&str]) -> Result<Running
     let stderr = std::io::stderr();
     let descriptors =
         Descriptors { stdin: input.as_fd(), stdout: output.as_fd(), stderr: stderr.as_fd(), pmi: Some(theirs.as_fd()) };
-    let child = spawner.spawn(image, &extra, descriptors)?;
+    let child = spawner.spawn(image, &extra, descriptors, Masks::default())?;
     Ok(Running { child, stdin: File::from(stdin), stdout, pmi })
 }
 
@@ -168,7 +168,7 @@ fn a_rank_has_only_four_descriptors() {
     let stderr = std::io::stderr();
     let (stdin, stderr) = (null.as_fd(), stderr.as_fd());
     let descriptors = Descriptors { stdin, stdout: output.as_fd(), stderr, pmi: None };
-    let child = spawner.spawn(&myself("descriptors"), &[], descriptors).unwrap();
+    let child = spawner.spawn(&myself("descriptors"), &[], descriptors, Masks::default()).unwrap();
     drop(output);
     assert_eq!(read_all(stdout), "0 /dev/null, 1 pipe\n");
     reaped(&child);

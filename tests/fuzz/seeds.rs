@@ -10,9 +10,9 @@ use nla::bootstrap::{
     StartFailure, StartPhase,
 };
 use nla::core::{
-    Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, FailurePolicy, GuardianAt,
-    Inherit, Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition,
-    RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
+    Agent, AgentId, BindingPolicy, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure,
+    FailurePolicy, GuardianAt, Inherit, Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply,
+    Requester, RingPosition, RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -115,6 +115,7 @@ fn session() -> SessionPlan {
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::HcmabLru { entries: 64 },
         stats: true,
+        binding: BindingPolicy::default(),
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pmi::{Mapping, Ranks};
 use serde::{Deserialize, Serialize};
 
+use super::binding::BindingPolicy;
 use super::cache::CachePolicy;
 use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId};
@@ -103,6 +104,8 @@ pub struct SessionPlan {
     pub has_ports: bool,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
+    /// How ranks are bound to processors and memory.
+    pub binding: BindingPolicy,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -157,6 +160,7 @@ impl fmt::Debug for SessionPlan {
             .field("dead_time", &self.dead_time)
             .field("has_ports", &self.has_ports)
             .field("stats", &self.stats)
+            .field("binding", &self.binding)
             .field("sent", &self.sent)
             .finish_non_exhaustive()
     }
@@ -425,6 +429,7 @@ mod tests {
             dead_time: Duration::from_secs(5),
             has_ports: true,
             stats: false,
+            binding: BindingPolicy::default(),
             sent: Duration::ZERO,
         }
     }

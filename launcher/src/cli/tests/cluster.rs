@@ -128,8 +128,8 @@ fn bad_values() {
             &tells("-rmk"),
         ),
         (
-            "--map-by core ./a",
-            "option '--map-by': there is no mapping 'core', only slot, node, ppr:N:node",
+            "--map-by board ./a",
+            "option '--map-by': there is no 'board' in 'board', only hwthread, core, l2cache, l3cache, numa, package, slot, node, ppr:N:node",
             &tells("--map-by"),
         ),
         (

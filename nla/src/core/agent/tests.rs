@@ -12,6 +12,7 @@ mod reports;
 mod stats;
 
 use super::*;
+use crate::core::binding::BindingPolicy;
 use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
 use crate::core::tests::{NS, T, at, plan, plan_of, ranks};
@@ -51,6 +52,7 @@ impl World {
             dead_time: Duration::from_secs(5),
             has_ports: true,
             stats,
+            binding: BindingPolicy::default(),
             sent: Duration::ZERO,
         }
     }

@@ -13,6 +13,7 @@ mod stats;
 mod surveys;
 
 use super::*;
+use crate::core::binding::BindingPolicy;
 use crate::core::cache::CachePolicy;
 use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
@@ -40,6 +41,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             dead_time: std::time::Duration::from_secs(5),
             has_ports: true,
             stats: false,
+            binding: BindingPolicy::default(),
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

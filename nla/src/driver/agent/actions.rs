@@ -135,8 +135,12 @@ impl AgentDriver {
         match &mut self.startup {
             // A spare agent may take over ranks at any time: its board is kept up to date.
             Some(startup) if !ranks.is_empty() || startup.revives_ranks() => {
+                let report = startup.binder.begin(&plan, &ranks);
                 let local = startup.enqueue(plan, &ranks, board);
                 self.namespaces.insert(id, local);
+                if !report.is_empty() {
+                    self.handle(Input::Bound(Box::new(report)));
+                }
             }
             _ if ranks.is_empty() => {}
             Some(_) | None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
