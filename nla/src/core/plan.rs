@@ -445,6 +445,9 @@ mod tests {
         let plan = session(&[("CUDA_VISIBLE_DEVICES", "0"), ("GPU_DEVICE_ORDINAL", "0"), ("PATH", "/bin")]);
         let plan = plan.with_devices(|name| (name == "CUDA_VISIBLE_DEVICES").then(|| b"3".to_vec()));
         assert_eq!(plan.environment, session(&[("PATH", "/bin"), ("CUDA_VISIBLE_DEVICES", "3")]).environment);
+        let names = "GPU-5b8a3c9e-7b1d,MIG-1a2b3c4d-5e6f";
+        let plan = plan.with_devices(|name| (name == "CUDA_VISIBLE_DEVICES").then(|| names.into()));
+        assert_eq!(plan.environment, session(&[("PATH", "/bin"), ("CUDA_VISIBLE_DEVICES", names)]).environment);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! for the first rank that is to be bound.
 
 use std::cell::{OnceCell, RefCell};
+use std::io;
 use std::rc::Rc;
 
 use pmi::{Rank, Ranks};
@@ -24,15 +25,19 @@ type Computed = (u32, Rc<Result<Seating, BindingError>>);
 /// Binds the ranks of a session on this agent.
 pub(super) struct Binder {
     policy: BindingPolicy,
+    session: u16,
     node: OnceCell<(Topology, Allowed)>,
     last: RefCell<Option<Computed>>,
-    /// Tells other sessions on this machine which processors this one uses.
+    /// Tells other sessions on this machine which processors this agent's ranks use.
     marks: Option<CpuMarks>,
+    /// Nobody has asked for a binding, and another session uses the same processors.
+    gives_way: bool,
 }
 
 impl Binder {
-    pub(super) fn new(policy: BindingPolicy) -> Self {
-        Self { policy, node: OnceCell::new(), last: RefCell::new(None), marks: None }
+    /// Makes the binder of a session with this number.
+    pub(super) fn new(policy: BindingPolicy, session: u16) -> Self {
+        Self { policy, session, node: OnceCell::new(), last: RefCell::new(None), marks: None, gives_way: false }
     }
 
     fn node(&self) -> &(Topology, Allowed) {
@@ -43,7 +48,7 @@ impl Binder {
     /// get the processors of those that have spawned them.
     fn policy(&self, plan: &NamespacePlan) -> Option<&BindingPolicy> {
         let asks = self.policy.bind_to != BindTo::Nothing || self.policy.memory != MemoryPolicy::Inherited;
-        (asks && plan.spawner.is_none() && self.may_share()).then_some(&self.policy)
+        (asks && plan.spawner.is_none() && !self.gives_way && self.may_share()).then_some(&self.policy)
     }
 
     /// Whether an even share of the node is what this session may take: the job has all processors that this agent may use.
@@ -90,27 +95,39 @@ impl Binder {
         if plan.spawner.is_some() {
             return report;
         }
-        self.marks = None;
+        (self.marks, self.gives_way) = (None, false);
+        report.note = self.settle(plan, ranks);
         if self.policy.reports {
             report.bound = self.bound(plan, ranks);
         }
-        let first = ranks.first().and_then(|rank| self.local(plan, rank)).filter(|(local, _)| *local == 0);
-        let (Some(policy), Some((_, ranks))) = (self.policy(plan), first) else { return report };
-        // A binding that cannot be made is reported for each rank.
-        let seating = self.seating(policy, ranks);
-        let Ok(seating) = seating.as_ref() else { return report };
-        let cpus = seating.cpus();
-        if seating.is_crowded && matches!(policy.bind_to, BindTo::Parts(..)) && cpus.is_empty() {
-            report.note = Some(BindingNote::Crowded { ranks, cpus: self.node().1.cpus.clone() });
-        }
-        if !cpus.is_empty() {
-            // Without /dev/shm, other sessions are not seen.
-            self.marks = CpuMarks::new().inspect_err(|error| tracing::warn!(%error, "/dev/shm cannot be opened")).ok();
-            let shared = self.marks.as_ref().map(|marks| marked(marks, &cpus)).unwrap_or_default();
-            report.note =
-                Some(BindingNote::Shared { cpus: shared.clone() }).filter(|_| !shared.is_empty()).or(report.note);
-        }
         report
+    }
+
+    /// Marks the processors of `ranks`, and gives way to other sessions if nobody has asked for this binding. Returns what the
+    /// user should know, if this agent has the node's first rank.
+    fn settle(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> Option<BindingNote> {
+        let policy = self.policy(plan)?;
+        let (first, size) = self.local(plan, ranks.first()?)?;
+        let seating = self.seating(policy, size);
+        // A binding that cannot be made is reported for each rank.
+        let seating = seating.as_ref().as_ref().ok()?;
+        let all = seating.cpus();
+        if all.is_empty() {
+            let is_told = first == 0 && seating.is_crowded && matches!(policy.bind_to, BindTo::Parts(..));
+            return is_told.then(|| BindingNote::Crowded { ranks: size, cpus: self.node().1.cpus.clone() });
+        }
+        let own = ranks.iter().filter_map(|rank| seating.of(self.local(plan, rank)?.0));
+        let own = own.fold(CpuSet::new(), |all, seat| all.union(&seat.cpus));
+        // Without /dev/shm, other sessions are not seen.
+        let marks = CpuMarks::new(self.session).and_then(|marks| Ok((mark(&marks, &own)?, marks)));
+        let (others, marks) = marks.inspect_err(|error| tracing::warn!(%error, "processors cannot be marked")).ok()?;
+        let cpus = others.intersection(&all);
+        if policy.bind_to == BindTo::Share && !cpus.is_empty() {
+            self.gives_way = true;
+            return None;
+        }
+        self.marks = Some(marks);
+        (first == 0 && !cpus.is_empty()).then_some(BindingNote::Shared { cpus })
     }
 
     /// Describes the seats of this agent's ranks.
@@ -121,24 +138,11 @@ impl Binder {
     }
 }
 
-/// Marks processors, then returns those that other sessions have marked too: of two sessions that begin at the same time,
-/// at least one sees the other.
-fn marked(marks: &CpuMarks, cpus: &CpuSet) -> CpuSet {
-    let ranges = cpus.ranges();
-    for (first, last) in &ranges {
-        if let Err(error) = marks.set(*first, *last) {
-            tracing::warn!(%error, "processors cannot be marked");
-        }
+/// Marks processors, then returns those of other sessions: of two sessions that begin at the same time, at least one sees the
+/// other.
+fn mark(marks: &CpuMarks, own: &CpuSet) -> io::Result<CpuSet> {
+    for (first, last) in own.ranges() {
+        marks.set(first, last)?;
     }
-    let mut shared = CpuSet::new();
-    for (first, last) in ranges {
-        let mut from = first;
-        while from <= last
-            && let Ok(Some((begin, end))) = marks.of_others(from, last)
-        {
-            (begin..=end).for_each(|cpu| shared.insert(cpu));
-            from = end + 1;
-        }
-    }
-    shared
+    Ok(marks.of_others()?.into_iter().flat_map(|(first, last)| first..=last).collect())
 }

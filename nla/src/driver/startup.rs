@@ -127,6 +127,7 @@ impl Startup {
     /// Prepares to start ranks of `session`. Logs the limits of the user's shell that cannot be set here.
     pub(super) fn new(
         session: SessionPlan,
+        binder: Binder,
         mark: (&'static str, String),
         pump: OutputPump,
         input: Rc<RefCell<InputHub>>,
@@ -144,7 +145,7 @@ impl Startup {
             );
         }
         Ok(Self {
-            binder: Binder::new(session.binding.clone()),
+            binder,
             session,
             mark,
             spawner: SpawnerThread::start(Spawner::new(fitted)?, &tasks)?,
