@@ -75,12 +75,17 @@ fn unknown(value: &OsStr, word: &str, others: &[&str]) -> Refusal {
     Refusal::new(text, near.map_or_else(described, |near| format!("did you mean '{near}'?")))
 }
 
+/// Returns the refusal of a value with a set that cannot be parsed. The error has a part of the value as it was typed.
+fn unreadable(value: &OsStr, error: &CpuSetError, hint: String) -> Refusal {
+    Refusal::new(format!("{}: {}", shown(value), shown(OsStr::new(&error.to_string()))), hint)
+}
+
 /// Parses the list of `user:`: for each rank of a node, numbers and ranges of processors with `+` between them.
 fn lists(value: &OsStr, list: &str) -> Parsed<Vec<CpuSet>> {
     let hint = format!("name the processors of each rank of a node, as in '{OPTION} user:0+2,1+3,4-7'");
     let lists: Result<Vec<CpuSet>, CpuSetError> =
         list.split(',').take(BINDING_LIST_MAX + 1).map(|set| CpuSet::parse(set, '+')).collect();
-    let lists = lists.map_err(|error| Refusal::new(format!("{}: {error}", shown(value)), hint.clone()))?;
+    let lists = lists.map_err(|error| unreadable(value, &error, hint.clone()))?;
     if lists.iter().any(CpuSet::is_empty) {
         return Err(Refusal::new(format!("'{}' has an entry without a processor", shown(value)), hint));
     }
@@ -94,11 +99,13 @@ fn lists(value: &OsStr, list: &str) -> Parsed<Vec<CpuSet>> {
 /// Parses `--map-by`: `slot`, `node`, a level, or `ppr:N:` with `node` or a level; then, at will, `:PE=N`.
 pub(super) fn map_by(value: &OsStr) -> Parsed<MapRule> {
     let text = some(value)?.to_string_lossy();
-    let (rule, elements) = match text.rsplit_once(':') {
-        Some((rule, modifier)) if modifier.len() > 3 && modifier[..3].eq_ignore_ascii_case("pe=") => {
-            (rule, Some(number_within(value, &modifier[3..], 1, PARTS_MAX)?))
-        }
-        _ => (text.as_ref(), None),
+    let modified = text.rsplit_once(':').and_then(|(rule, modifier)| {
+        let (name, count) = modifier.split_once('=')?;
+        name.eq_ignore_ascii_case("pe").then_some((rule, count))
+    });
+    let (rule, elements) = match modified {
+        Some((rule, count)) => (rule, Some(number_within(value, count, 1, PARTS_MAX)?)),
+        None => (text.as_ref(), None),
     };
     let (nodes, within) = match rule.strip_prefix("ppr:").map(|rest| rest.split_once(':')) {
         Some(Some((count, "node"))) => (MapBy::PerNode(number_within(value, count, 1, RANKS_MAX)?), None),
@@ -132,7 +139,7 @@ pub(super) fn memory(value: &OsStr) -> Parsed<MemoryPolicy> {
     }
     let nodes: Result<CpuSet, _> = text.strip_prefix("bind:").unwrap_or(&text).parse();
     let hint = || format!("write 'local', or the numbers of memory nodes, as in '{OPTION} 0,2-3'");
-    let nodes = nodes.map_err(|error| Refusal::new(format!("{}: {error}", shown(value)), hint()))?;
+    let nodes = nodes.map_err(|error| unreadable(value, &error, hint()))?;
     if nodes.is_empty() {
         return Err(Refusal::new(format!("'{}' names no memory node", shown(value)), hint()));
     }
@@ -182,6 +189,7 @@ mod tests {
         check("core:2:2", "'core:2:2' has two numbers");
         check("user:0,", "'user:0,' has an entry without a processor");
         check("user:0+a", "user:0+a: 'a' is neither a number nor a range such as 0-3");
+        check("user:\n", r"user:\n: '\n' is neither a number nor a range such as 0-3");
         check("user:16384", "user:16384: 16384 is more than the highest number of a processor, 16383");
         assert!(bound(&format!("user:0{}", ",1".repeat(BINDING_LIST_MAX - 1))).is_ok());
         check(&format!("user:0{}", ",1".repeat(BINDING_LIST_MAX)), "the list has more than 4,096 entries");
