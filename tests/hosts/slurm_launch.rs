@@ -58,6 +58,23 @@ fn an_allocation_gives_nodes_and_slots() {
     run.run().is_quiet_success();
 }
 
+/// Slurm has given all processors of the nodes to the job: both nodes are this machine, so their ranks have the same ones.
+#[test]
+fn nodes_that_the_job_has_alone_are_shared_out() {
+    let usable = nla::sys::cores();
+    if usable < 2 {
+        return skip("two processors are needed");
+    }
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate_evenly(2, 2);
+    let cpus = "sed -n 's/^Cpus_allowed_list:\t//p' /proc/$$/status";
+    let run = |options: &[&str]| within(&allocation).args(options).program(sh(cpus)).run();
+    let shares = run(&[]).is_quiet_success().sorted_lines();
+    assert!(shares[0] == shares[1] && shares[1] != shares[2] && shares[2] == shares[3], "{shares:?}");
+    let unbound = run(&["--bind-to", "none"]).is_quiet_success().sorted_lines();
+    assert_eq!(unbound, vec![unbound[0].clone(); 4]);
+}
+
 #[test]
 fn explain_shows_the_step() {
     let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
