@@ -24,7 +24,7 @@ impl Bindings {
         for bound in &report.bound {
             let text = seat_text(bound);
             if self.bound.len() < LINES_MAX || self.bound.contains_key(&text) {
-                let (ranks, hosts) = self.bound.entry(text).or_insert_with(Default::default);
+                let (ranks, hosts) = self.bound.entry(text).or_default();
                 ranks.union_with(&bound.ranks);
                 hosts.insert(host.to_owned());
             }
@@ -32,7 +32,7 @@ impl Bindings {
         if let Some(note) = &report.note
             && self.notes.len() < LINES_MAX
         {
-            self.notes.entry(note_text(note)).or_insert_with(BTreeSet::new).insert(host.to_owned());
+            self.notes.entry(note_text(note)).or_default().insert(host.to_owned());
         }
     }
 

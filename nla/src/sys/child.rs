@@ -191,19 +191,21 @@ fn become_program(order: &Order<'_>) -> Progress {
 /// Binds this process to its processors and memory nodes. exec keeps both.
 fn bind(masks: &Masks<'_>) -> Result<(), Progress> {
     let Masks { cpus, memory } = masks;
-    // SAFETY: the kernel reads as many bytes as the slice has.
-    if !cpus.is_empty()
-        && unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(*cpus), cpus.as_ptr()) } < 0
-    {
-        return Err(Progress::Failed(SpawnStep::Processors));
+    if !cpus.is_empty() {
+        // SAFETY: the kernel reads as many bytes as the slice has.
+        let set = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(*cpus), cpus.as_ptr()) };
+        if set < 0 {
+            return Err(Progress::Failed(SpawnStep::Processors));
+        }
     }
-    // The kernel reads one bit less than it is told.
-    let bits = memory.len() * u64::BITS as usize + 1;
-    // SAFETY: the kernel reads as many bits as the slice has.
-    if !memory.is_empty()
-        && unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, memory.as_ptr(), bits) } < 0
-    {
-        return Err(Progress::Failed(SpawnStep::Memory));
+    if !memory.is_empty() {
+        // The kernel reads one bit less than it is told.
+        let bits = memory.len() * u64::BITS as usize + 1;
+        // SAFETY: the kernel reads as many bits as the slice has.
+        let set = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, memory.as_ptr(), bits) };
+        if set < 0 {
+            return Err(Progress::Failed(SpawnStep::Memory));
+        }
     }
     Ok(())
 }

@@ -103,10 +103,10 @@ pub fn seats(
         MemoryPolicy::Local => topology.numa_nodes_of(cpus).intersection(&allowed.memory),
         MemoryPolicy::Nodes(nodes) => nodes.clone(),
     };
-    if let MemoryPolicy::Nodes(wanted) = &policy.memory {
-        if !wanted.is_within(&allowed.memory) {
-            return Err(BindingError::Memory { wanted: wanted.clone(), allowed: allowed.memory.clone() });
-        }
+    if let MemoryPolicy::Nodes(wanted) = &policy.memory
+        && !wanted.is_within(&allowed.memory)
+    {
+        return Err(BindingError::Memory { wanted: wanted.clone(), allowed: allowed.memory.clone() });
     }
     let Places { mut places, is_crowded } = places;
     if is_crowded && !policy.overloads {
