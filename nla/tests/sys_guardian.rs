@@ -13,7 +13,7 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nla::sys::{self, Descriptors, GuardianLink, Image, ShellState, Spawner};
+use nla::sys::{self, Descriptors, GuardianLink, Image, Masks, ShellState, Spawner};
 use sys_support::{TIMEOUT, daemon, end_all_children, is_running, myself, sleeper, until};
 
 fn main() -> ExitCode {
@@ -123,7 +123,7 @@ fn start_rank(spawner: &mut Spawner, role: &str) -> u32 {
     let stdout = if role == "daemon" { stdout.as_fd() } else { hole.as_fd() };
     let (stdin, stderr) = (null.as_fd(), stderr.as_fd());
     let descriptors = Descriptors { stdin, stdout, stderr, pmi: None };
-    spawner.spawn(&image, &[], descriptors).unwrap().pid()
+    spawner.spawn(&image, &[], descriptors, Masks::default()).unwrap().pid()
 }
 
 /// A guardian with its agent, the agent's rank, and the rank's daemon.

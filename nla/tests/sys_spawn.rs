@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nla::sys::{self, Child, Descriptors, Ended, Image, ImageError, ShellState, SpawnError, SpawnStep, Spawner};
+use nla::sys::{self, Child, Descriptors, Ended, Image, ImageError, Masks, ShellState, SpawnError, SpawnStep, Spawner};
 use sys_support::{daemon, end_all_children, is_running, sleeper, until};
 
 fn main() -> ExitCode {
@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             ("inherited_low_descriptors_are_left_alone", inherited_low_descriptors_are_left_alone),
             ("a_rank_leads_its_own_group", a_rank_leads_its_own_group),
             ("a_rank_has_the_limits_of_the_shell", a_rank_has_the_limits_of_the_shell),
+            ("a_rank_is_bound_before_it_runs", a_rank_is_bound_before_it_runs),
             ("a_rank_has_the_signals_and_umask_of_the_shell", a_rank_has_the_signals_and_umask_of_the_shell),
             ("sigpipe_is_reset_to_its_default", sigpipe_is_reset_to_its_default),
             ("programs_are_found_from_the_working_directory", programs_are_found_from_the_working_directory),
@@ -80,7 +81,7 @@ fn start(spawner: &mut Spawner, image: &Image, extra: &[&str]) -> Result<Running
     let stderr = std::io::stderr();
     let descriptors =
         Descriptors { stdin: input.as_fd(), stdout: output.as_fd(), stderr: stderr.as_fd(), pmi: Some(theirs.as_fd()) };
-    let child = spawner.spawn(image, &extra, descriptors)?;
+    let child = spawner.spawn(image, &extra, descriptors, Masks::default())?;
     Ok(Running { child, stdin: File::from(stdin), stdout, pmi })
 }
 
@@ -168,7 +169,7 @@ fn a_rank_has_only_four_descriptors() {
     let stderr = std::io::stderr();
     let (stdin, stderr) = (null.as_fd(), stderr.as_fd());
     let descriptors = Descriptors { stdin, stdout: output.as_fd(), stderr, pmi: None };
-    let child = spawner.spawn(&myself("descriptors"), &[], descriptors).unwrap();
+    let child = spawner.spawn(&myself("descriptors"), &[], descriptors, Masks::default()).unwrap();
     drop(output);
     assert_eq!(read_all(stdout), "0 /dev/null, 1 pipe\n");
     reaped(&child);
@@ -208,6 +209,37 @@ fn a_rank_has_the_limits_of_the_shell() {
     let files: Vec<&str> = field(&limits, "Max open files").split_whitespace().collect();
     assert_eq!(files[0], "200");
     assert_eq!(files[1], hard.to_string(), "the hard limit is that of the node");
+}
+
+fn a_rank_is_bound_before_it_runs() {
+    let mut spawner = spawner(ShellState::recorded());
+    let mut bound = |masks: Masks<'_>| {
+        let (stdout, output) = sys::pipe().unwrap();
+        let null = sys::dev_null(false).unwrap();
+        let stderr = std::io::stderr();
+        let (stdin, stderr) = (null.as_fd(), stderr.as_fd());
+        let descriptors = Descriptors { stdin, stdout: output.as_fd(), stderr, pmi: None };
+        let status = image(&["grep", "_allowed_list", "/proc/self/status"]);
+        let child = spawner.spawn(&status, &[], descriptors, masks)?;
+        drop(output);
+        let text = read_all(stdout);
+        reaped(&child);
+        Ok(field(&text, "Cpus_allowed_list:").to_owned())
+    };
+    let affinity = sys::affinity();
+    let at = affinity.iter().rposition(|word| *word != 0).unwrap();
+    let last = 63 - affinity[at].leading_zeros();
+    let mut words = vec![0; at + 1];
+    words[at] = 1 << last;
+    assert_eq!(bound(Masks { cpus: &words, memory: &[] }), Ok((at as u32 * 64 + last).to_string()));
+    assert_eq!(sys::affinity(), affinity, "this process is not bound");
+    // No machine has these.
+    let none = [0, 0, 0, 1 << 63];
+    let refused = |step| Err(SpawnError { step, errno: 22 });
+    if affinity.len() < 4 || affinity[3] >> 63 == 0 {
+        assert_eq!(bound(Masks { cpus: &none, memory: &[] }), refused(SpawnStep::Processors));
+    }
+    assert_eq!(bound(Masks { cpus: &[], memory: &none }), refused(SpawnStep::Memory));
 }
 
 fn a_rank_has_the_signals_and_umask_of_the_shell() {

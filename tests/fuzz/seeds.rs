@@ -10,9 +10,10 @@ use nla::bootstrap::{
     StartFailure, StartPhase,
 };
 use nla::core::{
-    Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, FailurePolicy, GuardianAt,
-    Inherit, Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition,
-    RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
+    Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause, CleanShm, CommandPlan,
+    Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry, InquiryKind, NamespaceId,
+    NamespacePlan, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, Stats, Subtree, Timing,
+    Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -116,6 +117,7 @@ fn session() -> SessionPlan {
         cache: CachePolicy::HcmabLru { entries: 64 },
         stats: true,
         pmix: None,
+        binding: BindingPolicy::default(),
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),
@@ -185,6 +187,19 @@ fn ups() -> Vec<Up> {
         ask(RootRequest::GetFromJob { job: b"kvs_1".to_vec(), key: b"k".to_vec() }),
         Up::Inquire(inquiry()),
         Up::Reply { requester: requester(), reply: Reply::NodeGot(Some(b"v".to_vec())) },
+        Up::Bound {
+            agent: AgentId(2),
+            report: Box::new(BindingReport {
+                bound: vec![BoundRanks {
+                    ranks: Ranks::range(0..2),
+                    is_bound: true,
+                    cpus: CpuSet::from_iter([0, 4]),
+                    memory: CpuSet::from_iter([1]),
+                    picture: "[BB/..]".to_owned(),
+                }],
+                note: Some(BindingNote::Crowded { ranks: 9, cpus: CpuSet::from_iter([0, 4]) }),
+            }),
+        },
         Up::Ended { leftovers: 1, timing: Box::default() },
         Up::Stats(Box::default()),
     ]

@@ -58,6 +58,23 @@ fn an_allocation_gives_nodes_and_slots() {
     run.run().is_quiet_success();
 }
 
+/// Slurm has given all processors of the nodes to the job: both nodes are this machine, so their ranks have the same ones.
+#[test]
+fn nodes_that_the_job_has_alone_are_shared_out() {
+    let usable = nla::sys::cores();
+    if usable < 2 {
+        return skip("two processors are needed");
+    }
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate_evenly(2, 2);
+    let cpus = "sed -n 's/^Cpus_allowed_list:\t//p' /proc/$$/status";
+    let run = |options: &[&str]| within(&allocation).args(options).program(sh(cpus)).run();
+    let shares = run(&[]).is_quiet_success().sorted_lines();
+    assert!(shares[0] == shares[1] && shares[1] != shares[2] && shares[2] == shares[3], "{shares:?}");
+    let unbound = run(&["--bind-to", "none"]).is_quiet_success().sorted_lines();
+    assert_eq!(unbound, vec![unbound[0].clone(); 4]);
+}
+
 #[test]
 fn explain_shows_the_step() {
     let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
@@ -95,6 +112,11 @@ fn ranks_have_the_variables_of_the_job_and_of_no_step() {
     // The device list in the job's own environment is valid on its node only. The list of the step applies.
     let run = within(&allocation).env("CUDA_VISIBLE_DEVICES", "3").env("SLURM_NTASKS_PER_GPU", "7");
     run.program(sh("echo $CUDA_VISIBLE_DEVICES")).run().is_quiet_success().wrote_lines(["3"; 2]);
+    // Names of GPUs and of MIG instances, as Slurm may write them, are kept as they are.
+    let names = "GPU-5b8a3c9e-7b1d-4c86-8a51-1c2f3e4d5a6b,MIG-1a2b3c4d-5e6f-5a7b-8c9d-0e1f2a3b4c5d";
+    let run = within(&allocation).env("CUDA_VISIBLE_DEVICES", names).args(["--bind-to", "core:overload-allowed"]);
+    let outcome = run.program(sh("echo $CUDA_VISIBLE_DEVICES")).run();
+    outcome.has_code(0).wrote_lines([names; 2]);
     // A launcher that runs in a step of its own has that step's variables in its environment.
     let run = within(&allocation).np(2).env("SLURM_HOSTFILE", "/nonexistent").env("SLURM_DISTRIBUTION", "plane=7");
     run.env("SLURM_STEP_ID", "0").program(rank(["neighbours", "1"])).run().has_code(0);

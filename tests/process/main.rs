@@ -5,6 +5,7 @@
 //! | file | about |
 //! |---|---|
 //! | `cgroups` | cgroups that are delegated to the user |
+//! | `bindings` | processors and memory of ranks |
 //! | `codes` | how sessions end, and with which exit code |
 //! | `losses` | agents, guardians and launchers that die or are stopped; the dead time |
 //! | `leftovers` | files that killed ranks leave in /dev/shm |
@@ -36,6 +37,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
+mod bindings;
 mod board;
 mod cgroups;
 mod codes;

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use nla::core::{BindTo, Level};
 use nla::link::Liveness;
 
 use super::error::UsageError;
@@ -36,6 +37,7 @@ pub(super) fn check<'a>(
         }
         _ => {}
     }
+    check_binding(options, both)?;
     match launch.bootstrap {
         Some(BootstrapKind::Fork) => {
             both(Global::LauncherExec, Global::Bootstrap, "agents of this machine are started by no other program")?;
@@ -67,6 +69,36 @@ pub(super) fn check<'a>(
     }
     if let (2.., Some(file)) = (from_stdin, last(Global::HostFile)) {
         return Err(between(items[file], items[file], "standard input can be read once only"));
+    }
+    Ok(())
+}
+
+/// Checks the options about processors. `both` fails if two options were typed.
+fn check_binding(
+    options: &Options,
+    both: impl Fn(Global, Global, &'static str) -> Result<(), UsageError>,
+) -> Result<(), UsageError> {
+    const CORES: &str = "each says how many cores a rank gets";
+    let binding = &options.binding;
+    if let (Some(elements), Some(cpus)) = (binding.elements, binding.cpus_per_rank)
+        && elements != cpus
+    {
+        both(Global::MapBy, Global::CpusPerRank, CORES)?;
+    }
+    match binding.bind_to {
+        Some(BindTo::Parts(Level::Hwthread | Level::Core, 2..)) => {
+            both(Global::BindTo, Global::CpusPerRank, CORES)?;
+            if binding.elements.is_some() {
+                both(Global::BindTo, Global::MapBy, CORES)?;
+            }
+        }
+        Some(BindTo::List(_)) if binding.map_within.is_some() || binding.elements.is_some() => {
+            both(Global::BindTo, Global::MapBy, "the list names the processors of each rank")?;
+        }
+        Some(BindTo::List(_)) => {
+            both(Global::BindTo, Global::CpusPerRank, "the list names the processors of each rank")?;
+        }
+        _ => {}
     }
     Ok(())
 }

@@ -6,14 +6,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use nla::core::limits::RANKS_MAX;
-
 use super::limits::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
 use super::text::shown;
-use super::values::{OPTION, Parsed, choice, decimal, described, number_within, some, some_time};
+use super::values::{OPTION, Parsed, choice, decimal, described, some, some_time};
 use crate::cluster::hosts::NAME_BYTES_MAX;
 use crate::cluster::manager::{Manager, ManagerChoice};
-use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, LaunchShape};
 use crate::refusal::Refusal;
 
@@ -25,17 +22,6 @@ pub(super) fn manager(value: &OsStr) -> Parsed<ManagerChoice> {
     let aliases = [("user", None), ("torque", Only(Manager::Pbs)), ("uge", Only(Manager::Sge))];
     let unknown = |value: &str, names: &str| format!("there is no resource manager '{value}', only {names}");
     choice(value, &choices, &aliases, unknown, described())
-}
-
-/// Parses `--map-by`: a word, or `ppr:N:node`.
-pub(super) fn map_by(value: &OsStr) -> Parsed<MapBy> {
-    let per_node = value.to_str().and_then(|text| text.strip_prefix("ppr:")?.strip_suffix(":node"));
-    if let Some(count) = per_node {
-        return Ok(MapBy::PerNode(number_within(value, count, 1, RANKS_MAX)?));
-    }
-    let choices = [("slot", MapBy::Slot), ("node", MapBy::Node)];
-    let unknown = |value: &str, names: &str| format!("there is no mapping '{value}', only {names}, ppr:N:node");
-    choice(value, &choices, &[], unknown, described())
 }
 
 /// Parses `--bootstrap`: a word, or `exec:COMMAND`; `None` for `auto`.
@@ -161,29 +147,6 @@ mod tests {
             &[
                 ("", "the value is empty"),
                 ("slrum", "there is no resource manager 'slrum', only auto, none, slurm, pbs, lsf, sge, flux"),
-            ],
-        );
-    }
-
-    #[test]
-    fn mappings() {
-        check(
-            map_by,
-            &[
-                ("slot", MapBy::Slot),
-                ("node", MapBy::Node),
-                ("ppr:1:node", MapBy::PerNode(1)),
-                ("ppr:16777216:node", MapBy::PerNode(RANKS_MAX)),
-            ],
-            &[
-                ("", "the value is empty"),
-                ("core", "there is no mapping 'core', only slot, node, ppr:N:node"),
-                ("slot:PE=2", "there is no mapping 'slot:PE=2', only slot, node, ppr:N:node"),
-                ("ppr:2:socket", "there is no mapping 'ppr:2:socket', only slot, node, ppr:N:node"),
-                ("ppr:0:node", "0 is out of range, it must be 1 to 16,777,216"),
-                ("ppr:x:node", "'x' is not a whole number"),
-                ("ppr::node", "the value is empty"),
-                ("ppr:node", "there is no mapping 'ppr:node', only slot, node, ppr:N:node"),
             ],
         );
     }

@@ -36,6 +36,10 @@ pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 pub const LABEL_BYTES_MAX: usize = 64;
 /// The most names in one `-envlist` or `-genvlist`.
 pub const ENV_NAMES_MAX: usize = 4096;
+/// The most processors of a rank that can be asked for, and the most parts of a node.
+pub(super) const PARTS_MAX: u32 = 4096;
+/// The most ranks in the list of `--bind-to user:LIST`.
+pub(super) const BINDING_LIST_MAX: usize = 4096;
 /// The longest name of a network interface, in bytes: Linux's IFNAMSIZ without the NUL at its end.
 pub const IFACE_BYTES_MAX: usize = 15;
 /// The largest configfile, in bytes.

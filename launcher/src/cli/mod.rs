@@ -42,6 +42,7 @@
 //!   those in the file; hosts named on the command line replace the file's.
 //! - `-help` and `-version` win over everything typed after them.
 
+mod binding_values;
 mod configfile;
 mod conflicts;
 mod error;

@@ -61,6 +61,10 @@ pub(super) enum Global {
     Select,
     ResourceManager,
     MapBy,
+    BindTo,
+    CpusPerRank,
+    MemBind,
+    ReportBindings,
     Usize,
     RankMap,
     Bootstrap,
@@ -102,6 +106,7 @@ pub(super) mod group {
     pub(in crate::cli) const PROGRAM: &str = "For the program that follows";
     pub(in crate::cli) const PROGRAMS: &str = "For all programs";
     pub(in crate::cli) const HOSTS: &str = "Hosts";
+    pub(in crate::cli) const BINDING: &str = "Processors and memory of ranks";
     pub(in crate::cli) const LAUNCH: &str = "How agents are started";
     pub(in crate::cli) const ENVIRONMENT: &str = "Environment of all programs";
     pub(in crate::cli) const STREAMS: &str = "Input and output";
@@ -218,13 +223,30 @@ pub(super) const OPTIONS: &[Spec] = &[
          one found"),
     spec(Id::Global(Global::MapBy), &["map-by"], &["RULE"], group::HOSTS,
         "fill nodes slot by slot (default), deal ranks out\n\
-         node by node, or put N on each: ppr:N:node"),
+         node by node, or put N on each: ppr:N:node; with a\n\
+         level of --bind-to, deal ranks out over the parts of\n\
+         each node, or put N on each part: ppr:N:numa; :PE=N\n\
+         gives each rank N cores"),
     spec(Id::Global(Global::Usize), &["usize"], &["SIZE"], group::HOSTS,
         "the value of MPI_UNIVERSE_SIZE: a number, SYSTEM (the\n\
          sum of all slots) or INFINITE (not set); default: the\n\
          slots of an allocation or max-slots, else not set"),
     spec(Id::Global(Global::RankMap), &["rankmap"], &["MAP"], group::HOSTS,
         "the node of each rank, counted from 0: 0,0,1,1"),
+
+    spec(Id::Global(Global::BindTo), &["bind-to"], &["WHAT"], group::BINDING,
+        "bind each rank to a hwthread, core, l2cache, l3cache,\n\
+         numa or package; to N of them: core:2; to a list, an\n\
+         entry for each rank of a node: user:0+2,1+3; or none.\n\
+         default: an even share of the node where Slurm has\n\
+         given all of it to the job, else none"),
+    spec(Id::Global(Global::CpusPerRank), &["cpus-per-rank"], &[N], group::BINDING,
+        "give each rank N cores, and set OMP_NUM_THREADS to N"),
+    spec(Id::Global(Global::MemBind), &["mem-bind", "membind"], &["WHERE"], group::BINDING,
+        "bind memory to the NUMA nodes of the rank's\n\
+         processors (local), or to these nodes: 0,2-3"),
+    spec(Id::Global(Global::ReportBindings), &["report-bindings"], &[], group::BINDING,
+        "report the processors of each rank"),
 
     spec(Id::Global(Global::Bootstrap), &["bootstrap", "launcher"], &["NAME"], group::LAUNCH,
         "start agents by fork, ssh, slurm, pbs, lsf, sge,\n\

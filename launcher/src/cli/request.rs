@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use nla::core::FailurePolicy;
 use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
 
+use super::binding_values::{self, MapRule};
 use super::conflicts;
 use super::error::{CALLED, UsageError};
 use super::host_values;
 use super::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CONFIGFILE_BYTES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN,
-    RESTARTS_MAX,
+    PARTS_MAX, RESTARTS_MAX,
 };
 use super::options::{Global, Id, Local, Mode, group};
 use super::scan::{self, Item, Segment};
@@ -291,7 +292,7 @@ impl TypedOptions {
     fn apply_option(&mut self, global: Global, item: &Item) -> Result<(), Refusal> {
         let value = item.value(0);
         let Self { session: options, simulation } = self;
-        let Options { hosts, launch, .. } = options;
+        let Options { hosts, launch, binding, .. } = options;
         match global {
             Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
             Global::Genv => options.genv.push(values::env_set(value, item.values.get(1))?),
@@ -329,7 +330,14 @@ impl TypedOptions {
             Global::Select => hosts.select = Some(values::non_empty(value)?),
             Global::ResourceManager => hosts.manager = host_values::manager(value)?,
             Global::Usize => options.universe = Some(values::universe(value)?),
-            Global::MapBy => hosts.map_by = host_values::map_by(value)?,
+            Global::MapBy => {
+                let MapRule { nodes, within, elements } = binding_values::map_by(value)?;
+                (hosts.map_by, binding.map_within, binding.elements) = (nodes, within, elements);
+            }
+            Global::BindTo => (binding.bind_to, binding.overloads) = binding_values::bind_to(value)?,
+            Global::CpusPerRank => binding.cpus_per_rank = Some(values::number(value, 1, PARTS_MAX)?),
+            Global::MemBind => binding.memory = binding_values::memory(value)?,
+            Global::ReportBindings => binding.reports = true,
             Global::RankMap => hosts.rankmap = Some(values::non_empty(value)?),
             Global::Bootstrap => launch.bootstrap = host_values::bootstrap(value)?,
             Global::LauncherExec => launch.launcher_exec = Some(values::non_empty(value)?),

@@ -21,7 +21,7 @@ pub(crate) fn environment(
         Some(EnvPolicy::None) => Inherit::Nothing,
         Some(EnvPolicy::List(names)) => Inherit::Names(names.iter().map(|name| name.as_bytes().to_vec()).collect()),
     };
-    let mut set = Vec::new();
+    let mut set: Vec<Variable> = Vec::new();
     for change in options.genv.iter().chain(own) {
         match change {
             EnvChange::Set(name, value) => set.push((name.as_bytes().to_vec(), value.as_bytes().to_vec())),
@@ -36,8 +36,22 @@ pub(crate) fn environment(
             },
         }
     }
+    if let Some(cpus) = options.binding.cpus_per_rank {
+        let is_inherited = |name: &[u8]| match &inherit {
+            Inherit::All => true,
+            Inherit::Nothing => false,
+            Inherit::Names(names) => names.iter().any(|known| known == name),
+        };
+        let is_inherited = is_inherited(THREADS.as_bytes()) && known.iter().any(|(name, _)| name == THREADS);
+        if !is_inherited && !set.iter().any(|(name, _)| name == THREADS.as_bytes()) {
+            set.push((THREADS.into(), cpus.to_string().into()));
+        }
+    }
     (inherit, set)
 }
+
+/// The number of threads of a program that uses OpenMP. Other programs would start one on each processor.
+const THREADS: &str = "OMP_NUM_THREADS";
 
 /// Returns whether an enclosing launcher, or an enclosing ScELA, set this variable for its own ranks. An MPI library
 /// that saw it would talk to that launcher.

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{geteuid, getpgrp, tcgetpgrp};
+use nla::core::Level;
+use nla::driver::this_node;
 use nla::sys::{self, ShellState};
 
 use super::environment::environment_of_process;
@@ -22,6 +24,8 @@ pub struct Machine {
     pub program: PathBuf,
     /// The number of cores that the launcher may use.
     pub cores: u32,
+    /// Counts the parts of this machine that the launcher may use, by their level.
+    pub parts: fn(Level) -> u32,
     /// The process state that the launcher inherited from its shell.
     pub shell: ShellState,
     /// Whether standard output is a terminal.
@@ -45,6 +49,7 @@ impl Machine {
             })?,
             program: std::env::current_exe()?,
             cores: u32::try_from(sys::cores()).unwrap_or(1).max(1),
+            parts: usable_parts,
             shell: ShellState::recorded(),
             stdout_is_terminal: io::stdout().is_terminal(),
             stdin_in_background: is_background(stdin.as_fd()),
@@ -52,6 +57,11 @@ impl Machine {
             session,
         })
     }
+}
+
+fn usable_parts(level: Level) -> u32 {
+    let (topology, allowed) = this_node();
+    topology.parts(level).iter().filter(|part| !part.is_disjoint(&allowed.cpus)).count() as u32
 }
 
 /// Reads the limits on the number of processes. RLIMIT_NPROC does not apply to root.

@@ -2,6 +2,7 @@
 //! tests need neither a machine nor nodes.
 
 pub(crate) mod agent_layout;
+pub(crate) mod binding;
 pub mod checks;
 mod elf;
 pub mod environment;
@@ -20,7 +21,7 @@ use std::time::Duration;
 
 use litemap::LiteMap;
 use nla::core::limits::RANKS_MAX;
-use nla::core::{CommandPlan, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
+use nla::core::{CommandPlan, MapWithin, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
 use pmi::Ranks;
 
 use self::agent_layout::{AgentLayout, agent_layout, rule};
@@ -102,7 +103,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let Request { options, commands } = request;
     let mut remarks = Vec::new();
     let rule = rule(options)?;
-    let sizes = sizes(commands, machine, node_list, &rule)?;
+    let sizes = sizes(commands, options, machine, node_list, &rule)?;
     let commands: Vec<CommandPlan> = commands
         .iter()
         .zip(sizes)
@@ -141,6 +142,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             has_ports: !options.launch.no_ports,
             stats: options.stats.is_some(),
             pmix: None,
+            binding: binding::policy(&options.binding, node_list),
             sent: Duration::ZERO,
         },
         first: NamespacePlan {
@@ -214,12 +216,22 @@ fn command_plan(
 }
 
 /// Returns the number of ranks of each command. Their sum is at most [`RANKS_MAX`].
-fn sizes(commands: &[Command], machine: &Machine, node_list: &NodeList, rule: &Rule) -> Result<Vec<u32>, Refusal> {
+fn sizes(
+    commands: &[Command],
+    options: &Options,
+    machine: &Machine,
+    node_list: &NodeList,
+    rule: &Rule,
+) -> Result<Vec<u32>, Refusal> {
     let typed: u64 = commands.iter().filter_map(|command| command.nprocs).map(u64::from).sum();
     let untyped = commands.iter().filter(|command| command.nprocs.is_none()).count() as u64;
     let default = match (rule, node_list) {
         (Rule::Block { per_node } | Rule::Cyclic { per_node }, NodeList::Local { slots, .. }) => {
-            u64::from(per_node.or(*slots).unwrap_or(machine.cores))
+            let filled = match options.binding.map_within {
+                Some(MapWithin::Filled(count, level)) => Some(count.saturating_mul((machine.parts)(level))),
+                Some(MapWithin::Each(_)) | None => None,
+            };
+            u64::from(per_node.or(filled).or(*slots).unwrap_or(machine.cores))
         }
         // Commands without -np share the rest of the job equally.
         (_, NodeList::Local { .. } | NodeList::Named { .. }) => {

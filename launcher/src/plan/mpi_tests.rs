@@ -14,6 +14,7 @@ fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
         environment: environment.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         wdir: "/".into(),
         program: scela_run.to_owned(),
+        parts: |_| 1,
         cores: 2,
         shell: ShellState { umask: 0o22, limits: Vec::new(), blocked: 0, ignored: 0 },
         stdout_is_terminal: false,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
-use nla::core::{CachePolicy, CleanShm, FailurePolicy};
+use nla::core::{BindTo, CachePolicy, CleanShm, FailurePolicy, MapWithin, MemoryPolicy};
 use nla::link::Liveness;
 
 use crate::cluster::manager::Manager;
@@ -227,6 +227,25 @@ pub struct LaunchOptions {
     pub deadline: Option<Duration>,
 }
 
+/// The options about processors and memory of ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BindingOptions {
+    /// `--bind-to`. The plan chooses it if it is `None`.
+    pub bind_to: Option<BindTo>,
+    /// `--bind-to X:overload-allowed`: bind more ranks than the node has room for.
+    pub overloads: bool,
+    /// `--map-by`, as far as it is about the parts of a node.
+    pub map_within: Option<MapWithin>,
+    /// `--map-by ...:PE=N`: the cores of each rank.
+    pub elements: Option<u32>,
+    /// `--cpus-per-rank`: the cores of each rank, and the value of OMP_NUM_THREADS.
+    pub cpus_per_rank: Option<u32>,
+    /// `--mem-bind`.
+    pub memory: MemoryPolicy,
+    /// `--report-bindings`.
+    pub reports: bool,
+}
+
 /// The options of the whole session. The default is a command line without options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
@@ -243,6 +262,8 @@ pub struct Options {
     pub genv_policy: Option<EnvPolicy>,
     /// `--mpi`.
     pub mpi: Mpi,
+    /// To which processors and memory ranks are bound.
+    pub binding: BindingOptions,
     /// `-ppn`: the most ranks on one node.
     pub ppn: Option<u32>,
     /// `-usize`.

@@ -19,6 +19,7 @@ fn machine() -> Machine {
         wdir: "/home/u/work".into(),
         program: "/opt/scela-run".into(),
         cores: 2,
+        parts: |_| 2,
         shell: ShellState { umask: 0o22, limits: vec![(libc_nofile(), 1024, 4096)], blocked: 0, ignored: 0 },
         stdout_is_terminal: false,
         stdin_in_background: false,

@@ -1,6 +1,7 @@
 //! Runs a session: its agents, streams, signals and reports.
 
 mod assemble;
+pub(crate) mod binding_text;
 pub mod demo;
 pub(crate) mod input;
 pub mod output;

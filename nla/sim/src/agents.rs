@@ -242,6 +242,7 @@ impl World {
             | Notice::Moved(_)
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
+            | Notice::Bound(..)
             | Notice::Stopped(..)
             | Notice::Leftovers(_)
             | Notice::Surveyed(..) => {}

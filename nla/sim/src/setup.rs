@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use nla::core::{
-    Agent, AgentId, CommandPlan, DriverCounts, Inherit, NamespacePlan, RootSettings, SessionPlan, Subtree,
+    Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RootSettings, SessionPlan,
+    Subtree,
 };
 use pmi::{Mapping, Ranks};
 
@@ -35,6 +36,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         has_ports: true,
         stats: setup.stats,
         pmix: None,
+        binding: BindingPolicy::default(),
         sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {

@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use self::clearing::Clearing;
 use self::namespace::{Namespace, Stage};
+use super::binding::BindingReport;
 use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Exit, Failure};
 use super::children::{ChildStage, Children};
@@ -118,6 +119,8 @@ pub enum Input {
     FilesLeft(FileReport),
     /// The kernel has not started, or ended, a process of this agent for a while.
     Busy(String),
+    /// The processors of this agent's ranks are chosen. Comes before they are started.
+    Bound(Box<BindingReport>),
     /// [`Action::Sweep`] is done: no descendant is left. Output may still be unread.
     Swept {
         /// The number of processes that had outlived their ranks.
@@ -381,6 +384,10 @@ impl Agent {
             Input::Busy(text) => {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::Busy { agent, text: one_line(text) }));
+            }
+            Input::Bound(report) => {
+                let agent = self.id();
+                turn.push(Action::ToParent(Up::Bound { agent, report }));
             }
             Input::NotCleared => self.fail(LossReason::NotCleared, turn),
             Input::Cleared { leftovers } => self.on_own_cleared(leftovers),

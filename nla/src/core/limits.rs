@@ -36,6 +36,11 @@ pub const MODEX_BYTES_MAX: usize = 64 << 20;
 /// Bytes of all puts of one fence of one namespace.
 pub const FENCE_BYTES_MAX: usize = 1 << 30;
 
+/// Processors, and memory nodes, of a node. Linux has at most 8192 of them.
+pub const CPUS_MAX: u32 = 16_384;
+/// Processors of a node whose bindings are drawn as pictures; those of larger ones are lists.
+pub const PICTURE_CPUS_MAX: u32 = 256;
+
 /// Values that an agent stores by default if the cache policy has a bound. MPI libraries look up a few dozen entries of
 /// other nodes.
 pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;

@@ -11,6 +11,7 @@ use pmi::limits::{ATTRIBUTE_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use pmi::{Entry, Epoch, Keys, LookUpResult, NameError, PmixAnswer, Puts, Rank, Ranks, RootRequest};
 use serde::{Deserialize, Serialize};
 
+use super::binding::BindingReport;
 use super::cause::Failure;
 use super::ids::{AgentId, GuardianAt, NamespaceId};
 use super::leftovers::FileReport;
@@ -159,6 +160,13 @@ pub enum Up {
         /// The process, and what the agent waits for.
         #[serde(deserialize_with = "deserialize_one_line")]
         text: String,
+    },
+    /// An agent of the subtree has chosen the processors of its ranks. Comes before the namespace's `Started`.
+    Bound {
+        /// The agent.
+        agent: AgentId,
+        /// What it has bound.
+        report: Box<BindingReport>,
     },
     /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream
     /// lane marks its end.

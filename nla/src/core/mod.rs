@@ -7,6 +7,7 @@
 //! number, so the simulator runs the same values.
 
 mod agent;
+mod binding;
 mod cache;
 mod cause;
 mod children;
@@ -36,6 +37,10 @@ mod turn;
 mod words;
 
 pub use agent::{Action, Agent, Input};
+pub use binding::{
+    Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, CpuSet, CpuSetError, Level,
+    MapWithin, MemoryPolicy, Seat, Seating, Topology, describe, picture, seats,
+};
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use failure_policy::FailurePolicy;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pmi::{LookUpResult, Puts, Ranks, RootRequest};
 
+use super::binding::BindingReport;
 use super::cause::{Cause, Failure};
 use super::children::{Children, EndReport};
 use super::exchange::{Exchange, MoveIn};
@@ -159,6 +160,9 @@ pub(super) trait Parent {
     /// An agent below waits for the kernel to start or to end a process.
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_, Self::Action>);
 
+    /// An agent below has chosen the processors of its ranks.
+    fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_, Self::Action>);
+
     /// A child's subtree has ended; `leftovers` processes had outlived their ranks there.
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing);
 
@@ -184,6 +188,7 @@ pub(super) trait Parent {
             Up::Ended { leftovers, timing } => self.on_ended(from, leftovers, &timing, turn),
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
             Up::Busy { agent, text } => self.on_busy(agent, text, turn),
+            Up::Bound { agent, report } => self.on_bound(agent, report, turn),
             Up::Started { namespace } => self.on_child_started(from, namespace, turn),
             Up::Contact { namespace } => self.on_contact(namespace, turn),
             Up::Gathered { namespace, number, ranks, contribution } => {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pmi::{JobDescription, Mapping, ProgramDescription, Ranks};
 use serde::{Deserialize, Serialize};
 
+use super::binding::BindingPolicy;
 use super::cache::CachePolicy;
 use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId};
@@ -105,6 +106,8 @@ pub struct SessionPlan {
     pub stats: bool,
     /// Set if ranks are served by PMIx, too.
     pub pmix: Option<PmixPlan>,
+    /// How ranks are bound to processors and memory.
+    pub binding: BindingPolicy,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -192,6 +195,7 @@ impl fmt::Debug for SessionPlan {
             .field("has_ports", &self.has_ports)
             .field("stats", &self.stats)
             .field("pmix", &self.pmix)
+            .field("binding", &self.binding)
             .field("sent", &self.sent)
             .finish_non_exhaustive()
     }
@@ -478,6 +482,7 @@ mod tests {
             has_ports: true,
             stats: false,
             pmix: None,
+            binding: BindingPolicy::default(),
             sent: Duration::ZERO,
         }
     }
@@ -493,6 +498,9 @@ mod tests {
         let plan = session(&[("CUDA_VISIBLE_DEVICES", "0"), ("GPU_DEVICE_ORDINAL", "0"), ("PATH", "/bin")]);
         let plan = plan.with_devices(|name| (name == "CUDA_VISIBLE_DEVICES").then(|| b"3".to_vec()));
         assert_eq!(plan.environment, session(&[("PATH", "/bin"), ("CUDA_VISIBLE_DEVICES", "3")]).environment);
+        let names = "GPU-5b8a3c9e-7b1d,MIG-1a2b3c4d-5e6f";
+        let plan = plan.with_devices(|name| (name == "CUDA_VISIBLE_DEVICES").then(|| names.into()));
+        assert_eq!(plan.environment, session(&[("PATH", "/bin"), ("CUDA_VISIBLE_DEVICES", names)]).environment);
     }
 
     #[test]

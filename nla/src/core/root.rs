@@ -28,6 +28,7 @@ use self::namespace::Namespace;
 use self::posts::Posts;
 pub use self::restarting::INCARNATION;
 use self::restarting::Restarts;
+use super::binding::BindingReport;
 use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
@@ -216,6 +217,8 @@ pub enum Notice {
     FilesLeft(AgentId, FileReport),
     /// An agent waits for the kernel to start or to end a process.
     Busy(AgentId, String),
+    /// An agent has chosen the processors of its ranks.
+    Bound(AgentId, Box<BindingReport>),
     /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
 }
@@ -250,6 +253,7 @@ impl Notice {
             | Self::Stopped(..)
             | Self::FilesLeft(..)
             | Self::Busy(..)
+            | Self::Bound(..)
             | Self::Leftovers(_) => {}
         }
     }

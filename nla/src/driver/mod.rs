@@ -6,10 +6,12 @@
 //! end (`shutdown.rs`).
 
 mod agent;
+mod binder;
 mod board;
 mod children;
 mod input;
 mod leftovers;
+mod node_topology;
 mod output;
 mod pmix;
 mod port;
@@ -28,6 +30,7 @@ mod survivors;
 mod table;
 mod uplink;
 
+pub use node_topology::this_node;
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use pmix::PMIX_ARGUMENT;
 pub use process::run_agent;

@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::core::Variable;
-use crate::sys::{self, Child, Descriptors, Image, ImageError, Launching, SpawnError, Spawner};
+use crate::core::{Seat, Variable};
+use crate::sys::{self, Child, Descriptors, Image, ImageError, Launching, Masks, SpawnError, Spawner};
 use crate::tasks::Tasks;
 
 /// The number of results that the agent is woken for, while further orders are left: a wake-up per rank would take a
@@ -44,6 +44,7 @@ pub(super) struct StartOrder {
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
     pub(super) pmi: Option<OwnedFd>,
+    pub(super) seat: Seat,
 }
 
 /// The result of an order.
@@ -156,5 +157,6 @@ fn start(spawner: &mut Spawner, order: StartOrder, null: &OwnedFd) -> Result<Chi
         stderr: order.stderr.as_fd(),
         pmi: order.pmi.as_ref().map(AsFd::as_fd),
     };
-    spawner.spawn(&order.image, &order.variables, descriptors)
+    let masks = Masks { cpus: order.seat.cpus.words(), memory: order.seat.memory.words() };
+    spawner.spawn(&order.image, &order.variables, descriptors, masks)
 }

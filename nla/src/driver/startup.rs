@@ -18,6 +18,7 @@ use pmi::{Board, Conversation, Epoch, JobAttributes, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
+use super::binder::Binder;
 use super::board::SharedBoard;
 use super::input::InputHub;
 use super::output::OutputPump;
@@ -27,8 +28,8 @@ use super::spawning::{Command, Done, Order, RESULTS_AT_ONCE, SpawnerThread, Star
 use super::stall::{Stall, StallStep};
 use super::table::RankTable;
 use crate::core::{
-    CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan,
-    Variable,
+    BindingError, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan,
+    NotStartedReason, SessionPlan, Variable,
 };
 use crate::sys::{self, Child, ExitSignalsHeld, Image, ImageError, InLaunch, Launching, PMI_FD, ShellState, Spawner};
 use crate::tasks::Tasks;
@@ -100,6 +101,8 @@ pub(super) struct Startup {
     /// The variable that names this agent to its ranks.
     mark: (&'static str, String),
     spawner: SpawnerThread,
+    /// Chooses the processors of ranks.
+    pub(super) binder: Binder,
     /// The thread that reads the ranks' output.
     pub(super) pump: OutputPump,
     input: Rc<RefCell<InputHub>>,
@@ -126,6 +129,7 @@ impl Startup {
     /// Prepares to start ranks of `session`. Logs the limits of the user's shell that cannot be set here.
     pub(super) fn new(
         session: SessionPlan,
+        binder: Binder,
         mark: (&'static str, String),
         pump: OutputPump,
         input: Rc<RefCell<InputHub>>,
@@ -143,6 +147,7 @@ impl Startup {
             );
         }
         Ok(Self {
+            binder,
             session,
             mark,
             spawner: SpawnerThread::start(Spawner::new(fitted)?, &tasks)?,
@@ -368,6 +373,7 @@ impl Startup {
         if self.session.pmix.is_some() {
             variables.extend(CString::new(format!("{PMIX_RANK}={rank}")));
         }
+        let seat = self.binder.seat(&shared.plan, rank).map_err(|error| binding_failed(&error))?.unwrap_or_default();
         let (ours, theirs) = socket.unzip();
         let (stdin, input) = input.unzip();
         let (to_task, connections) = mpsc::channel(1);
@@ -386,6 +392,7 @@ impl Startup {
             stdout: out_write,
             stderr: err_write,
             pmi: theirs,
+            seat,
         };
         let begin = if job.incarnation.is_some() { Conversation::of_restarted } else { Conversation::new };
         let pending = PendingRank {
@@ -543,6 +550,14 @@ fn stalled_text(pending: &Pending, child: Option<InLaunch>, time: Duration) -> S
 /// Names the kernel function in which a process sleeps.
 fn waits_in(pid: u32) -> String {
     sys::wait_channel(pid).map(|channel| format!(" (wait channel {channel})")).unwrap_or_default()
+}
+
+/// Describes a binding that cannot be made.
+fn binding_failed(error: &BindingError) -> String {
+    match error {
+        BindingError::Cpus { .. } => format!("{error}; name others with --bind-to user:LIST"),
+        BindingError::Memory { .. } => format!("{error}; name others with --mem-bind"),
+    }
 }
 
 /// Returns a command with the environment that all its ranks share.

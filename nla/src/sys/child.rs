@@ -13,7 +13,9 @@ use nix::errno::Errno;
 
 use super::launching::{STEP_DIRECTORY, STEP_EXEC};
 use super::shell::SIGNAL_MAX;
-use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
+use super::spawn::{
+    Masks, PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask,
+};
 
 /// The child's stack, with a guard page below it.
 #[derive(Debug)]
@@ -95,6 +97,7 @@ pub(super) struct Order<'a> {
     pub(super) umask: u32,
     pub(super) blocked: u64,
     pub(super) ignored: u64,
+    pub(super) masks: Masks<'a>,
     pub(super) slots: [c_int; 3],
     pub(super) pmi: Option<c_int>,
     /// The highest slot, or [`PMI_FD`] if that is higher.
@@ -162,6 +165,9 @@ fn become_program(order: &Order<'_>) -> Progress {
             return Progress::Failed(SpawnStep::Limits);
         }
     }
+    if let Err(progress) = bind(&order.masks) {
+        return progress;
+    }
     // The table of signal handlers is a copy of the parent's. Reset it before unblocking signals: exec would reset it
     // too, but a signal before exec would run a handler in the parent's memory.
     for signal in 1..=SIGNAL_MAX {
@@ -180,6 +186,28 @@ fn become_program(order: &Order<'_>) -> Progress {
         Errno::set_raw(errno);
     }
     Progress::Failed(SpawnStep::Exec)
+}
+
+/// Binds this process to its processors and memory nodes. exec keeps both.
+fn bind(masks: &Masks<'_>) -> Result<(), Progress> {
+    let Masks { cpus, memory } = masks;
+    if !cpus.is_empty() {
+        // SAFETY: the kernel reads as many bytes as the slice has.
+        let set = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(*cpus), cpus.as_ptr()) };
+        if set < 0 {
+            return Err(Progress::Failed(SpawnStep::Processors));
+        }
+    }
+    if !memory.is_empty() {
+        // The kernel reads one bit less than it is told.
+        let bits = memory.len() * u64::BITS as usize + 1;
+        // SAFETY: the kernel reads as many bits as the slice has.
+        let set = unsafe { libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND, memory.as_ptr(), bits) };
+        if set < 0 {
+            return Err(Progress::Failed(SpawnStep::Memory));
+        }
+    }
+    Ok(())
 }
 
 /// Moves the slots to 0, 1, 2 and [`PMI_FD`], and closes all other descriptors.

@@ -93,16 +93,21 @@ pub fn set_thread_nice(nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
-/// Returns how many cores this process may run on, by its affinity mask; at least 1.
-pub fn cores() -> usize {
-    // Room for 65,536 cores. The kernel refuses a set smaller than its own with EINVAL.
-    let mut set = vec![0u64; 1024];
+/// Returns the processors that this thread may run on, processor 0 as the lowest bit of the first word.
+pub fn affinity() -> Vec<u64> {
+    // Room for 16,384 processors. The kernel refuses a set smaller than its own with EINVAL.
+    let mut set = vec![0u64; 256];
     // SAFETY: the kernel writes at most the given number of bytes, which is the vector's size.
     let bytes = unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(set.as_slice()), set.as_mut_ptr()) };
     if bytes <= 0 {
-        return 1;
+        return Vec::new();
     }
-    set.iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
+    set
+}
+
+/// Returns the number of processors that this thread may run on; at least 1.
+pub fn cores() -> usize {
+    affinity().iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)
 }
 
 #[cfg(test)]

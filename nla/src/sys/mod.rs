@@ -22,6 +22,7 @@
 
 mod cgroup;
 mod child;
+pub mod cpu_marks;
 pub mod descriptors;
 pub mod guardian;
 pub mod identity;
@@ -45,14 +46,15 @@ pub mod tcp_peer;
 mod users;
 
 pub use cgroup::end_group_of;
+pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
     set_nonblocking, socket_pair, terminal_columns, unread_bytes,
 };
 pub use guardian::{CODE_ABANDONED, GuardianLink, guarded};
 pub use identity::{
-    addresses, addresses_of, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name, new_session,
-    set_process_name, set_thread_nice,
+    addresses, addresses_of, affinity, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name,
+    new_session, set_process_name, set_thread_nice,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
@@ -70,7 +72,7 @@ pub use segment::{Segment, SegmentReader};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{
-    Child, Descriptors, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
+    Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
 };
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use tcp_peer::{SocketDiag, uid_in_table};

@@ -51,6 +51,16 @@ pub struct Descriptors<'a> {
     pub pmi: Option<BorrowedFd<'a>>,
 }
 
+/// The processors and memory nodes that a rank may use, as words of bits: number 0 is the lowest bit of the first word.
+/// An empty one stays as inherited.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Masks<'a> {
+    /// The processors.
+    pub cpus: &'a [u64],
+    /// The memory nodes.
+    pub memory: &'a [u64],
+}
+
 /// A started process, the leader of its own process group: the only way to signal a rank.
 ///
 /// Drop it when [`reap`](super::reap::reap) returns its pid. Dropping it does not affect the process. It cannot express
@@ -97,6 +107,10 @@ pub enum SpawnStep {
     Directory,
     /// Setting its resource limits.
     Limits,
+    /// Binding it to processors.
+    Processors,
+    /// Binding its memory.
+    Memory,
     /// Executing the program.
     Exec,
 }
@@ -118,6 +132,8 @@ impl fmt::Display for SpawnError {
             SpawnStep::Descriptors => "the descriptors could not be set up",
             SpawnStep::Directory => "the working directory could not be entered",
             SpawnStep::Limits => "the limits of the user's shell could not be set",
+            SpawnStep::Processors => "it could not be bound to its processors",
+            SpawnStep::Memory => "its memory could not be bound",
             SpawnStep::Exec => "the program could not be executed",
         };
         let why = match Errno::from_raw(self.errno) {
@@ -129,6 +145,10 @@ impl fmt::Display for SpawnError {
             (SpawnStep::Clone, libc::EAGAIN) => {
                 "the node or the user has too many processes; see ulimit -u and the cgroup's pids.max"
             }
+            (SpawnStep::Processors, libc::EINVAL) | (SpawnStep::Memory, libc::EINVAL) => {
+                "none of them may be used any more; the cpuset of this process may have changed since the agent started"
+            }
+            (SpawnStep::Memory, libc::ENOSYS) => "this kernel knows no NUMA nodes",
             (SpawnStep::Exec, libc::ENOENT) => {
                 "the interpreter that its first line names, or its dynamic loader, is missing on this node"
             }
@@ -225,12 +245,13 @@ impl Spawner {
         image: &Image,
         extra_env: &[CString],
         descriptors: Descriptors<'_>,
+        masks: Masks<'_>,
     ) -> Result<Child, SpawnError> {
-        let result = match self.attempt(image, extra_env, descriptors) {
+        let result = match self.attempt(image, extra_env, descriptors, masks) {
             // The probe was wrong: a sandbox permits the call but not the flag.
             Err(Refusal::Unshare) => {
                 self.table = Table::Copied;
-                self.attempt(image, extra_env, descriptors)
+                self.attempt(image, extra_env, descriptors, masks)
             }
             result => result,
         };
@@ -245,6 +266,7 @@ impl Spawner {
         image: &Image,
         extra_env: &[CString],
         descriptors: Descriptors<'_>,
+        masks: Masks<'_>,
     ) -> Result<Child, Refusal> {
         let Some(slots) = &self.slots else {
             return Err(Refusal::Step(SpawnError { step: SpawnStep::Descriptors, errno: libc::EBADF }));
@@ -265,6 +287,7 @@ impl Spawner {
             umask: self.shell.umask,
             blocked: self.shell.blocked,
             ignored: self.shell.ignored,
+            masks,
             slots: [numbers[0], numbers[1], numbers[2]],
             pmi: descriptors.pmi.map(|_| numbers[3]),
             highest,
@@ -475,6 +498,7 @@ mod tests {
                 stderr: null.as_fd(),
                 pmi: Some(theirs.as_fd()),
             },
+            Masks::default(),
         );
         drop(output);
         let mut stdout = std::fs::File::from(stdout);

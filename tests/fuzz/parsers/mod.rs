@@ -4,6 +4,7 @@
 //! only parses: what is accepted is written and parsed again, and results stay within their bounds.
 
 mod allocations;
+mod bindings;
 mod boards;
 mod boot;
 mod command_lines;
@@ -36,6 +37,7 @@ pub struct Target {
 /// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "allocations", check: allocations::check },
+    Target { name: "bindings", check: bindings::check },
     Target { name: "boards", check: boards::check },
     Target { name: "boot", check: boot::check },
     Target { name: "command_lines", check: command_lines::check },

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nla::core::{
-    Action, Agent, AgentId, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit, FailurePolicy, Inherit, Input,
-    NamespaceId, NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan, Subtree, Time, Up, owners,
-    place,
+    Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit, FailurePolicy,
+    Inherit, Input, NamespaceId, NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan, Subtree, Time,
+    Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -137,6 +137,7 @@ fn root() -> Root {
         cache: CachePolicy::default(),
         stats: true,
         pmix: None,
+        binding: BindingPolicy::default(),
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),

@@ -6,6 +6,7 @@ use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::node_list::HostSource;
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, LaunchShape};
+use nla::core::{BindTo, Level, MapWithin, MemoryPolicy};
 
 fn list(text: &str) -> HostSource {
     HostSource::List(text.into())
@@ -34,6 +35,20 @@ fn hosts_and_placement() {
     check_options(&["-rmk slurm", "--rm=slurm"], |o| o.hosts.manager = ManagerChoice::Only(Manager::Slurm));
     check_options(&["--map-by node", "-map-by=Node"], |o| o.hosts.map_by = MapBy::Node);
     check_options(&["--map-by ppr:4:node"], |o| o.hosts.map_by = MapBy::PerNode(4));
+    check_options(&["--map-by numa:PE=2"], |o| {
+        (o.binding.map_within, o.binding.elements) = (Some(MapWithin::Each(Level::Numa)), Some(2));
+    });
+    check_options(&["--bind-to core:2:overload-allowed", "-bind-to=Core:overload-allowed:2"], |o| {
+        (o.binding.bind_to, o.binding.overloads) = (Some(BindTo::Parts(Level::Core, 2)), true);
+    });
+    check_options(
+        &["--cpus-per-rank 4 --mem-bind local --report-bindings", "-cpus-per-rank=4 -membind local -report-bindings"],
+        |o| {
+            o.binding.cpus_per_rank = Some(4);
+            o.binding.memory = MemoryPolicy::Local;
+            o.binding.reports = true;
+        },
+    );
     check_options(&["-rankmap 0,0,1", "--rankmap=0,0,1"], |o| o.hosts.rankmap = Some("0,0,1".into()));
 }
 
@@ -128,8 +143,8 @@ fn bad_values() {
             &tells("-rmk"),
         ),
         (
-            "--map-by core ./a",
-            "option '--map-by': there is no mapping 'core', only slot, node, ppr:N:node",
+            "--map-by board ./a",
+            "option '--map-by': there is no 'board' in 'board', only hwthread, core, l2cache, l3cache, numa, package, slot, node, ppr:N:node",
             &tells("--map-by"),
         ),
         (
@@ -191,6 +206,11 @@ fn conflicts() {
         ("--no-ports", "-iface ib0", "links use no interface of their own"),
         ("-rankmap 0,1", "--map-by slot", "each says which node a rank gets"),
         ("--map-by ppr:4:node", "-ppn 3", "each says how many ranks a node gets"),
+        ("--map-by core:PE=2", "--cpus-per-rank 3", "each says how many cores a rank gets"),
+        ("--bind-to core:2", "--cpus-per-rank 2", "each says how many cores a rank gets"),
+        ("--bind-to hwthread:2", "--map-by core:PE=2", "each says how many cores a rank gets"),
+        ("--bind-to user:0", "--map-by numa", "the list names the processors of each rank"),
+        ("--bind-to user:0", "--cpus-per-rank 1", "the list names the processors of each rank"),
         ("-launcher fork", "-launcher-exec s", "agents of this machine are started by no other program"),
         ("--bootstrap exec:c", "-bootstrap-exec s", "each says which program reaches the hosts"),
         ("-f -", "-s all", "standard input cannot be hosts and input of ranks"),
@@ -215,6 +235,9 @@ fn options_without_conflict() {
     for line in [
         "--map-by ppr:4:node -ppn 4",
         "--map-by node -ppn 1",
+        "--map-by core:PE=2 --cpus-per-rank 2 --bind-to core",
+        "--bind-to numa:2 --cpus-per-rank 2",
+        "--bind-to user:0 --map-by node",
         "-launcher fork -launcher ssh -launcher-exec s",
         "-launcher slurm -launcher-exec s",
         "-f - -s none",

@@ -56,9 +56,9 @@ fn options_of_other_launchers() {
     let remove = format!("remove it; {LISTS}");
     check(&[
         (
-            "-bind-to core ./a",
-            "scela-run has no option '-bind-to', which in other launchers binds ranks to cores",
-            &remove,
+            "-bind-to-core ./a",
+            "scela-run has no option '-bind-to-core', which in other launchers binds ranks to cores",
+            &format!("use '--bind-to'; {LISTS}"),
         ),
         (
             "--bycore ./a",

@@ -1,6 +1,7 @@
 //! `--explain`: formats the whole plan as text and starts nothing. [`explained`] collects the values, and [`explain`]
 //! formats them.
 
+mod binding;
 mod picture;
 mod planned;
 
@@ -25,6 +26,8 @@ pub struct Explained {
     pub tree: Tree,
     /// The method that starts agents.
     pub bootstrap: Bootstrap,
+    /// The lines about the processors and memory of ranks; empty if they are not bound.
+    pub binding: Vec<String>,
     /// The ranks' environments: one for each command, or a single one if all are equal.
     pub environments: Vec<Environment>,
     /// The predicted time of each launch strategy.
@@ -110,9 +113,21 @@ pub struct Environment {
 
 /// Returns the text of `--explain`, with a newline at its end.
 pub fn explain(explained: &Explained) -> String {
-    let Explained { hosts, spares, tree, bootstrap, environments, predicted, planned, measured, recommended, missing } =
-        explained;
+    let Explained {
+        hosts,
+        spares,
+        tree,
+        bootstrap,
+        binding,
+        environments,
+        predicted,
+        planned,
+        measured,
+        recommended,
+        missing,
+    } = explained;
     let mut sections = vec![hosts_section(hosts, spares), tree_section(tree), bootstrap_section(bootstrap)];
+    sections.extend(Some(binding_section(binding)).filter(|_| !binding.is_empty()));
     sections.extend(environments.iter().map(environment_section));
     sections.push(match tree.is_local {
         true => local_prediction_section(predicted, *planned),
@@ -187,6 +202,12 @@ fn bootstrap_section(bootstrap: &Bootstrap) -> String {
     if let Some(others) = others {
         line(&mut text, format_args!("for other hosts: {others}"));
     }
+    text
+}
+
+fn binding_section(binding: &[String]) -> String {
+    let mut text = "binding of ranks:\n".to_owned();
+    binding.iter().for_each(|one| line(&mut text, format_args!("{one}")));
     text
 }
 
@@ -329,6 +350,7 @@ mod tests {
                     .concat(),
                 others: Some("the same with their names".to_owned()),
             },
+            binding: Vec::new(),
             environments: vec![
                 Environment {
                     program: Some("./head".into()),
@@ -418,6 +440,7 @@ nothing was started; whether the hosts answer, and have the programs, was not ch
                 command: words("/usr/bin/scela-run"),
                 others: None,
             },
+            binding: Vec::new(),
             environments: vec![Environment {
                 program: None,
                 inherited: "all of yours".to_owned(),

@@ -10,6 +10,7 @@ use nla::bootstrap::{opening_words, step_words};
 use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
 use nla::sys;
 
+use super::binding::binding;
 use super::picture::picture;
 use super::{Bootstrap, Environment, Explained, HostGroup, Level, Tree};
 use crate::cluster::allocation::Allocation;
@@ -76,6 +77,7 @@ pub fn explained(
             AgentHosts::Local => local_bootstrap(machine),
             AgentHosts::Remote(remote) => remote_bootstrap(plan, remote, allocation),
         },
+        binding: binding(plan, is_local),
         environments: environments(plan, &machine.environment, agent_hosts.is_remote()),
         predicted: model::predict(
             Size { nodes: nodes.max(1), ppn: ppn.max(1) },

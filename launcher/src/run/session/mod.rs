@@ -16,7 +16,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, raise};
 use nla::bootstrap::NodeChoice;
 use nla::core::{
-    Cause, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput, SessionPlan, Subtree, Timing,
+    Cause, NamespaceId, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput, SessionPlan,
+    Subtree, Timing,
 };
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, SessionKey};
@@ -34,6 +35,7 @@ use crate::exit;
 use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
 use crate::run::assemble::{given_up_text, without_host};
+use crate::run::binding_text::Bindings;
 use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
@@ -237,6 +239,8 @@ struct Session {
     /// The number of restarts, if a failure would have needed one more.
     restarts_used: Option<u32>,
     own: LauncherParts,
+    /// The bindings that were reported since the last start.
+    bindings: Bindings,
     /// All agents have joined the tree.
     has_joined: bool,
     sequel: Sequel,
@@ -355,6 +359,11 @@ impl Session {
                 self.start_input();
             }
             Notice::Busy(..) => self.files_stall = true,
+            Notice::Bound(agent, report) => self.bindings.add(self.locations.of_agent(*agent), report),
+            Notice::Started(NamespaceId::FIRST, _) => {
+                let lines = std::mem::take(&mut self.bindings).lines();
+                self.reporter.notes(&lines);
+            }
             Notice::Surveyed(survey, waits) => {
                 let is_wanted = std::mem::take(&mut self.wants_survey);
                 if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {

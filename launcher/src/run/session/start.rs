@@ -22,6 +22,7 @@ use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
 use crate::plan::request::Options;
 use crate::run::assemble::{addresses, assemble};
+use crate::run::binding_text::Bindings;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -107,6 +108,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         spares: options.launch.spares,
         restarts_used: None,
         own,
+        bindings: Bindings::default(),
         has_joined: false,
         sequel: Sequel::default(),
         is_end_reported: false,

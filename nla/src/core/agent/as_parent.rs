@@ -3,6 +3,7 @@
 use pmi::{Answer, Entry, LookUpResult, Ranks, RootRequest, SpawnedJob};
 
 use super::{Action, Agent, Turn};
+use crate::core::binding::BindingReport;
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
@@ -206,6 +207,10 @@ impl Parent for Agent {
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {
         turn.push(Action::ToParent(Up::Busy { agent, text }));
+    }
+
+    fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::Bound { agent, report }));
     }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {

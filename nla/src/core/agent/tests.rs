@@ -12,6 +12,7 @@ mod reports;
 mod stats;
 
 use super::*;
+use crate::core::binding::BindingPolicy;
 use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
 use crate::core::tests::{NS, T, at, plan, plan_of, ranks};
@@ -52,6 +53,7 @@ impl World {
             has_ports: true,
             stats,
             pmix: None,
+            binding: BindingPolicy::default(),
             sent: Duration::ZERO,
         }
     }

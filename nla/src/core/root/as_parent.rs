@@ -3,6 +3,7 @@
 use pmi::{LookUpResult, Ranks, RootRequest};
 
 use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
+use crate::core::binding::BindingReport;
 use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
@@ -236,6 +237,10 @@ impl Parent for Root {
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {
         turn.push(RootAction::Notice(Notice::Busy(agent, text)));
+    }
+
+    fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {
+        turn.push(RootAction::Notice(Notice::Bound(agent, report)));
     }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {

@@ -14,6 +14,7 @@ mod stats;
 mod surveys;
 
 use super::*;
+use crate::core::binding::BindingPolicy;
 use crate::core::cache::CachePolicy;
 use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
@@ -42,6 +43,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             has_ports: true,
             stats: false,
             pmix: None,
+            binding: BindingPolicy::default(),
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

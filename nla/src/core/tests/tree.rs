@@ -11,6 +11,7 @@ use pmi::{Answer, Board, LookUp, Rank, Ranks, Request};
 
 use super::{NS, T};
 use crate::core::agent::{Action, Agent, Input};
+use crate::core::binding::BindingPolicy;
 use crate::core::cache::{CachePeaks, CachePolicy};
 use crate::core::cause::{Exit, Outcome};
 use crate::core::failure_policy::FailurePolicy;
@@ -121,6 +122,7 @@ impl Tree {
                 has_ports: true,
                 stats: true,
                 pmix: None,
+                binding: BindingPolicy::default(),
                 sent: std::time::Duration::ZERO,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::AgentDriver;
 use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Up};
+use crate::driver::binder::Binder;
 use crate::driver::leftovers::SharedFiles;
 use crate::driver::output::OutputPump;
 use crate::driver::shutdown::Sweep;
@@ -123,7 +124,9 @@ impl AgentDriver {
         };
         let (input, events, tasks) = (Rc::clone(&self.input), self.ranks.sender(), self.links.tasks.clone());
         let mark = survivors::mark(self.rejoining.session, self.here.head());
-        match pump.and_then(|pump| Startup::new(session, mark, pump, input, events, tasks)) {
+        // Sessions on one machine whose numbers have the same 16 bits do not see each other's marks.
+        let binder = Binder::new(session.binding.clone(), self.rejoining.session.0 as u16);
+        match pump.and_then(|pump| Startup::new(session, binder, mark, pump, input, events, tasks)) {
             Ok(startup) => self.startup = Some(startup),
             Err(error) => tracing::error!(%error, "no rank can be started here"),
         }
@@ -151,8 +154,12 @@ impl AgentDriver {
         match &mut self.startup {
             // A spare agent may take over ranks at any time: its board is kept up to date.
             Some(startup) if !ranks.is_empty() || startup.revives_ranks() => {
+                let report = startup.binder.begin(&plan, &ranks);
                 let local = startup.enqueue(plan, &ranks, board);
                 self.namespaces.insert(id, local);
+                if !report.is_empty() {
+                    self.handle(Input::Bound(Box::new(report)));
+                }
             }
             _ if ranks.is_empty() => {}
             Some(_) | None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),

@@ -25,7 +25,8 @@ fn a_childs_message_for_the_launcher_is_passed_on() {
     let mut world = World::inner();
     let ask = Up::Ask { requester: requester(2, 2), request: RootRequest::Lookup { service: b"s".to_vec() } };
     let busy = Up::Busy { agent: AgentId(3), text: "exec".into() };
-    for message in [ask, busy] {
+    let bound = Up::Bound { agent: AgentId(3), report: Box::default() };
+    for message in [ask, busy, bound] {
         assert_eq!(world.after(T, Input::FromChild(AgentId(2), message.clone())), [Action::ToParent(message)]);
     }
 }

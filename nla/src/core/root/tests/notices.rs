@@ -1,6 +1,7 @@
 //! The notices that the launcher shows to the user, and its requests to the root.
 
 use super::*;
+use crate::core::binding::{BindingNote, CpuSet};
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::limits::NAMESPACES_ENDED_MAX;
 
@@ -75,6 +76,17 @@ fn an_agent_that_waits_for_the_kernel_is_named() {
     let mut world = World::running();
     let actions = world.up(T, 1, Up::Busy { agent: AgentId(1), text: "exec".into() });
     assert_eq!(actions, [RootAction::Notice(Notice::Busy(AgentId(1), "exec".into()))]);
+}
+
+#[test]
+fn bindings_are_shown() {
+    let mut world = World::running();
+    let report = Box::new(BindingReport {
+        note: Some(BindingNote::Shared { cpus: CpuSet::from_iter([3]) }),
+        ..Default::default()
+    });
+    let actions = world.up(T, 1, Up::Bound { agent: AgentId(1), report: report.clone() });
+    assert_eq!(actions, [RootAction::Notice(Notice::Bound(AgentId(1), report))]);
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! The processors and memory that ranks would get.
+
+use nla::core::{BindTo, BindingNote, BindingPolicy, BoundRanks, CpuSet, MemoryPolicy, describe, seats};
+use nla::driver::this_node;
+use pmi::Rank;
+
+use crate::plan::Plan;
+use crate::run::binding_text::{note_text, seat_text};
+
+/// Returns the lines about the binding of a plan's ranks: those of this machine, or of a node that is like this machine.
+/// Empty if ranks are not bound.
+pub(super) fn binding(plan: &Plan, is_local: bool) -> Vec<String> {
+    let policy = &plan.settings.session.binding;
+    if *policy == (BindingPolicy { is_one_machine: policy.is_one_machine, ..BindingPolicy::default() }) {
+        return Vec::new();
+    }
+    let (_, most) = plan.extent();
+    let ranks = if policy.is_one_machine { plan.size() } else { most };
+    let mut lines = Vec::new();
+    if policy.bind_to == BindTo::Share {
+        lines.push("where the job has all processors that may be used on its node, else none".to_owned());
+    }
+    if !is_local {
+        lines.push(format!("each agent chooses on its node; {ranks} ranks on a node like this machine:"));
+    }
+    lines.extend(on_this_machine(policy, ranks));
+    lines
+}
+
+fn on_this_machine(policy: &BindingPolicy, ranks: u32) -> Vec<String> {
+    let (topology, allowed) = this_node();
+    let seating = match seats(&topology, &allowed, policy, ranks) {
+        Ok(seating) => seating,
+        Err(error) => return vec![format!("ranks could not be started: {error}")],
+    };
+    let asks = policy.bind_to != BindTo::Nothing || policy.memory != MemoryPolicy::Inherited;
+    let seat = |rank: u32| seating.of(rank).filter(|_| asks).cloned().unwrap_or_default();
+    let bound = describe(&topology, &allowed, (0..ranks).map(|rank| (Rank(rank), seat(rank))));
+    let line = |bound: &BoundRanks| {
+        let noun = if bound.ranks.len() == 1 { "rank" } else { "ranks" };
+        format!("{noun} {}: {}", bound.ranks, seat_text(bound))
+    };
+    let mut lines: Vec<String> = bound.iter().map(line).collect();
+    if seating.is_crowded && seating.of(0).is_none_or(|seat| seat.cpus == CpuSet::new()) {
+        lines.push(note_text(&BindingNote::Crowded { ranks, cpus: allowed.cpus }));
+    }
+    lines
+}

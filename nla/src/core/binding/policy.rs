@@ -1,0 +1,61 @@
+//! What the user has asked for.
+
+use serde::{Deserialize, Serialize};
+
+use super::cpu_set::CpuSet;
+use super::topology::Level;
+
+/// How the ranks of a session are bound. The default binds nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct BindingPolicy {
+    /// What each rank is bound to.
+    pub bind_to: BindTo,
+    /// How ranks are distributed within a node; `None`: parts of the kind that they are bound to are filled in their order.
+    pub map_within: Option<MapWithin>,
+    /// The cores of each rank, or the hardware threads if ranks are bound to such.
+    pub cpus_per_rank: Option<u32>,
+    /// If a node has more ranks than room, several ranks get the same processors. Otherwise none of its ranks is bound then.
+    pub overloads: bool,
+    /// The memory that ranks may use.
+    pub memory: MemoryPolicy,
+    /// Agents report what they have bound.
+    pub reports: bool,
+    /// All ranks are on one machine, even if their plan names several nodes.
+    pub is_one_machine: bool,
+}
+
+/// What each rank is bound to.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum BindTo {
+    /// To nothing: it may use the processors that its agent may use.
+    #[default]
+    Nothing,
+    /// To an even share of its node, if the resource manager has given the session all processors that it may use there.
+    /// Otherwise to nothing.
+    Share,
+    /// To this many parts of this level. At least 1.
+    Parts(Level, u32),
+    /// To the processors of this list, in turn. Not empty.
+    List(Vec<CpuSet>),
+}
+
+/// How ranks are distributed within a node.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum MapWithin {
+    /// To the parts of this level in turn.
+    Each(Level),
+    /// This many to the first part of the level, then as many to the next. At least 1.
+    Filled(u32, Level),
+}
+
+/// The memory that ranks may use.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum MemoryPolicy {
+    /// All that their agent may use.
+    #[default]
+    Inherited,
+    /// That of the memory nodes near to the rank's processors.
+    Local,
+    /// That of these memory nodes.
+    Nodes(CpuSet),
+}

@@ -1,0 +1,81 @@
+//! What an agent has bound, for the user.
+
+use litemap::LiteMap;
+use pmi::{Rank, Ranks};
+use serde::{Deserialize, Serialize};
+
+use super::cpu_set::CpuSet;
+use super::picture::picture;
+use super::seats::{Allowed, Seat};
+use super::topology::Topology;
+use crate::core::words::deserialize_one_line;
+
+/// The bindings of an agent's ranks.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct BindingReport {
+    /// The bindings, if the user wants them reported.
+    pub bound: Vec<BoundRanks>,
+    /// What the user should know besides. Only the agent with the node's first rank says it.
+    pub note: Option<BindingNote>,
+}
+
+impl BindingReport {
+    /// Whether there is nothing to report.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Ranks of a node with the same binding.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct BoundRanks {
+    /// The ranks.
+    pub ranks: Ranks,
+    /// They are bound. Otherwise `cpus` are those that their agent may use.
+    pub is_bound: bool,
+    /// Their processors.
+    pub cpus: CpuSet,
+    /// Their memory nodes; empty if their memory is not bound.
+    pub memory: CpuSet,
+    /// A [`picture`](super::picture) of the binding; empty if the node is too large for one.
+    #[serde(deserialize_with = "deserialize_one_line")]
+    pub picture: String,
+}
+
+/// Describes the seats of ranks of a node, one entry for each seat, in the order of the ranks.
+pub fn describe(
+    topology: &Topology,
+    allowed: &Allowed,
+    seats: impl IntoIterator<Item = (Rank, Seat)>,
+) -> Vec<BoundRanks> {
+    let mut by_seat: LiteMap<Seat, Ranks> = LiteMap::new();
+    for (rank, seat) in seats {
+        by_seat.entry(seat).or_default().insert(rank);
+    }
+    let described = |(Seat { cpus, memory }, ranks): (Seat, Ranks)| {
+        let is_bound = !cpus.is_empty();
+        let cpus = if is_bound { cpus } else { allowed.cpus.clone() };
+        let picture = picture(topology, &allowed.cpus, &cpus).filter(|_| is_bound).unwrap_or_default();
+        BoundRanks { ranks, is_bound, cpus, memory, picture }
+    };
+    let mut described: Vec<BoundRanks> = by_seat.into_iter().map(described).collect();
+    described.sort_by_key(|bound| bound.ranks.first());
+    described
+}
+
+/// Why a node's ranks are not bound as the user may expect.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum BindingNote {
+    /// The node has fewer places than ranks, so none of them is bound.
+    Crowded {
+        /// The number of ranks.
+        ranks: u32,
+        /// The processors of the node that may be used.
+        cpus: CpuSet,
+    },
+    /// Ranks of another session of the user are bound to some of the same processors.
+    Shared {
+        /// These processors.
+        cpus: CpuSet,
+    },
+}

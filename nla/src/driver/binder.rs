@@ -1,0 +1,148 @@
+//! Chooses the processors and the memory of this agent's ranks.
+//!
+//! All agents of a node compute the same seats for the node's ranks, and each uses those of its own. The topology is read
+//! for the first rank that is to be bound.
+
+use std::cell::{OnceCell, RefCell};
+use std::io;
+use std::rc::Rc;
+
+use pmi::{Rank, Ranks};
+
+use super::node_topology::this_node;
+use crate::core::{
+    Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, CpuSet, MemoryPolicy,
+    NamespacePlan, Seat, Seating, Topology, describe, seats,
+};
+use crate::sys::CpuMarks;
+
+/// The number of processors that Slurm has given the job, or the step, on this node.
+const PROCESSORS_OF_JOB: &str = "SLURM_CPUS_ON_NODE";
+
+/// The seats of a node with this number of ranks.
+type Computed = (u32, Rc<Result<Seating, BindingError>>);
+
+/// Binds the ranks of a session on this agent.
+pub(super) struct Binder {
+    policy: BindingPolicy,
+    session: u16,
+    node: OnceCell<(Topology, Allowed)>,
+    last: RefCell<Option<Computed>>,
+    /// Tells other sessions on this machine which processors this agent's ranks use.
+    marks: Option<CpuMarks>,
+    /// Nobody has asked for a binding, and another session uses the same processors.
+    gives_way: bool,
+}
+
+impl Binder {
+    /// Makes the binder of a session with this number.
+    pub(super) fn new(policy: BindingPolicy, session: u16) -> Self {
+        Self { policy, session, node: OnceCell::new(), last: RefCell::new(None), marks: None, gives_way: false }
+    }
+
+    fn node(&self) -> &(Topology, Allowed) {
+        self.node.get_or_init(this_node)
+    }
+
+    /// The policy for a namespace here; `None` if it asks for nothing. Ranks of MPI_Comm_spawn are not bound: they would
+    /// get the processors of those that have spawned them.
+    fn policy(&self, plan: &NamespacePlan) -> Option<&BindingPolicy> {
+        let asks = self.policy.bind_to != BindTo::Nothing || self.policy.memory != MemoryPolicy::Inherited;
+        (asks && plan.spawner.is_none() && !self.gives_way && self.may_share()).then_some(&self.policy)
+    }
+
+    /// Whether an even share of the node is what this session may take: the job has all processors that this agent may use.
+    fn may_share(&self) -> bool {
+        if self.policy.bind_to != BindTo::Share {
+            return true;
+        }
+        let of_job = std::env::var(PROCESSORS_OF_JOB).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        of_job.is_some_and(|of_job| of_job >= self.node().1.cpus.len())
+    }
+
+    /// Returns the seats of the ranks of a node with `ranks` ranks.
+    fn seating(&self, policy: &BindingPolicy, ranks: u32) -> Rc<Result<Seating, BindingError>> {
+        if let Some((of, seating)) = &*self.last.borrow()
+            && *of == ranks
+        {
+            return Rc::clone(seating);
+        }
+        let (topology, allowed) = self.node();
+        let seating = Rc::new(seats(topology, allowed, policy, ranks));
+        *self.last.borrow_mut() = Some((ranks, Rc::clone(&seating)));
+        seating
+    }
+
+    /// Returns the number of a rank among those of its node, and the number of those.
+    fn local(&self, plan: &NamespacePlan, rank: Rank) -> Option<(u32, u32)> {
+        if self.policy.is_one_machine {
+            return Some((rank.0, plan.size));
+        }
+        let node = plan.mapping.node_of(rank)?;
+        Some((plan.mapping.local_rank(rank)?, plan.mapping.local_size(node)))
+    }
+
+    /// Returns the seat of a rank of this agent; `None` if it is not bound.
+    pub(super) fn seat(&self, plan: &NamespacePlan, rank: Rank) -> Result<Option<Seat>, BindingError> {
+        let Some((policy, (local, ranks))) = self.policy(plan).zip(self.local(plan, rank)) else { return Ok(None) };
+        let seating = self.seating(policy, ranks);
+        seating.as_ref().as_ref().map(|seating| seating.of(local).cloned()).map_err(Clone::clone)
+    }
+
+    /// Chooses the seats of `ranks`, the ranks of a namespace on this agent, and marks their processors.
+    pub(super) fn begin(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> BindingReport {
+        let mut report = BindingReport::default();
+        if plan.spawner.is_some() {
+            return report;
+        }
+        (self.marks, self.gives_way) = (None, false);
+        report.note = self.settle(plan, ranks);
+        if self.policy.reports {
+            report.bound = self.bound(plan, ranks);
+        }
+        report
+    }
+
+    /// Marks the processors of `ranks`, and gives way to other sessions if nobody has asked for this binding. Returns what the
+    /// user should know, if this agent has the node's first rank.
+    fn settle(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> Option<BindingNote> {
+        let policy = self.policy(plan)?;
+        let (first, size) = self.local(plan, ranks.first()?)?;
+        let seating = self.seating(policy, size);
+        // A binding that cannot be made is reported for each rank.
+        let seating = seating.as_ref().as_ref().ok()?;
+        let all = seating.cpus();
+        if all.is_empty() {
+            let is_told = first == 0 && seating.is_crowded && matches!(policy.bind_to, BindTo::Parts(..));
+            return is_told.then(|| BindingNote::Crowded { ranks: size, cpus: self.node().1.cpus.clone() });
+        }
+        let own = ranks.iter().filter_map(|rank| seating.of(self.local(plan, rank)?.0));
+        let own = own.fold(CpuSet::new(), |all, seat| all.union(&seat.cpus));
+        // Without /dev/shm, other sessions are not seen.
+        let marks = CpuMarks::new(self.session).and_then(|marks| Ok((mark(&marks, &own)?, marks)));
+        let (others, marks) = marks.inspect_err(|error| tracing::warn!(%error, "processors cannot be marked")).ok()?;
+        let cpus = others.intersection(&all);
+        if policy.bind_to == BindTo::Share && !cpus.is_empty() {
+            self.gives_way = true;
+            return None;
+        }
+        self.marks = Some(marks);
+        (first == 0 && !cpus.is_empty()).then_some(BindingNote::Shared { cpus })
+    }
+
+    /// Describes the seats of this agent's ranks.
+    fn bound(&self, plan: &NamespacePlan, ranks: &Ranks) -> Vec<BoundRanks> {
+        let seat = |rank| Some((rank, self.seat(plan, rank).ok()?.unwrap_or_default()));
+        let (topology, allowed) = self.node();
+        describe(topology, allowed, ranks.iter().filter_map(seat))
+    }
+}
+
+/// Marks processors, then returns those of other sessions: of two sessions that begin at the same time, at least one sees the
+/// other.
+fn mark(marks: &CpuMarks, own: &CpuSet) -> io::Result<CpuSet> {
+    for (first, last) in own.ranges() {
+        marks.set(first, last)?;
+    }
+    Ok(marks.of_others()?.into_iter().flat_map(|(first, last)| first..=last).collect())
+}
