@@ -100,6 +100,20 @@ fn signal_dispositions_are_those_of_the_shell() {
     ignored(scela().np(1).shell("trap '' HUP")).is_quiet_success().wrote(&format!("SigIgn:\t{with_hup:016x}\n"));
 }
 
+/// Intel MPI spins while it waits unless it knows that ranks share cores.
+#[test]
+fn ranks_that_share_cores_are_told_so() {
+    let cores = nla::sys::cores();
+    let told = |run: Run| {
+        let (_, variables) = variables(run);
+        ["I_MPI_INFO_LCPU", "I_MPI_PIN_MAPPING"].map(|name| variables.get(name).cloned())
+    };
+    let many = || scela().np(cores as u32 + 1);
+    assert_eq!(told(many()), [Some(cores.to_string()), Some(format!("{}:0 -1", cores + 1))]);
+    assert_eq!(told(many().env("I_MPI_THREAD_YIELD", "1")), [None, None], "the user has decided");
+    assert_eq!(told(scela().np(cores as u32)), [None, None]);
+}
+
 #[test]
 fn the_environment_is_passed_and_changed() {
     let run = scela().np(1).env("INHERITED", "yes, with blanks").env("CHANGED", "before").env("PASSED", "on").args([
