@@ -37,6 +37,6 @@ pub use board::{
 pub use conversation::Conversation;
 pub use mapping::{Block, Mapping};
 pub use rank::Rank;
-pub use rank_state::JobAttributes;
+pub use rank_state::{JobAttributes, MEMORY_ALLOC_KINDS};
 pub use ranks::Ranks;
 pub use request::{Answer, NameError, Request, RootRequest, SpawnCommand, SpawnRequest, SpawnedJob};

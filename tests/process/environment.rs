@@ -169,7 +169,7 @@ fn variables_of_an_outer_launcher_are_removed() {
         "PMIX_RANK",
         "PMIX_NAMESPACE",
         "HYDI_CONTROL_FD",
-        "HYDRA_LAUNCHER",
+        "HYDRA_LAUNCH_TYPE",
         "I_MPI_PMI_LIBRARY",
         "SLURM_PROCID",
         "OMPI_COMM_WORLD_RANK",

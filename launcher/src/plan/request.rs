@@ -51,6 +51,8 @@ pub struct Command {
     pub args: Vec<OsString>,
     /// `-wdir`: the ranks' working directory. Never empty; may be relative to the launcher's own.
     pub wdir: Option<PathBuf>,
+    /// `-path`: the directories, separated by `:`, in which to look for the program before those of its PATH. Never empty.
+    pub path: Option<OsString>,
     /// `-env`: changes for this program, applied after [`Options::genv`], in the order typed.
     pub env: Vec<EnvChange>,
     /// `-envall`, `-envnone`, `-envlist`: the part of the launcher's environment that this program
@@ -240,6 +242,8 @@ pub struct Options {
     pub genv_policy: Option<EnvPolicy>,
     /// `--mpi`.
     pub mpi: Mpi,
+    /// `-memory-alloc-kinds`: the kinds of memory that the MPI library is asked to support.
+    pub memory_alloc_kinds: Option<String>,
     /// `-ppn`: the most ranks on one node.
     pub ppn: Option<u32>,
     /// `-usize`.
