@@ -11,8 +11,8 @@ use nla::bootstrap::{
 };
 use nla::core::{
     Agent, AgentId, CachePolicy, Cause, CleanShm, CommandPlan, Contribution, Down, Failure, FailurePolicy, GuardianAt,
-    Inherit, Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, ReleaseContent, Reply, Requester, RingPosition,
-    RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
+    Inherit, Input, Inquiry, InquiryKind, NamespaceId, NamespacePlan, RankGroup, ReleaseContent, Reply, Requester,
+    RingPosition, RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -164,6 +164,13 @@ fn ups() -> Vec<Up> {
         Up::Contact { namespace: NS },
         gathered(Ranks::range(2..4), Contribution::Puts(puts())),
         gathered(Ranks::range(0..2), Contribution::Ring(ring)),
+        Up::GroupGathered {
+            namespace: NS,
+            group: RankGroup { ranks: Ranks::range(0..3), tag: 1 },
+            deaths: 0,
+            ranks: Ranks::range(0..2),
+            payload: b"payload"[..].into(),
+        },
         Up::Put { namespace: NS, number: 0, puts: puts() },
         Up::Get { namespace: NS, key: "k".into() },
         Up::Got { namespace: NS, number: 1, result: LookUpResult::Entry(Entry::new(b"k", b"v")) },

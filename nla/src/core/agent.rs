@@ -9,6 +9,7 @@ mod clearing;
 mod ending;
 mod fences;
 mod forgetting;
+mod groups;
 mod inquiries;
 mod moving;
 mod namespace;
@@ -468,6 +469,9 @@ impl Agent {
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Forget { namespace } => self.on_forget(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
+            Down::GroupReleased { namespace, group, payload } => {
+                self.on_group_release(namespace, &group, &payload, turn);
+            }
             Down::Died { namespace, ranks } => self.on_died(namespace, &ranks, turn),
             Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, turn),
             Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, turn),

@@ -28,6 +28,11 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 /// Bytes of all puts of one fence of one namespace.
 pub const FENCE_BYTES_MAX: usize = 1 << 30;
 
+/// Bytes of all payloads of one group fence.
+pub const GROUP_BYTES_MAX: usize = 64 << 20;
+/// Group fences of one namespace that may be open at one place.
+pub const GROUPS_OPEN_MAX: usize = 4096;
+
 /// Values that an agent stores by default if the cache policy has a bound. MPI libraries look up a few dozen entries of
 /// other nodes.
 pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;
