@@ -119,6 +119,7 @@ fn session() -> SessionPlan {
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),
         has_ports: true,
+        rank_sessions: true,
         sent: Duration::from_millis(7),
     }
 }

@@ -40,11 +40,21 @@ fn a_rank_has_four_descriptors() {
 }
 
 #[test]
-fn each_rank_has_a_process_group_of_its_own() {
-    let running = scela().np(3).agents(2).program(sh("sleep 1000 & echo here; wait")).spawn();
+fn each_rank_has_a_session_and_a_process_group_of_its_own() {
+    check_groups(scela(), true);
+}
+
+#[test]
+fn ranks_without_sessions_have_process_groups() {
+    check_groups(scela().arg("--no-rank-sessions"), false);
+}
+
+#[track_caller]
+fn check_groups(run: Run, leads_session: bool) {
+    let running = run.np(3).agents(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 3);
     for (_, rank) in running.world().ranks() {
-        assert_eq!(rank.group, rank.pid);
+        assert_eq!((rank.group, rank.session == rank.pid), (rank.pid, leads_session));
         let children: Vec<_> = Process::all().into_iter().filter(|process| process.parent == rank.pid).collect();
         assert!(children.iter().all(|child| child.group == rank.pid), "{children:?}");
     }

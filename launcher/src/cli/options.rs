@@ -53,6 +53,7 @@ pub(super) enum Global {
     Cache,
     CacheEntries,
     PmiPort,
+    NoRankSessions,
     Label,
     Timing,
     Stats,
@@ -348,6 +349,10 @@ pub(super) const OPTIONS: &[Spec] = &[
          agents' ranks (default: 4096)"),
     spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], group::TREE,
         "let ranks connect to a loopback port for PMI"),
+    spec(Id::Global(Global::NoRankSessions), &["no-rank-sessions"], &[], group::TREE,
+        "give ranks no sessions of their own: the kernel's\n\
+         autogroups then give all ranks of an agent the share\n\
+         of one program"),
 
     spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], group::SIMULATION,
         "simulate NODES nodes with PPN ranks each, with\n\

@@ -326,6 +326,7 @@ impl TypedOptions {
             // `apply` handles it after all others.
             Global::CacheEntries => {}
             Global::PmiPort => options.pmi_port = true,
+            Global::NoRankSessions => options.no_rank_sessions = true,
             Global::HostFile => hosts.sources.push(HostSource::File(values::non_empty(value)?.into())),
             Global::HostList => hosts.sources.push(HostSource::List(values::non_empty(value)?)),
             Global::Exclude => hosts.exclude = Some(values::non_empty(value)?),

@@ -221,6 +221,7 @@ fn options_of_the_session() {
         o.cache = CachePolicy::HcmabLru { entries: 7 };
     });
     check_options(&["-pmi-port", "--pmi-port"], |o| o.pmi_port = true);
+    check_options(&["-no-rank-sessions", "--no-rank-sessions"], |o| o.no_rank_sessions = true);
     check_options(&["-timing", "--timing"], |o| o.timing = true);
     check_options(&["-stats", "--stats", "--stats s.json --stats", "--stats --"], |o| o.stats = Some(StatsTo::Table));
     check_options(&["--stats s.json", "-stats s.json", "--stats=s.json", "--stats --stats=s.json"], |o| {

@@ -138,6 +138,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             on_failure: options.on_failure,
             dead_time: options.liveness().dead_time,
             has_ports: !options.launch.no_ports,
+            rank_sessions: !options.no_rank_sessions,
             stats: options.stats.is_some(),
             sent: Duration::ZERO,
         },

@@ -287,6 +287,8 @@ pub struct Options {
     pub cache: CachePolicy,
     /// `--pmi-port`: whether ranks connect to a loopback port rather than inherit a socket.
     pub pmi_port: bool,
+    /// `--no-rank-sessions`: whether ranks stay in the session of their agent.
+    pub no_rank_sessions: bool,
     /// `--timing`: whether to report how long each phase took.
     pub timing: bool,
     /// `--stats`: whether, and where, to report statistics.

@@ -140,10 +140,11 @@ impl Startup {
                 "ranks get less here than the user's shell has"
             );
         }
+        let spawner = Spawner::new(fitted)?.with_sessions(session.rank_sessions);
         Ok(Self {
             session,
             mark,
-            spawner: SpawnerThread::start(Spawner::new(fitted)?, &tasks)?,
+            spawner: SpawnerThread::start(spawner, &tasks)?,
             pump,
             input,
             scratch: Scratch::new(),

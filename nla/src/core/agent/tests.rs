@@ -50,6 +50,7 @@ impl World {
             on_failure: FailurePolicy::default(),
             dead_time: Duration::from_secs(5),
             has_ports: true,
+            rank_sessions: true,
             stats,
             sent: Duration::ZERO,
         }
