@@ -141,7 +141,7 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// Runs or explains a session.
-fn run(request: Request, clock: Clock) -> ExitCode {
+fn run(mut request: Request, clock: Clock) -> ExitCode {
     let not_launched =
         |error: io::Error| fail(&format!("the job could not be launched: {error}"), EarlyEnd::NotLaunched.code());
     let (session, secrets) = match Secrets::random() {
@@ -152,6 +152,10 @@ fn run(request: Request, clock: Clock) -> ExitCode {
         Ok(machine) => machine,
         Err(error) => return not_launched(error),
     };
+    let remarks = match cli::apply_variables(&mut request.options, &machine.environment) {
+        Ok(remarks) => remarks,
+        Err(error) => return fail(&error.with_hint(), EarlyEnd::Usage.code()),
+    };
     // Read only where a recommendation is needed: for other nodes, and for --explain.
     let loaded = LazyCell::new(model::store::of_user);
     let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &loaded.constants));
@@ -159,6 +163,7 @@ fn run(request: Request, clock: Clock) -> ExitCode {
         Ok(prepared) => prepared,
         Err(error) => return fail(&error.with_hint(), error.early_end().code()),
     };
+    plan.remarks.splice(..0, remarks);
     if plan.options.explain || agent_hosts.is_remote() {
         plan.remarks.extend(loaded.remark.clone());
     }

@@ -9,8 +9,8 @@
 //! A rank sees its own puts immediately, and those of another rank after the next fence in which both took part. This does
 //! not depend on the tree's shape, the cache policy or the other rank's node. A get looks at the rank's own puts since
 //! the last fence, then at the node's board, then at the preputs of the spawning rank. `universeSize` has a value even if
-//! no rank has put it. Keys that begin with `PMI_` cannot be put: `PMI_process_mapping` is one of the [`JobAttributes`],
-//! and no other such key exists. A get never waits for a put: MPICH probes for keys that no rank puts, and caches nothing
+//! no rank has put it. Keys that begin with `PMI_` cannot be put: `PMI_process_mapping` and
+//! [`MEMORY_ALLOC_KINDS`](crate::MEMORY_ALLOC_KINDS) are among the [`JobAttributes`]. A get never waits for a put: MPICH probes for keys that no rank puts, and caches nothing
 //! that could outlive its epoch.
 //!
 //! A rank that has [started again](Conversation::of_restarted) passes fences that the others have completed

@@ -366,6 +366,7 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
             Answer::Released
             | Answer::Passed
             | Answer::FenceFailed
+            | Answer::GroupFenced(_)
             | Answer::Got(_)
             | Answer::Published(_)
             | Answer::Found(_)

@@ -29,12 +29,17 @@ pub struct JobAttributes {
     pub puts_at_once: bool,
 }
 
+/// The key of the preput with the kinds of memory that the user asks the MPI library to support. MPICH reads it as an
+/// attribute of the job; no rank can put it.
+pub const MEMORY_ALLOC_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
+
 impl JobAttributes {
     /// Returns the value that the agent itself provides for a key.
     pub fn attribute(&self, key: &[u8]) -> Option<Vec<u8>> {
         match key {
             b"PMI_process_mapping" => self.mapping.as_deref().map(|mapping| mapping.as_bytes().to_vec()),
             b"universeSize" if self.universe_size >= 0 => Some(self.universe_size.to_string().into_bytes()),
+            MEMORY_ALLOC_KINDS => self.preputs.get(key).map(<[u8]>::to_vec),
             _ => None,
         }
     }
@@ -43,7 +48,7 @@ impl JobAttributes {
     ///
     /// A preput of a key replaces the agent's own value.
     pub fn entries(&self) -> Epoch {
-        let attributes = [&b"universeSize"[..], b"PMI_process_mapping"];
+        let attributes = [&b"universeSize"[..], b"PMI_process_mapping", MEMORY_ALLOC_KINDS];
         let attributes: Vec<_> = attributes.iter().filter_map(|key| Some((*key, self.attribute(key)?))).collect();
         let attributes = attributes.iter().map(|(key, value)| (*key, value.as_slice()));
         let preputs = self.preputs.iter().filter(|(key, _)| !key.starts_with(b"PMI_"));

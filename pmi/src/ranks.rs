@@ -17,7 +17,7 @@ use crate::limits::RANKS_INTERVALS_MAX;
 ///
 /// Displays as `0-3,7`, also with `Debug`; the empty set displays as an empty string. `Rank(u32::MAX)` cannot be a member:
 /// a namespace's size is a `u32`, so it has no such rank.
-#[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(u32, u32)>")]
 pub struct Ranks(Vec<(u32, u32)>);
 

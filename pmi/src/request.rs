@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::Ranks;
 use crate::board::Puts;
 use crate::limits::{
     SPAWN_ARGS_MAX, SPAWN_BYTES_MAX, SPAWN_COMMANDS_MAX, SPAWN_INFO_MAX, SPAWN_PREPUTS_MAX, SPAWN_RANKS_MAX,
@@ -152,6 +153,15 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         to_right: Vec<u8>,
     },
+    /// Some ranks of the namespace wait for each other and exchange bytes. Answered by [`Answer::GroupFenced`].
+    GroupFence {
+        /// The ranks of the group, this one among them.
+        ranks: Ranks,
+        /// Distinguishes fences of the same ranks that are open at the same time.
+        tag: u32,
+        /// The bytes for the others.
+        payload: Bytes,
+    },
     /// Puts an attribute of the node for the namespace's ranks on it. Answered by [`Answer::NodePut`] once all of them can
     /// get it.
     NodePut {
@@ -268,6 +278,9 @@ pub enum Answer {
         #[serde(with = "serde_bytes")]
         from_right: Vec<u8>,
     },
+    /// All ranks of the group have arrived: what they contributed, joined in any order. `None`: a rank has died, or the fence
+    /// was refused.
+    GroupFenced(Option<Bytes>),
     /// Whether the node stored the attribute: their number is bounded.
     NodePut(bool),
     /// The attribute's value, if a rank has put it.
@@ -392,6 +405,7 @@ mod tests {
             Request::Put { puts },
             Request::Get { key: bytes().into() },
             Request::Ring { to_left: bytes(), to_right: bytes() },
+            Request::GroupFence { ranks: Ranks::range(0..2), tag: 1, payload: bytes().into() },
             Request::NodePut { key: bytes(), value: bytes() },
             Request::NodeGet { key: bytes(), wait: true },
             Request::Ask(RootRequest::GetFromJob { job: bytes(), key: bytes() }),
@@ -424,6 +438,8 @@ mod tests {
             Answer::Spawned(Ok(SpawnedJob { job: "j".into(), codes: vec![0, 13] })),
             Answer::Spawned(Err("why".into())),
             Answer::Ring { position: 3, from_left: bytes(), from_right: bytes() },
+            Answer::GroupFenced(Some(bytes().into())),
+            Answer::GroupFenced(None),
             Answer::NodePut(true),
             Answer::NodeGot(Some(bytes())),
             Answer::NodeGot(None),

@@ -12,8 +12,8 @@ use nla::bootstrap::{
 use nla::core::{
     Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause, CleanShm, CommandPlan,
     Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry, InquiryKind, NamespaceId,
-    NamespacePlan, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, Stats, Subtree, Timing,
-    Up, Update,
+    NamespacePlan, RankGroup, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, Stats, Subtree,
+    Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -122,6 +122,7 @@ fn session() -> SessionPlan {
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),
         has_ports: true,
+        rank_sessions: true,
         sent: Duration::from_millis(7),
     }
 }
@@ -167,6 +168,13 @@ fn ups() -> Vec<Up> {
         Up::Contact { namespace: NS },
         gathered(Ranks::range(2..4), Contribution::Puts(puts())),
         gathered(Ranks::range(0..2), Contribution::Ring(ring)),
+        Up::GroupGathered {
+            namespace: NS,
+            group: RankGroup { ranks: Ranks::range(0..3), tag: 1 },
+            deaths: 0,
+            ranks: Ranks::range(0..2),
+            payload: b"payload"[..].into(),
+        },
         Up::Put { namespace: NS, number: 0, puts: puts() },
         Up::Get { namespace: NS, key: "k".into() },
         Up::Got { namespace: NS, number: 1, result: LookUpResult::Entry(Entry::new(b"k", b"v")) },

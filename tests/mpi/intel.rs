@@ -2,6 +2,7 @@
 //! it recognizes by its name.
 
 use std::path::Path;
+use std::time::Duration;
 
 use tests::Run;
 
@@ -44,6 +45,17 @@ fn intel_mpi_works_with_libpmi() {
 fn intel_mpi_works_with_libpmi2() {
     let Some(mpi) = intel() else { return };
     check(&mpi, |run| library(run.args(["-genv", "I_MPI_PMI", "pmi2"]), &ours("libpmi2.so")), "pmi2");
+}
+
+/// Ranks that share cores yield the processor while they wait. If they spin, this takes a minute.
+#[test]
+fn ranks_that_share_cores_do_not_spin() {
+    let Some(mpi) = intel() else { return };
+    let ranks = 2 * u32::try_from(nla::sys::cores()).expect("few cores");
+    let words = ["-iter", "100", "-npmin", &ranks.to_string(), "-msglog", "0:10", "Allreduce"];
+    let (benchmark, libraries) = mpi.installed("IMB-MPI1", &words);
+    let run = mpi.scela().np(ranks).env("LD_LIBRARY_PATH", libraries).deadline(Duration::from_secs(20));
+    run.program(benchmark).run().has_code(0);
 }
 
 /// A site may set the library for its own launcher. ScELA does not pass on an inherited value.

@@ -117,6 +117,13 @@ impl Library {
         }
     }
 
+    /// Returns a program that is installed with the library, and the directory of its shared libraries. Panics unless it is
+    /// Intel MPI.
+    pub(crate) fn installed(&self, program: &str, arguments: &[&str]) -> (Program, PathBuf) {
+        let root = self.root.as_ref().expect("Intel MPI has a directory of its own");
+        (words(root.join("bin").join(program).as_os_str(), arguments), root.join("lib"))
+    }
+
     /// Returns a C program of `programs/` with its arguments. Compiles it if it is missing or out of date.
     #[track_caller]
     pub(crate) fn c(&self, program: &str, arguments: &[&str]) -> Program {

@@ -19,6 +19,19 @@ fn the_server_reports_maxima_and_sizes() {
     outcome.is_quiet_success().wrote_lines(["1: cmd=universe_size rc=0 size=64"]);
 }
 
+/// MPICH reads them as `PMI_mpi_memory_alloc_kinds`.
+#[test]
+fn the_kinds_of_memory_reach_the_ranks() {
+    let get = "cmd=get kvsname=x key=PMI_mpi_memory_alloc_kinds";
+    let run = || scela().np(2).agents(2).program(script(["@1", "init", get, "finalize"]));
+    run()
+        .run()
+        .is_quiet_success()
+        .wrote_lines(["1: cmd=get_result rc=-1 msg=key_PMI_mpi_memory_alloc_kinds_not_found value=unknown"]);
+    let outcome = run().args(["-memory-alloc-kinds", "mpi,cuda:device"]).run();
+    outcome.is_quiet_success().wrote_lines(["1: cmd=get_result rc=0 value=mpi,cuda:device"]);
+}
+
 #[test]
 fn each_program_has_its_appnum() {
     let program = || script(["init", "cmd=get_appnum", "finalize"]);

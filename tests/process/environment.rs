@@ -40,11 +40,21 @@ fn a_rank_has_four_descriptors() {
 }
 
 #[test]
-fn each_rank_has_a_process_group_of_its_own() {
-    let running = scela().np(3).agents(2).program(sh("sleep 1000 & echo here; wait")).spawn();
+fn each_rank_has_a_session_and_a_process_group_of_its_own() {
+    check_groups(scela(), true);
+}
+
+#[test]
+fn ranks_without_sessions_have_process_groups() {
+    check_groups(scela().arg("--no-rank-sessions"), false);
+}
+
+#[track_caller]
+fn check_groups(run: Run, leads_session: bool) {
+    let running = run.np(3).agents(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 3);
     for (_, rank) in running.world().ranks() {
-        assert_eq!(rank.group, rank.pid);
+        assert_eq!((rank.group, rank.session == rank.pid), (rank.pid, leads_session));
         let children: Vec<_> = Process::all().into_iter().filter(|process| process.parent == rank.pid).collect();
         assert!(children.iter().all(|child| child.group == rank.pid), "{children:?}");
     }
@@ -98,6 +108,20 @@ fn signal_dispositions_are_those_of_the_shell() {
     ignored(scela().np(1)).is_quiet_success().wrote(&format!("SigIgn:\t{before:016x}\n"));
     let with_hup = before | 1;
     ignored(scela().np(1).shell("trap '' HUP")).is_quiet_success().wrote(&format!("SigIgn:\t{with_hup:016x}\n"));
+}
+
+/// Intel MPI spins while it waits unless it knows that ranks share cores.
+#[test]
+fn ranks_that_share_cores_are_told_so() {
+    let cores = nla::sys::cores();
+    let told = |run: Run| {
+        let (_, variables) = variables(run);
+        ["I_MPI_INFO_LCPU", "I_MPI_PIN_MAPPING"].map(|name| variables.get(name).cloned())
+    };
+    let many = || scela().np(cores as u32 + 1);
+    assert_eq!(told(many()), [Some(cores.to_string()), Some(format!("{}:0 -1", cores + 1))]);
+    assert_eq!(told(many().env("I_MPI_THREAD_YIELD", "1")), [None, None], "the user has decided");
+    assert_eq!(told(scela().np(cores as u32)), [None, None]);
 }
 
 #[test]
@@ -155,7 +179,7 @@ fn variables_of_an_outer_launcher_are_removed() {
         "PMIX_RANK",
         "PMIX_NAMESPACE",
         "HYDI_CONTROL_FD",
-        "HYDRA_LAUNCHER",
+        "HYDRA_LAUNCH_TYPE",
         "I_MPI_PMI_LIBRARY",
         "SLURM_PROCID",
         "OMPI_COMM_WORLD_RANK",

@@ -1,7 +1,7 @@
 //! How scela-run is called: its names, files of programs, defaults, verbosity.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,31 @@ fn the_launcher_can_be_called_mpiexec_or_mpirun() {
 fn without_np_each_core_gets_a_rank() {
     let cores = std::thread::available_parallelism().unwrap().get();
     scela().program(sh("echo x")).run().is_quiet_success().wrote(&"x\n".repeat(cores));
+}
+
+#[test]
+fn a_program_is_looked_for_in_the_directories_of_path_first() {
+    let run = scela().np(1);
+    let program = run.world().file("here");
+    fs::write(&program, "#!/bin/sh\necho mine, with $(basename /x/ls)\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = run.world().file("").to_str().unwrap().to_owned();
+    run.args(["-path", &directory]).program(vec!["here".into()]).run().is_quiet_success().wrote("mine, with ls\n");
+}
+
+/// Variables of Hydra stand for options that are not typed.
+#[test]
+fn variables_of_hydra_have_their_meaning_or_are_named() {
+    let sleep = || scela().np(1).env("MPIEXEC_TIMEOUT", "1").env("HYDRA_LAUNCHER", "fork");
+    let outcome = sleep().program(sh("exec sleep 1000")).run();
+    outcome.has_code(124).says("the job ran longer than 1 s");
+    let outcome = sleep().args(["--timeout", "90"]).env("HYDRA_BINDING", "core").program(sh("echo x")).run();
+    let remark = "scela-run: HYDRA_BINDING has no meaning here: options say how ranks are bound\n";
+    outcome.has_code(0).wrote("x\n").says_only(remark);
+    let outcome = scela().np(1).env("MPIEXEC_TIMEOUT", "soon").program(sh("echo x")).run();
+    outcome
+        .has_code(2)
+        .says("error: variable MPIEXEC_TIMEOUT, which stands for -timeout: 'soon' is not a length of time");
 }
 
 #[test]

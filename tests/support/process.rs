@@ -16,6 +16,8 @@ pub struct Process {
     pub parent: i32,
     /// The process group.
     pub group: i32,
+    /// The session.
+    pub session: i32,
     /// The state: R, S, D, T, Z and so on.
     pub state: char,
     /// The first 15 bytes of the name: of its program, or the one that the process has given itself.
@@ -35,7 +37,7 @@ impl Process {
         let mut fields = fields.split_ascii_whitespace();
         let state = fields.next()?.chars().next()?;
         let mut number = || fields.next()?.parse().ok();
-        Some(Self { pid, state, parent: number()?, group: number()?, name, argv })
+        Some(Self { pid, state, parent: number()?, group: number()?, session: number()?, name, argv })
     }
 
     /// Returns all processes.

@@ -24,7 +24,8 @@ const fn ours(names: &'static [&'static str], purpose: &'static str, instead: &'
 const FOREIGN: &[Foreign] = &[
     // Hosts and how to reach them.
     ours(&["machine", "default-hostfile", "nodefile"], "names a file of hosts", "-f"),
-    ours(&["nodelist", "w"], "names hosts", "-hosts"),
+    ours(&["nodelist", "w", "hostlist", "machines", "machinelist"], "names hosts", "-hosts"),
+    ours(&["arch"], "asks for hosts of one architecture, which scela-run does not know", "-hosts"),
     foreign(&["localhost"], "names the launcher's own host"),
     ours(&["plm"], "chooses how to reach hosts", "--bootstrap"),
     foreign(&["enable-x", "disable-x"], "turns X forwarding on or off"),
@@ -45,16 +46,16 @@ const FOREIGN: &[Foreign] = &[
     ours(&["cpus-per-proc", "cpus-per-task"], "gives ranks several cores", "--cpus-per-rank"),
     foreign(&["oversubscribe", "nooversubscribe", "use-hwthread-cpus", "exclusive", "overlap"],
         "says how many ranks a node may hold"),
-    foreign(&["gpus-per-proc", "gpus-per-task", "gpus", "gres"], "gives ranks a share of GPUs"),
+    foreign(&["gpus-per-proc", "gpus-per-task", "gpu-subdevs-per-proc", "g", "gpus", "gres"], "gives ranks a share of GPUs"),
     ours(&["perhost", "ntasks-per-node"], "limits the ranks on a node", "-ppn"),
     ours(&["ntasks", "num-ranks", "num-procs", "nranks", "nprocs", "numprocs", "ranks"], "gives the number of ranks", "-np"),
+    foreign(&["soft"], "lets a job start with fewer ranks than asked for; scela-run starts all or none"),
     foreign(&["nodes", "partition", "p", "account", "A", "mem", "qos", "jobid"], "asks for an allocation"),
 
     // Programs and their system.
     ours(&["app", "multi-prog"], "names a file of programs", "-configfile"),
     ours(&["cwd", "chdir", "D"], "sets the working directory", "-wdir"),
     ours(&["export"], "chooses what to pass of the environment", "-genvlist"),
-    foreign(&["path"], "says where to look for the program"),
     foreign(&["preload-binary", "preload-files", "bcast"], "copies files to the hosts"),
     foreign(&["mca", "gmca", "omca", "prtemca", "pmixmca", "am", "tune"],
         "sets a parameter of Open MPI"),
@@ -70,7 +71,7 @@ const FOREIGN: &[Foreign] = &[
     foreign(&["demux"], "chooses how the launcher waits for output"),
     foreign(&["unbuffered", "u"], "turns the buffering of lines off"),
     ours(&["output-filename", "output", "outfile", "o"], "writes stdout to files", "-outfile-pattern"),
-    ours(&["error", "e"], "writes stderr to files", "-errfile-pattern"),
+    ours(&["error", "e", "errfile"], "writes stderr to files", "-errfile-pattern"),
     ours(&["input", "i"], "chooses which ranks read standard input", "--stdin"),
     ours(&["time", "t"], "limits how long the session may run", "--timeout"),
     ours(&["info"], "prints how the launcher was built", "--version"),

@@ -41,6 +41,7 @@
 //! - With `-configfile`, the programs come from the file only. Options on the command line win over
 //!   those in the file; hosts named on the command line replace the file's.
 //! - `-help` and `-version` win over everything typed after them.
+//! - Variables of Hydra stand for options that are not typed ([`apply_variables`], which the caller calls).
 
 mod binding_values;
 mod configfile;
@@ -57,6 +58,7 @@ mod scan;
 mod simulation;
 mod text;
 mod values;
+mod variables;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -69,6 +71,7 @@ pub use self::limits::{
     IFACE_BYTES_MAX, KILL_GRACE_MAX, LABEL_BYTES_MAX, START_TIMEOUT_MAX, TIMEOUT_MAX,
 };
 pub use self::log_filter::check_log_filter;
+pub use self::variables::apply_variables;
 
 use self::scan::Stop;
 use crate::forecast::simulate::Simulation;

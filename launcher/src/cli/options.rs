@@ -15,6 +15,7 @@ pub(super) enum Id {
 pub(super) enum Local {
     Np,
     Wdir,
+    Path,
     Env,
     EnvList,
     EnvNone,
@@ -31,6 +32,8 @@ pub(super) enum Global {
     GenvNone,
     GenvAll,
     Mpi,
+    MemoryAllocKinds,
+    InitialErrhandler,
     Stdin,
     PrependRank,
     OutfilePattern,
@@ -50,6 +53,7 @@ pub(super) enum Global {
     Cache,
     CacheEntries,
     PmiPort,
+    NoRankSessions,
     Label,
     Timing,
     Stats,
@@ -189,6 +193,9 @@ pub(super) const OPTIONS: &[Spec] = &[
          the machine has room for)").common("start N ranks"),
     spec(Id::Local(Local::Wdir), &["wdir", "wd"], &["DIR"], group::PROGRAM,
         "start it in DIR").common("start the program in DIR"),
+    spec(Id::Local(Local::Path), &["path"], &["DIRS"], group::PROGRAM,
+        "look for it in these directories first; they precede\n\
+         its PATH"),
     spec(Id::Local(Local::Env), &["env"], &["NAME", "VALUE"], group::PROGRAM,
         "set a variable (NAME=VALUE does as well)"),
     spec(Id::Local(Local::EnvList), &["envlist"], &["A,B"], group::PROGRAM,
@@ -299,6 +306,12 @@ pub(super) const OPTIONS: &[Spec] = &[
         "set what this MPI library needs: openmpi (3 and 4),\n\
          none, or auto, which inspects the program's file\n\
          (default)"),
+    spec(Id::Global(Global::MemoryAllocKinds), &["memory-alloc-kinds"], &["KINDS"], group::ENVIRONMENT,
+        "the kinds of memory that the program asks MPI to\n\
+         support: mpi,system,cuda:device (MPICH 4.3 and later)"),
+    spec(Id::Global(Global::InitialErrhandler), &["initial-errhandler"], &["NAME"], group::ENVIRONMENT,
+        "MPI's first error handler: mpi_errors_abort,\n\
+         mpi_errors_are_fatal or mpi_errors_return (Open MPI 5)"),
 
     spec(Id::Global(Global::Stdin), &["stdin", "s"], &["RANKS"], group::STREAMS,
         "ranks that read standard input: none, all, 0,3-5,\n\
@@ -358,6 +371,10 @@ pub(super) const OPTIONS: &[Spec] = &[
          agents' ranks (default: 4096)"),
     spec(Id::Global(Global::PmiPort), &["pmi-port"], &[], group::TREE,
         "let ranks connect to a loopback port for PMI"),
+    spec(Id::Global(Global::NoRankSessions), &["no-rank-sessions"], &[], group::TREE,
+        "give ranks no sessions of their own: the kernel's\n\
+         autogroups then give all ranks of an agent the share\n\
+         of one program"),
 
     spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], group::SIMULATION,
         "simulate NODES nodes with PPN ranks each, with\n\

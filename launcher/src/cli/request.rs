@@ -235,7 +235,7 @@ fn missing_program(index: usize, commands: usize) -> UsageError {
 /// Returns a command with its typed options. The caller sets its program.
 fn command(items: &[Item], args: Vec<OsString>, place: TypedAt) -> Result<Command, UsageError> {
     let (env, program) = (Vec::new(), Program::Demo);
-    let mut command = Command { nprocs: None, program, args, wdir: None, env, env_policy: None, place };
+    let mut command = Command { nprocs: None, program, args, wdir: None, path: None, env, env_policy: None, place };
     for item in items {
         if let Id::Local(local) = item.spec.id {
             apply_local(&mut command, local, item).map_err(|problem| in_option(item, &problem))?;
@@ -249,6 +249,7 @@ fn apply_local(command: &mut Command, local: Local, item: &Item) -> Result<(), R
     match local {
         Local::Np => command.nprocs = Some(values::number(value, 1, RANKS_MAX)?),
         Local::Wdir => command.wdir = Some(values::non_empty(value)?.into()),
+        Local::Path => command.path = Some(values::non_empty(value)?),
         Local::Env => command.env.push(values::env_set(value, item.values.get(1))?),
         Local::EnvList => command.env_policy = Some(EnvPolicy::List(values::env_names(value)?)),
         Local::EnvNone => command.env_policy = Some(EnvPolicy::None),
@@ -303,6 +304,8 @@ impl TypedOptions {
             Global::GenvNone => options.genv_policy = Some(EnvPolicy::None),
             Global::GenvAll => options.genv_policy = Some(EnvPolicy::All),
             Global::Mpi => options.mpi = values::mpi(value)?,
+            Global::MemoryAllocKinds => options.memory_alloc_kinds = Some(values::memory_alloc_kinds(value)?),
+            Global::InitialErrhandler => options.genv.push(values::initial_errhandler(value)?),
             Global::Stdin => options.stdin = Some(values::stdin(value)?),
             Global::PrependRank => options.prepend_rank = true,
             Global::OutfilePattern => options.outfile_pattern = Some(values::file_pattern(value)?),
@@ -324,6 +327,7 @@ impl TypedOptions {
             // `apply` handles it after all others.
             Global::CacheEntries => {}
             Global::PmiPort => options.pmi_port = true,
+            Global::NoRankSessions => options.no_rank_sessions = true,
             Global::HostFile => hosts.sources.push(HostSource::File(values::non_empty(value)?.into())),
             Global::HostList => hosts.sources.push(HostSource::List(values::non_empty(value)?)),
             Global::Exclude => hosts.exclude = Some(values::non_empty(value)?),

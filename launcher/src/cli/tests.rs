@@ -56,6 +56,7 @@ fn plain(program: &str) -> Command {
         program: named(program),
         args: Vec::new(),
         wdir: None,
+        path: None,
         env: Vec::new(),
         env_policy: None,
         place: TypedAt::CommandLine,
@@ -123,6 +124,7 @@ fn options_of_a_command() {
     check_command(&["-env A 1 -env B -np -env A 2 -env C="], |command| {
         command.env = vec![set("A", "1"), set("B", "-np"), set("A", "2"), set("C", "")];
     });
+    check_command(&["-path /opt:/b", "--path=/opt:/b"], |command| command.path = Some("/opt:/b".into()));
     check_command(&["-wdir=-np"], |command| command.wdir = Some("-np".into()));
     check_command(&["-env IFS=:"], |command| command.env = vec![set("IFS", ":")]);
     check_command(&["-envnone", "--envnone", "-envall -envnone"], |command| {
@@ -156,6 +158,12 @@ fn options_of_the_session() {
     check_options(&["-mpi openmpi", "--mpi=OpenMPI", "--mpi none --mpi openmpi"], |o| o.mpi = Mpi::OpenMpi);
     check_options(&["--mpi none"], |o| o.mpi = Mpi::None);
     check_options(&["--mpi auto"], |_| {});
+    check_options(&["-memory-alloc-kinds mpi,cuda:device", "--memory-alloc-kinds=mpi,cuda:device"], |o| {
+        o.memory_alloc_kinds = Some("mpi,cuda:device".to_owned());
+    });
+    check_options(&["-initial-errhandler mpi_errors_return", "--initial-errhandler=MPI_ERRORS_RETURN"], |o| {
+        o.genv = vec![set("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return")];
+    });
     check_options(&["-l", "--l", "-prepend-rank", "--prepend-rank", "-tag-output", "--tag-output"], |o| {
         o.prepend_rank = true
     });
@@ -213,6 +221,7 @@ fn options_of_the_session() {
         o.cache = CachePolicy::HcmabLru { entries: 7 };
     });
     check_options(&["-pmi-port", "--pmi-port"], |o| o.pmi_port = true);
+    check_options(&["-no-rank-sessions", "--no-rank-sessions"], |o| o.no_rank_sessions = true);
     check_options(&["-timing", "--timing"], |o| o.timing = true);
     check_options(&["-stats", "--stats", "--stats s.json --stats", "--stats --"], |o| o.stats = Some(StatsTo::Table));
     check_options(&["--stats s.json", "-stats s.json", "--stats=s.json", "--stats --stats=s.json"], |o| {

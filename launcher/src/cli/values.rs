@@ -10,7 +10,7 @@ use nla::core::{CachePolicy, CleanShm, FailurePolicy};
 use super::error::CALLED;
 use super::limits::{
     DEAD_TIME_MAX, DEAD_TIME_MIN, ENV_NAMES_MAX, HEARTBEAT_MAX, HEARTBEAT_MIN, KILL_GRACE_MAX, LABEL_BYTES_MAX,
-    TIMEOUT_MAX,
+    MEMORY_ALLOC_KINDS_BYTES_MAX, TIMEOUT_MAX,
 };
 use super::text::{shown, thousands};
 use crate::plan::pattern::{self, PLACEHOLDERS};
@@ -126,6 +126,27 @@ pub(super) fn universe(value: &OsStr) -> Parsed<Universe> {
             Err(Refusal::new(text, format!("write a number, SYSTEM or INFINITE, as in '{OPTION} 64'")))
         }
     }
+}
+
+/// Parses `-memory-alloc-kinds`: the kinds that MPI 4.1 defines, and their restrictions, as one word. PMI-1 has no blanks
+/// in values.
+pub(super) fn memory_alloc_kinds(value: &OsStr) -> Parsed<String> {
+    let is_word = |text: &&str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_:,.-".contains(&byte));
+    match some(value)?.to_str().filter(|text| text.len() <= MEMORY_ALLOC_KINDS_BYTES_MAX).filter(is_word) {
+        Some(kinds) => Ok(kinds.to_owned()),
+        None => {
+            let text = format!("'{}' is not a list of kinds of memory", shown(value));
+            Err(Refusal::new(text, format!("write them with commas, as in '{OPTION} mpi,system,cuda:device'")))
+        }
+    }
+}
+
+/// Parses `-initial-errhandler`. Open MPI 5 reads it from the environment, before it speaks PMIx.
+pub(super) fn initial_errhandler(value: &OsStr) -> Parsed<EnvChange> {
+    let names = ["mpi_errors_abort", "mpi_errors_are_fatal", "mpi_errors_return"].map(|name| (name, name));
+    let unknown = |value: &str, names: &str| format!("there is no error handler '{value}', only {names}");
+    let name = choice(value, &names, &[], unknown, described())?;
+    Ok(EnvChange::Set("OMPI_MCA_mpi_initial_errhandler".into(), name.into()))
 }
 
 /// Parses `--stuck-after`: more than zero.
@@ -560,7 +581,13 @@ pub(super) mod tests {
     fn mpi_libraries() {
         check(
             mpi,
-            &[("auto", Mpi::Auto), ("none", Mpi::None), ("openmpi", Mpi::OpenMpi), ("OpenMPI", Mpi::OpenMpi), ("pmix", Mpi::Pmix)],
+            &[
+                ("auto", Mpi::Auto),
+                ("none", Mpi::None),
+                ("openmpi", Mpi::OpenMpi),
+                ("OpenMPI", Mpi::OpenMpi),
+                ("pmix", Mpi::Pmix),
+            ],
             &[
                 ("", "the value is empty"),
                 ("open-mpi", "there is no kind 'open-mpi' of MPI library here, only auto, none, openmpi and pmix"),

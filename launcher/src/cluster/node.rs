@@ -1,6 +1,7 @@
 //! A node of a session, as host lists and resource managers name it.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::refusal::Refusal;
 use nla::core::limits::RANKS_MAX;
@@ -19,6 +20,18 @@ pub struct Node {
     pub max_slots: Option<u32>,
 }
 
+/// The name and the addresses by which a machine is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnNames {
+    /// Its host name.
+    pub name: String,
+    /// The addresses of its interfaces.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The address that Debian's /etc/hosts gives to the machine's own name. No interface has it.
+const DEBIAN_OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 1, 1));
+
 impl Node {
     /// Returns a node with nothing known but its name.
     pub fn named(name: impl Into<String>) -> Self {
@@ -35,16 +48,14 @@ impl Node {
         self.user.is_none() && matches!(self.name.as_str(), "localhost" | "127.0.0.1" | "::1")
     }
 
-    /// Returns whether this is the machine whose host name is `own`, with no other user. A name without a domain
+    /// Returns whether it is the machine with these names and addresses, with no other user. A name without a domain
     /// matches with any domain.
-    pub(crate) fn is_called(&self, own: &str) -> bool {
-        let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-        let has_domain = |name: &str| name.contains('.') && name.parse::<std::net::IpAddr>().is_err();
-        let same = match (has_domain(&self.name), has_domain(own)) {
-            (true, true) | (false, false) => self.name.eq_ignore_ascii_case(own),
-            (true, false) | (false, true) => short(&self.name) == short(own),
+    pub(crate) fn is(&self, own: &OwnNames) -> bool {
+        let is_own = match self.name.parse() {
+            Ok(address) => address == DEBIAN_OWN || own.addresses.contains(&address),
+            Err(_) => is_same_host(&self.name, &own.name),
         };
-        self.user.is_none() && same
+        self.user.is_none() && is_own
     }
 
     /// Adds a further entry for the same host.
@@ -62,6 +73,12 @@ impl Node {
         self.slots = Some(self.slots.unwrap_or(0).saturating_add(slots).min(most));
         Ok(())
     }
+}
+
+/// Returns whether two host names, which are no addresses, are equal as far as both have a domain.
+fn is_same_host(one: &str, other: &str) -> bool {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    if one.contains('.') == other.contains('.') { one.eq_ignore_ascii_case(other) } else { short(one) == short(other) }
 }
 
 /// Returns the nodes of a list, each once, in the order in which they first appear.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::cluster::allocation::{self, Allocation};
 use crate::cluster::hosts::{self, HOSTS_MAX, TEXT_BYTES_MAX};
 use crate::cluster::manager::ManagerChoice;
-pub use crate::cluster::node::Node;
 use crate::cluster::node::merged;
+pub use crate::cluster::node::{Node, OwnNames};
 use crate::cluster::placement::MapBy;
 use crate::cluster::system::System;
 use crate::refusal::Refusal;
@@ -62,15 +62,14 @@ impl NodeList {
     /// This machine, with an unknown number of slots.
     pub const HERE: Self = Self::Local { slots: None, max_slots: None };
 
-    /// Returns this machine's node list if the only node is this machine by its own name `own`, or by one of the
-    /// names of the loopback interface. Nodes of an allocation, and nodes with a user, stay as they are.
+    /// Returns this machine's node list if all nodes are this machine: by its own name, by an address of its
+    /// interfaces, or by a name of the loopback interface. Nodes of an allocation, and nodes with a user, stay as they
+    /// are.
     ///
     /// So `-hosts $(hostname)` needs no ssh server, as with Hydra.
-    pub fn or_local(self, own: &str) -> Self {
+    pub fn or_local(self, own: &OwnNames) -> Self {
         match self {
-            Self::Named { nodes, allocation: None }
-                if nodes.iter().all(|node| node.is_here() || node.is_called(own)) =>
-            {
+            Self::Named { nodes, allocation: None } if nodes.iter().all(|node| node.is_here() || node.is(own)) => {
                 here(&nodes)
             }
             other => other,

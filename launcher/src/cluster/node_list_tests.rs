@@ -154,20 +154,25 @@ fn bad_nodes_are_left_out_by_index() {
 }
 
 #[test]
-fn a_list_of_this_machines_own_name_is_this_machine() {
+fn a_list_of_this_machines_own_names_is_this_machine() {
     let named = |names: &[&str]| NodeList::Named {
         nodes: names.iter().map(|name| Node::named(*name)).collect(),
         allocation: None,
     };
-    let is_local = |names: &[&str], own: &str| matches!(named(names).or_local(own), NodeList::Local { .. });
+    let own = |name: &str| OwnNames {
+        name: name.into(),
+        addresses: ["127.0.0.1", "10.0.0.1", "fd00::1"].map(|address| address.parse().unwrap()).into(),
+    };
+    let is_local = |names: &[&str], name: &str| matches!(named(names).or_local(&own(name)), NodeList::Local { .. });
     assert!(is_local(&["login"], "login") && is_local(&["LOGIN"], "login"));
     assert!(is_local(&["login"], "login.example.org") && is_local(&["login.example.org"], "login"));
-    assert!(is_local(&["login", "localhost"], "login"));
+    assert!(is_local(&["login", "localhost", "127.0.1.1", "10.0.0.1", "fd00:0::1"], "login"));
     assert!(!is_local(&["login", "node1"], "login"), "another host is reached over the network");
-    assert!(!is_local(&["login.a.org"], "login.b.org") && !is_local(&["10.0.0.1"], "10"));
+    assert!(!is_local(&["10.0.0.2"], "login") && !is_local(&["127.0.0.2"], "login"), "no interface has this address");
+    assert!(!is_local(&["login.a.org"], "login.b.org") && !is_local(&["10.0.0.9"], "10"));
     let other_user = Node { user: Some("ada".into()), ..Node::named("login") };
     let list = NodeList::Named { nodes: vec![other_user], allocation: None };
-    assert_eq!(list.clone().or_local("login"), list);
+    assert_eq!(list.clone().or_local(&own("login")), list);
     let slots = NodeList::Named { nodes: vec![Node::named("login").with_slots(4)], allocation: None };
-    assert_eq!(slots.or_local("login"), NodeList::Local { slots: Some(4), max_slots: None });
+    assert_eq!(slots.or_local(&own("login")), NodeList::Local { slots: Some(4), max_slots: None });
 }

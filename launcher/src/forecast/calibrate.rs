@@ -226,6 +226,7 @@ impl Measurements<'_> {
             program: Program::Named("cat".into()),
             args: vec![BOOT_ID.into()],
             wdir: Some("/".into()),
+            path: None,
             env: Vec::new(),
             env_policy: None,
             place: TypedAt::CommandLine,

@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use nla::core::{Inherit, Variable};
 
+use nla::sys::image::PATH_DEFAULT;
+
 use crate::plan::request::{EnvChange, EnvPolicy, Options};
 
 /// Returns the environment of one command's ranks: the inherited variables, and those set in addition. Adds a note for
@@ -52,6 +54,27 @@ pub(crate) fn environment(
 
 /// The number of threads of a program that uses OpenMP. Other programs would start one on each processor.
 const THREADS: &str = "OMP_NUM_THREADS";
+
+/// Returns PATH with `directories` before those that the command would have: of the variables that are `set`, else of those
+/// that it inherits from `known`.
+pub(crate) fn search_path(
+    directories: &OsStr,
+    inherit: &Inherit,
+    set: &[Variable],
+    known: &[(OsString, OsString)],
+) -> Variable {
+    const PATH: &[u8] = b"PATH";
+    let inherits = match inherit {
+        Inherit::All => true,
+        Inherit::Nothing => false,
+        Inherit::Names(names) => names.iter().any(|name| name == PATH),
+    };
+    let inherited =
+        || known.iter().find(|(name, _)| inherits && name.as_bytes() == PATH).map(|(_, path)| path.as_bytes());
+    let set = set.iter().rfind(|(name, _)| name == PATH).map(|(_, path)| path.as_slice());
+    let others = set.or_else(inherited).unwrap_or(PATH_DEFAULT);
+    (PATH.to_vec(), [directories.as_bytes(), b":", others].concat())
+}
 
 /// Returns whether an enclosing launcher, or an enclosing ScELA, set this variable for its own ranks. An MPI library
 /// that saw it would talk to that launcher.
@@ -126,6 +149,22 @@ pub fn is_set(environment: &[(OsString, OsString)], name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directories_of_a_program_precede_its_path() {
+        let known = [("PATH".into(), "/bin".into())];
+        let set = [(b"PATH".to_vec(), b"/first".to_vec()), (b"PATH".to_vec(), b"/set".to_vec())];
+        let path = |inherit, set| {
+            let (name, value) = search_path(OsStr::new("/opt/a:/opt/b"), &inherit, set, &known);
+            assert_eq!(name, b"PATH");
+            String::from_utf8(value).unwrap()
+        };
+        assert_eq!(path(Inherit::All, &set), "/opt/a:/opt/b:/set", "of equal names the last one counts");
+        assert_eq!(path(Inherit::All, &[]), "/opt/a:/opt/b:/bin");
+        assert_eq!(path(Inherit::Names(vec![b"PATH".to_vec()]), &[]), "/opt/a:/opt/b:/bin");
+        let default = String::from_utf8_lossy(PATH_DEFAULT);
+        assert_eq!(path(Inherit::Nothing, &[]), format!("/opt/a:/opt/b:{default}"));
+    }
 
     #[test]
     fn variables_of_a_step_are_removed_and_those_of_the_job_are_kept() {

@@ -6,7 +6,7 @@ use nla::bootstrap::{Links, NodeChoice};
 use nla::sys;
 
 use crate::cluster::allocation::Allocation;
-use crate::cluster::node_list::{self, NodeList};
+use crate::cluster::node_list::{self, NodeList, OwnNames};
 use crate::cluster::system::Process;
 use crate::plan::checks;
 use crate::plan::machine::Machine;
@@ -51,7 +51,8 @@ pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) ->
     let mut remarks = Vec::new();
     checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
-    let nodes = if chooses_method(&request) { nodes } else { nodes.or_local(&sys::host_name()) };
+    let own = || OwnNames { name: sys::host_name(), addresses: sys::addresses() };
+    let nodes = if chooses_method(&request) { nodes } else { nodes.or_local(&own()) };
     let allocation = nodes.allocation().cloned();
     let (mut plan, agent_hosts) = match nodes {
         NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes)?, AgentHosts::Local),

@@ -22,13 +22,13 @@ use std::time::Duration;
 use litemap::LiteMap;
 use nla::core::limits::RANKS_MAX;
 use nla::core::{CommandPlan, MapWithin, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
-use pmi::Ranks;
+use pmi::{MEMORY_ALLOC_KINDS, Ranks};
 
 use self::agent_layout::{AgentLayout, agent_layout, rule};
 use crate::cluster::node::Node;
 use crate::cluster::node_list::{HostSource, NodeList};
 use crate::cluster::placement::Rule;
-use crate::plan::environment::{environment, is_foreign};
+use crate::plan::environment::{environment, is_foreign, search_path};
 use crate::plan::machine::Machine;
 use crate::plan::request::{Command, Options, Program, Request, StdinTo, Universe};
 use crate::refusal::Refusal;
@@ -140,6 +140,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             on_failure: options.on_failure,
             dead_time: options.liveness().dead_time,
             has_ports: !options.launch.no_ports,
+            rank_sessions: !options.no_rank_sessions,
             stats: options.stats.is_some(),
             pmix: None,
             binding: binding::policy(&options.binding, node_list),
@@ -155,7 +156,11 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             mapping,
             owners: owners(&placement, &nodes),
             placement,
-            preputs: Vec::new(),
+            preputs: options
+                .memory_alloc_kinds
+                .iter()
+                .map(|kinds| (MEMORY_ALLOC_KINDS.to_vec(), kinds.clone().into_bytes()))
+                .collect(),
             stdin,
         },
         nodes,
@@ -199,7 +204,11 @@ fn command_plan(
     machine: &Machine,
     remarks: &mut Vec<String>,
 ) -> CommandPlan {
-    let (inherit, set) = environment(options, &command.env, command.env_policy.as_ref(), &machine.environment, remarks);
+    let (inherit, mut set) =
+        environment(options, &command.env, command.env_policy.as_ref(), &machine.environment, remarks);
+    if let Some(directories) = &command.path {
+        set.push(search_path(directories, &inherit, &set, &machine.environment));
+    }
     let (program, args) = match &command.program {
         Program::Named(program) => (program.clone(), command.args.clone()),
         Program::Demo => (machine.program.clone().into_os_string(), vec![DEMO_RANK_ARGUMENT.into()]),

@@ -51,6 +51,8 @@ pub struct Command {
     pub args: Vec<OsString>,
     /// `-wdir`: the ranks' working directory. Never empty; may be relative to the launcher's own.
     pub wdir: Option<PathBuf>,
+    /// `-path`: the directories, separated by `:`, in which to look for the program before those of its PATH. Never empty.
+    pub path: Option<OsString>,
     /// `-env`: changes for this program, applied after [`Options::genv`], in the order typed.
     pub env: Vec<EnvChange>,
     /// `-envall`, `-envnone`, `-envlist`: the part of the launcher's environment that this program
@@ -264,6 +266,8 @@ pub struct Options {
     pub mpi: Mpi,
     /// To which processors and memory ranks are bound.
     pub binding: BindingOptions,
+    /// `-memory-alloc-kinds`: the kinds of memory that the MPI library is asked to support.
+    pub memory_alloc_kinds: Option<String>,
     /// `-ppn`: the most ranks on one node.
     pub ppn: Option<u32>,
     /// `-usize`.
@@ -307,6 +311,8 @@ pub struct Options {
     pub cache: CachePolicy,
     /// `--pmi-port`: whether ranks connect to a loopback port rather than inherit a socket.
     pub pmi_port: bool,
+    /// `--no-rank-sessions`: whether ranks stay in the session of their agent.
+    pub no_rank_sessions: bool,
     /// `--timing`: whether to report how long each phase took.
     pub timing: bool,
     /// `--stats`: whether, and where, to report statistics.

@@ -34,6 +34,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         on_failure: setup.on_failure,
         dead_time: setup.dead_time,
         has_ports: true,
+        rank_sessions: true,
         stats: setup.stats,
         pmix: None,
         binding: BindingPolicy::default(),

@@ -4,11 +4,14 @@
 //! parent names, serves them, merges what goes up, passes on what goes down, and reports facts. Only when it has lost
 //! its parent does it act on its own: it kills its ranks and leaves, so that a cut network leaves no process behind.
 
+mod action;
 mod as_parent;
 mod clearing;
 mod ending;
 mod fences;
 mod forgetting;
+mod groups;
+mod input;
 mod inquiries;
 mod moving;
 mod namespace;
@@ -20,30 +23,28 @@ mod survey;
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use litemap::LiteMap;
-use pmi::{Answer, Board, Epoch, Rank, Ranks, Request};
-use serde::{Deserialize, Serialize, Serializer};
+use pmi::{Rank, Ranks};
 
+pub use self::action::Action;
 use self::clearing::Clearing;
+pub use self::input::Input;
 use self::namespace::{Namespace, Stage};
-use super::binding::BindingReport;
 use super::cache::{CachePeaks, CachePolicy};
-use super::cause::{Cause, Exit, Failure};
+use super::cause::{Cause, Failure};
 use super::children::{ChildStage, Children};
 use super::exchange::MoveIn;
 use super::failure_policy::FailurePolicy;
 use super::forgotten::Forgotten;
-use super::ids::{AgentId, GuardianAt, NamespaceId, Time};
-use super::leftovers::FileReport;
+use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{EARLY_MOVES_MAX, FAILURES_SINGLE_MAX};
 use super::lookup::{GetCounts, Peer, ReplyTo};
-use super::message::{Down, Requester, Up};
+use super::message::{Down, Up};
 use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram};
-use super::survey::{Activity, Collecting};
+use super::survey::Collecting;
 use super::timing::AgentTimes;
 use super::topology::Subtree;
 use super::turn;
@@ -56,185 +57,6 @@ const SIGSTOP: i32 = 19;
 
 /// The exit code of an agent that lost its parent.
 const CODE_PARENT_LOST: u8 = 252;
-
-/// An event that the driver reports to the core. It can be encoded for recordings, not for peers.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum Input {
-    /// The parent sent a message.
-    FromParent(Down),
-    /// The link to the parent was lost.
-    ParentLost {
-        /// How the loss was noticed.
-        why: LossReason,
-    },
-    /// The link to the ancestor that [`Action::Rejoin`] found is up.
-    Rejoined,
-    /// No ancestor accepts this agent.
-    NotRejoined,
-    /// This process did not run for this long, the dead time or longer, until now. Its peers have given it up.
-    Stopped(Duration),
-    /// The link to a child, or to an agent of a subtree in [`Action::Adopt`], is up, and the peer was authenticated.
-    ChildJoined(AgentId),
-    /// A child sent a message.
-    FromChild(AgentId, Up),
-    /// The link to a child was lost.
-    ChildLost(AgentId, LossReason),
-    /// The same, before all output of the child's subtree has arrived.
-    ChildOutputLost(AgentId, LossReason),
-    /// A child that this agent has started did not join.
-    ChildFailed(AgentId, NotStartedReason),
-    /// The guardian process ended.
-    GuardianLost,
-    /// The guardian process has not answered heartbeats for the dead time.
-    GuardianSilent,
-    /// The process that serves PMIx was lost. The text says how: "its scela-pmix ended".
-    PmixLost(String),
-    /// This process received a signal that asks it to end.
-    Terminated {
-        /// The signal's number.
-        signal: i32,
-    },
-    /// Ranks of this agent were started.
-    Started(NamespaceId, Ranks),
-    /// Ranks of this agent could not be started, or were not because [`Action::CancelStarts`] came first.
-    NotStarted(NamespaceId, Ranks, NotStartedReason),
-    /// One of this agent's ranks sent a request.
-    FromRank(NamespaceId, Rank, Request),
-    /// The process of one of this agent's ranks has ended. All its requests were handed in before.
-    RankEnded(NamespaceId, Rank, Exit),
-    /// Answers [`Action::LookUp`].
-    LookedUp {
-        /// The namespace.
-        namespace: NamespaceId,
-        /// The key.
-        key: Vec<u8>,
-        /// The rank that is to be answered.
-        requester: Requester,
-        /// The key's value on the board, if it has one.
-        value: Option<Vec<u8>>,
-    },
-    /// Answers [`Action::Modex`]: the data of one of this agent's ranks, if there is any.
-    Modexed(Requester, Option<Bytes>),
-    /// Files that this agent's ranks have left were removed or found. Comes before [`Input::Swept`].
-    FilesLeft(FileReport),
-    /// The kernel has not started, or ended, a process of this agent for a while.
-    Busy(String),
-    /// The processors of this agent's ranks are chosen. Comes before they are started.
-    Bound(Box<BindingReport>),
-    /// [`Action::Sweep`] is done: no descendant is left. Output may still be unread.
-    Swept {
-        /// The number of processes that had outlived their ranks.
-        leftovers: u64,
-    },
-    /// All output of the subtree has been written to the parent's link, up to its end. Nothing but the last reports
-    /// follows on any link.
-    Drained {
-        /// The driver's counts up to here.
-        counted: Box<DriverCounts>,
-    },
-    /// [`Action::Clear`] is done: no process of a rank is left.
-    Cleared {
-        /// The number of processes that had outlived their ranks.
-        leftovers: u64,
-    },
-    /// [`Action::Clear`] cannot be done: the kernel does not let this agent kill all processes.
-    NotCleared,
-    /// Answers [`Action::Inspect`]: what the ranks of each namespace do.
-    Inspected(u32, Vec<(NamespaceId, Vec<(Activity, Ranks)>)>),
-    /// The time of the last [`Action::WakeAt`] is reached. A stale one is harmless.
-    Timeout,
-}
-
-impl Input {
-    /// Whether the input looks up an entry of the board, or answers such a look-up.
-    fn is_look_up(&self) -> bool {
-        matches!(
-            self,
-            Self::FromChild(_, Up::Get { .. } | Up::Got { .. })
-                | Self::FromParent(Down::Get { .. } | Down::Got { .. })
-                | Self::FromRank(_, _, Request::Get { .. })
-        )
-    }
-}
-
-/// A command to the driver. It can be encoded for recordings, not for peers.
-#[derive(Debug, PartialEq, Serialize)]
-pub enum Action {
-    /// Send a message to the parent.
-    ToParent(Up),
-    /// Send a message to a child.
-    ToChild(AgentId, Down),
-    /// Join the nearest ancestor that accepts this agent, instead of the lost parent, then hand in [`Input::Rejoined`].
-    /// Give up at this time, and hand in [`Input::NotRejoined`].
-    Rejoin(Time),
-    /// Let each agent of these subtrees join once, from now on. Refuse all other agents that have lost their parents. A
-    /// subtree leaves the list when its head joins.
-    Adopt(Vec<Subtree>),
-    /// Close the link to a child that broke the rules. [`Input::ChildLost`] need not follow.
-    CloseChild(AgentId, LossReason),
-    /// Store the plan of the session; later starts need it.
-    Configure(Box<SessionPlan>),
-    /// Start these ranks of this agent, possibly none, and send standard input where the plan says. The board is what
-    /// the ranks see at first.
-    Start(Box<NamespacePlan>, Ranks, #[serde(serialize_with = "wholeness")] Board),
-    /// Drop all starts that were ordered and not made yet.
-    CancelStarts,
-    /// Make an epoch's entries visible to this agent's ranks of the namespace.
-    Publish(NamespaceId, Epoch),
-    /// Answer these ranks [`Answer::Released`].
-    Release(NamespaceId, Ranks),
-    /// Answer these ranks [`Answer::FenceFailed`].
-    FailFence(NamespaceId, Ranks),
-    /// Publish the dead ranks of the namespace, which are exactly these, on the board here, and notify the ranks that
-    /// handle SIGUSR1.
-    ShowDead(NamespaceId, Ranks),
-    /// Answer a rank.
-    Answer(NamespaceId, Rank, Answer),
-    /// Look up an entry on the namespace's board here, and hand in [`Input::LookedUp`].
-    LookUp {
-        /// The namespace.
-        namespace: NamespaceId,
-        /// The key.
-        key: Vec<u8>,
-        /// The rank that is to be answered; the input repeats it.
-        requester: Requester,
-    },
-    /// Hand in the data that one of this agent's ranks has put by PMIx, once it has: [`Input::Modexed`].
-    Modex {
-        /// The namespace.
-        namespace: NamespaceId,
-        /// The rank.
-        rank: Rank,
-        /// The rank that is to be answered; the input repeats it.
-        requester: Requester,
-    },
-    /// Send a signal to the process groups of these ranks.
-    Signal(NamespaceId, Ranks, i32),
-    /// Hand in, with this number, what these running ranks do: [`Input::Inspected`].
-    Inspect(u32, Vec<(NamespaceId, Ranks)>),
-    /// Free the state of a namespace: its ranks here have ended, and no rank elsewhere asks for its entries.
-    Forget(NamespaceId),
-    /// Stop (true) or resume (false) treating the parent's silence as a loss.
-    Suspended(bool),
-    /// Restart this rank, whose process has ended. The number is the incarnation.
-    Restart(NamespaceId, Rank, u32),
-    /// Another agent on this machine is lost: end its guardian, and what it has left here.
-    EndNeighbour(AgentId, GuardianAt),
-    /// Kill all descendants that are left and forget all namespaces, then hand in [`Input::Cleared`].
-    Clear,
-    /// Kill all descendants that are left, then hand in [`Input::Swept`]. When their output and that of the children
-    /// has been read to its end, say so to the parent on the lanes that carry it, then hand in [`Input::Drained`].
-    Sweep,
-    /// Hand in [`Input::Timeout`] at this time. A later `WakeAt` replaces this one.
-    WakeAt(Time),
-    /// Close everything and exit with this code. The first of several counts.
-    Leave(u8),
-}
-
-/// Encodes all that can differ between boards that are still empty.
-fn wholeness<S: Serializer>(board: &Board, serializer: S) -> Result<S::Ok, S::Error> {
-    board.is_whole().serialize(serializer)
-}
 
 type Turn<'a> = turn::Turn<'a, Action>;
 
@@ -492,6 +314,9 @@ impl Agent {
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Forget { namespace } => self.on_forget(namespace, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
+            Down::GroupReleased { namespace, group, payload } => {
+                self.on_group_release(namespace, &group, &payload, turn);
+            }
             Down::Died { namespace, ranks } => self.on_died(namespace, &ranks, turn),
             Down::Get { namespace, key } => self.on_get(namespace, ReplyTo::Parent, &key, turn),
             Down::Got { namespace, result } => self.on_got(namespace, Peer::Parent, None, result, turn),

@@ -4,16 +4,18 @@ use pmi::{Puts, Ranks};
 
 use super::cache::{Cache, CacheLocation, CachePolicy};
 use super::fence::{Fence, FenceError};
+use super::group::GroupFences;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::lookup::LookUps;
 use super::message::{Contribution, Down, ReleaseContent};
 use super::plan::{NamespacePlan, find};
 use super::topology::Subtree;
 
-/// The open fence, the cache and the open look-ups of one namespace at one place.
+/// The open fence, the open fences of groups, the cache and the open look-ups of one namespace at one place.
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) fence: Fence,
+    pub(super) groups: GroupFences,
     pub(super) cache: Box<dyn Cache>,
     /// Gets that wait for an answer from another place.
     pub(super) look_ups: LookUps,
@@ -40,6 +42,7 @@ impl Exchange {
         let children = shares(plan, children);
         Self {
             fence: Fence::new(plan.ranks_of(here)),
+            groups: GroupFences::default(),
             cache: policy.cache_at(CacheLocation::new(here.head() == AgentId::ROOT, &children)),
             look_ups: LookUps::default(),
             children,

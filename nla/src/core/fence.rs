@@ -143,6 +143,11 @@ impl Fence {
         &self.arrived
     }
 
+    /// The ranks that have to arrive, dead ones included.
+    pub fn expected_ranks(&self) -> &Ranks {
+        &self.expected
+    }
+
     /// The number of ranks that have to arrive.
     pub fn expected(&self) -> u64 {
         self.count

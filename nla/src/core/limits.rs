@@ -41,6 +41,11 @@ pub const CPUS_MAX: u32 = 16_384;
 /// Processors of a node whose bindings are drawn as pictures; those of larger ones are lists.
 pub const PICTURE_CPUS_MAX: u32 = 256;
 
+/// Bytes of all payloads of one group fence.
+pub const GROUP_BYTES_MAX: usize = 64 << 20;
+/// Group fences of one namespace that may be open at one place.
+pub const GROUPS_OPEN_MAX: usize = 4096;
+
 /// Values that an agent stores by default if the cache policy has a bound. MPI libraries look up a few dozen entries of
 /// other nodes.
 pub const CACHE_ENTRIES_DEFAULT: u32 = 4096;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::binding::BindingReport;
 use super::cause::Failure;
+use super::group::RankGroup;
 use super::ids::{AgentId, GuardianAt, NamespaceId};
 use super::leftovers::FileReport;
 use super::limits::MODEX_BYTES_MAX;
@@ -48,6 +49,19 @@ pub enum Up {
         ranks: Ranks,
         /// Their contribution.
         contribution: Contribution,
+    },
+    /// All ranks that a group has in the subtree have arrived at a fence of the group.
+    GroupGathered {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The group.
+        group: RankGroup,
+        /// The number of dead ranks of the namespace that the sender knows.
+        deaths: u64,
+        /// The ranks.
+        ranks: Ranks,
+        /// Their joined payloads.
+        payload: Bytes,
     },
     /// A rank of the subtree has put something, ahead of the fence that makes it visible.
     Put {
@@ -376,6 +390,15 @@ pub enum Down {
         /// The content for the subtree.
         content: ReleaseContent,
     },
+    /// All ranks of a group have arrived at its fence: release those of the subtree.
+    GroupReleased {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The group.
+        group: RankGroup,
+        /// All payloads, joined in any order.
+        payload: Bytes,
+    },
     /// End all ranks of all namespaces, without reports of their ends: send this signal first, SIGKILL after the grace.
     /// Then kill the processes that outlived them and forget the namespaces; [`Up::Cleared`] answers. Others follow.
     Clear {
@@ -537,6 +560,7 @@ impl Up {
         matches!(
             self,
             Self::Gathered { .. }
+                | Self::GroupGathered { .. }
                 | Self::Died { .. }
                 | Self::MovedOut { .. }
                 | Self::Rejoined { .. }
@@ -558,7 +582,11 @@ impl Down {
             Self::Forget { .. } => true,
             // Behind the releases of the fences that the ranks do not enter.
             Self::MoveIn { .. } => true,
-            Self::Release { .. } | Self::Died { .. } | Self::Get { .. } | Self::Got { .. } => true,
+            Self::Release { .. }
+            | Self::GroupReleased { .. }
+            | Self::Died { .. }
+            | Self::Get { .. }
+            | Self::Got { .. } => true,
             Self::Inquire(inquiry) => matches!(inquiry.kind, InquiryKind::LookUp { .. }),
             // It may have megabytes.
             Self::Reply { reply, .. } => matches!(reply, Reply::Pmix(_)),

@@ -15,6 +15,7 @@ mod exchange;
 mod failure_policy;
 mod fence;
 mod forgotten;
+mod group;
 mod ids;
 mod leftovers;
 pub mod limits;
@@ -45,6 +46,7 @@ pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
 pub use failure_policy::FailurePolicy;
 pub use fence::{Fence, FenceError, RingPart};
+pub use group::{GroupError, RankGroup};
 pub use ids::{AgentId, GuardianAt, NamespaceId, Time};
 pub use leftovers::{
     CleanShm, EndWatch, FileId, FileReport, Mapped, ShmEntry, ShmLedger, Verdict, is_ending_signal, library_of,

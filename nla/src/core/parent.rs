@@ -14,6 +14,7 @@ use super::children::{Children, EndReport};
 use super::exchange::{Exchange, MoveIn};
 use super::failure_policy::FailurePolicy;
 use super::fence::FenceError;
+use super::group;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
@@ -29,10 +30,8 @@ use super::turn::Turn;
 /// The same on all Linux machines.
 const SIGKILL: i32 = 9;
 
-/// The root or an agent, as the parent of its children.
-///
-/// The two differ in the required methods and share the provided ones.
-pub(super) trait Parent {
+/// The root or an agent, as the parent of its children. The two differ in the required methods and share the provided ones.
+pub(super) trait Parent: Sized {
     /// A command to the driver.
     type Action;
 
@@ -117,6 +116,9 @@ pub(super) trait Parent {
     /// `fences`: the open fence of each namespace that it knows.
     fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down>;
 
+    /// Answers this agent's own of `ranks`, which wait in a group fence: with its payload, or that it failed.
+    fn answer_group(&mut self, of: (NamespaceId, &Ranks), payload: Option<&Bytes>, turn: &mut Turn<'_, Self::Action>);
+
     /// Ranks of the subtree have died, and the session goes on. If the open fence is complete without them, it goes up,
     /// or is released.
     fn on_dead(&mut self, namespace: NamespaceId, ranks: Ranks, turn: &mut Turn<'_, Self::Action>);
@@ -193,6 +195,9 @@ pub(super) trait Parent {
             Up::Contact { namespace } => self.on_contact(namespace, turn),
             Up::Gathered { namespace, number, ranks, contribution } => {
                 self.on_gathered(from, (namespace, number), ranks, contribution, turn);
+            }
+            Up::GroupGathered { namespace, group, deaths, ranks, payload } => {
+                group::on_child_gathered(self, from, namespace, (group, deaths), (&ranks, &payload), turn);
             }
             Up::Put { namespace, number, puts } => self.on_child_put(from, (namespace, number), puts, turn),
             Up::Get { namespace, key } => self.on_child_get(from, namespace, &key, turn),

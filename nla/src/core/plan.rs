@@ -102,6 +102,8 @@ pub struct SessionPlan {
     pub dead_time: Duration,
     /// Agents listen for other agents, so that one whose parent is lost can join an ancestor.
     pub has_ports: bool,
+    /// Each rank leads a session of its own. Otherwise it leads only a process group.
+    pub rank_sessions: bool,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
     /// Set if ranks are served by PMIx, too.
@@ -480,6 +482,7 @@ mod tests {
             on_failure: FailurePolicy::default(),
             dead_time: Duration::from_secs(5),
             has_ports: true,
+            rank_sessions: true,
             stats: false,
             pmix: None,
             binding: BindingPolicy::default(),

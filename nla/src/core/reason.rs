@@ -12,6 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
 use super::fence::FenceError;
+use super::group::GroupError;
 use super::ids::{AgentId, NamespaceId};
 use super::words::{deserialize_one_line, one_line};
 
@@ -102,6 +103,14 @@ pub enum Violation {
         number: u32,
         /// Why the contribution was refused.
         error: FenceError,
+    },
+    /// The peer's contribution to a fence of a group was refused.
+    #[error("a group fence of namespace {namespace}: {error}")]
+    Group {
+        /// The fence's namespace.
+        namespace: NamespaceId,
+        /// Why the contribution was refused.
+        error: GroupError,
     },
     /// The peer's put ahead of its fence was refused.
     #[error("a put for fence {number} of namespace {namespace}: {error}")]

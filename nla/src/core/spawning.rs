@@ -1,7 +1,7 @@
 //! MPI_Comm_spawn: makes the plan of a new namespace from a rank's request.
 
 use litemap::LiteMap;
-use pmi::{Mapping, Ranks, SpawnRequest};
+use pmi::{MEMORY_ALLOC_KINDS, Mapping, Ranks, SpawnRequest};
 
 use super::ids::{AgentId, NamespaceId};
 use super::limits::RANKS_MAX;
@@ -53,6 +53,8 @@ pub(super) fn plan(
             }
         })
         .collect();
+    // A namespace inherits the kinds of memory from the one that spawns it.
+    let inherited = parent.preputs.iter().filter(|(key, _)| key == MEMORY_ALLOC_KINDS).cloned();
     let placement = place(size, &agents);
     let nodes_of_ranks = placement.iter().flat_map(|(agent, ranks)| {
         let node = nodes.get(agent).copied().unwrap_or_default();
@@ -69,7 +71,26 @@ pub(super) fn plan(
         mapping: Mapping::from_nodes(nodes_of_ranks),
         owners: owners(&placement, nodes),
         placement,
-        preputs: request.preputs,
+        preputs: inherited.chain(request.preputs).collect(),
         stdin: Ranks::new(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use pmi::SpawnCommand;
+
+    use super::*;
+
+    #[test]
+    fn the_kinds_of_memory_are_inherited_and_other_preputs_are_not() {
+        let pair = |key: &[u8], value: &str| (key.to_vec(), value.as_bytes().to_vec());
+        let mut parent = super::super::tests::plan(2, &[(1, "0-1")]);
+        parent.preputs = vec![pair(MEMORY_ALLOC_KINDS, "mpi"), pair(b"port", "a")];
+        let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 1, info: Vec::new() };
+        let request = SpawnRequest { commands: vec![command], preputs: vec![pair(b"port", "b")] };
+        let agents = [(AgentId(1), 0)].into_iter().collect();
+        let child = plan(NamespaceId(1), request, &parent, &parent.commands[0], &agents).expect("it is valid");
+        assert_eq!(child.preputs, [pair(MEMORY_ALLOC_KINDS, "mpi"), pair(b"port", "b")]);
+    }
 }

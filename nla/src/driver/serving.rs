@@ -243,7 +243,7 @@ fn shown(bytes: &[u8]) -> impl Display {
 fn call_of(request: &Request) -> LastCall {
     match request {
         Request::Joined => LastCall::Init,
-        Request::Fence { .. } => LastCall::Fence,
+        Request::Fence { .. } | Request::GroupFence { .. } => LastCall::Fence,
         Request::Put { .. } => LastCall::Put,
         Request::Get { .. } | Request::Segment => LastCall::Get,
         Request::Ring { .. } => LastCall::Ring,

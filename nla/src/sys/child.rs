@@ -93,6 +93,8 @@ pub(super) struct Order<'a> {
     pub(super) shell_argv: *const *const c_char,
     pub(super) envp: *const *const c_char,
     pub(super) wdir: *const c_char,
+    /// It leads a session; otherwise only a process group.
+    pub(super) leads_session: bool,
     pub(super) limits: &'a [(u32, u64, u64)],
     pub(super) umask: u32,
     pub(super) blocked: u64,
@@ -132,7 +134,9 @@ extern "C" fn child(order: *mut c_void) -> c_int {
 fn become_program(order: &Order<'_>) -> Progress {
     // SAFETY: all blocks below make system calls with numbers, or with pointers from the order to
     // NUL-terminated strings and null-terminated arrays that outlive this process's use of them.
-    if unsafe { libc::setpgid(0, 0) } < 0 {
+    // A new session has a new process group. The child leads no group yet, so this cannot fail.
+    let led = if order.leads_session { unsafe { libc::setsid() } } else { unsafe { libc::setpgid(0, 0) } };
+    if led < 0 {
         return Progress::Failed(SpawnStep::Group);
     }
     // The kernel sends SIGKILL when the thread that called clone ends. Credentials do not change before exec, so the

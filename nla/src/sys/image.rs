@@ -15,7 +15,7 @@ use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{AccessFlags, faccessat};
 
 /// The search path if the environment has no PATH.
-const PATH_DEFAULT: &[u8] = b"/usr/local/bin:/bin:/usr/bin";
+pub const PATH_DEFAULT: &[u8] = b"/usr/local/bin:/bin:/usr/bin";
 
 /// How many bytes of a program are read to distinguish a script without `#!` from a foreign binary.
 const SNIFF_BYTES: u64 = 128;

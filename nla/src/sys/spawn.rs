@@ -61,7 +61,7 @@ pub struct Masks<'a> {
     pub memory: &'a [u64],
 }
 
-/// A started process, the leader of its own process group: the only way to signal a rank.
+/// A started process, the leader of its own session or process group: the only way to signal a rank.
 ///
 /// Drop it when [`reap`](super::reap::reap) returns its pid. Dropping it does not affect the process. It cannot express
 /// pid 0, pid -1 or the pid of a process that was never our child.
@@ -99,7 +99,7 @@ impl Child {
 pub enum SpawnStep {
     /// Creating the process.
     Clone,
-    /// Creating its process group.
+    /// Creating its session or process group.
     Group,
     /// Setting up its descriptors.
     Descriptors,
@@ -128,7 +128,7 @@ impl fmt::Display for SpawnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.step {
             SpawnStep::Clone => "no process could be created",
-            SpawnStep::Group => "no process group could be created",
+            SpawnStep::Group => "no session could be created",
             SpawnStep::Descriptors => "the descriptors could not be set up",
             SpawnStep::Directory => "the working directory could not be entered",
             SpawnStep::Limits => "the limits of the user's shell could not be set",
@@ -173,6 +173,7 @@ pub struct Spawner {
     /// The low descriptors that the child moves to 0, 1, 2 and [`PMI_FD`].
     slots: Option<[OwnedFd; 4]>,
     table: Table,
+    leads_session: bool,
     scratch: Scratch,
     launching: Arc<Launching>,
 }
@@ -206,10 +207,20 @@ impl Spawner {
             null: descriptors::dev_null_rw()?,
             slots: Some(slots),
             table: Table::Unshared,
+            leads_session: true,
             scratch: Scratch::default(),
             launching: Arc::default(),
         };
         Ok(if close_range_works() { spawner } else { spawner.copying() })
+    }
+
+    /// Chooses whether each child leads a session of its own, which is the default, or only a process group.
+    ///
+    /// The kernel's autogroups (sched_autogroup) share the processor out among sessions. Children in one session have the
+    /// share of one program on a machine with other load.
+    pub fn with_sessions(mut self, leads_session: bool) -> Self {
+        self.leads_session = leads_session;
+        self
     }
 
     /// Returns the child in launch, for the thread that reaps.
@@ -232,7 +243,7 @@ impl Spawner {
         self
     }
 
-    /// Starts the program in a process group of its own. Returns once the program runs.
+    /// Starts the program in a session, or a process group, of its own. Returns once the program runs.
     ///
     /// Blocks as long as chdir and exec do: without bound if the file system stalls. Another thread can see the child
     /// and kill it meanwhile (see [`Launching`]). If there is one, call [`Launching::settle`] after each spawn.
@@ -283,6 +294,7 @@ impl Spawner {
             shell_argv: if image.script { self.scratch.shell_argv.as_ptr() } else { ptr::null() },
             envp: self.scratch.envp.as_ptr(),
             wdir: image.wdir.as_ptr(),
+            leads_session: self.leads_session,
             limits: &self.shell.limits,
             umask: self.shell.umask,
             blocked: self.shell.blocked,

@@ -79,6 +79,7 @@ impl Server {
                 }
                 Answer::Released
             }
+            Request::GroupFence { payload, .. } => Answer::GroupFenced(Some(payload.clone())),
             Request::Ring { to_left, to_right } => {
                 Answer::Ring { position: 0, from_left: to_right.clone(), from_right: to_left.clone() }
             }

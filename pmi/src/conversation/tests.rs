@@ -105,7 +105,7 @@ impl World {
 fn wants_answer(request: &Request) -> bool {
     match request {
         Request::Fence { in_segment, .. } => !in_segment,
-        Request::Ring { .. } | Request::NodePut { .. } | Request::NodeGet { .. } => true,
+        Request::GroupFence { .. } | Request::Ring { .. } | Request::NodePut { .. } | Request::NodeGet { .. } => true,
         Request::Get { .. } | Request::Segment | Request::Ask(_) => true,
         Request::Put { .. } | Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => {
             false

@@ -86,6 +86,7 @@ fn check_request(request: &Request) {
         }
         Request::Joined
         | Request::Get { .. }
+        | Request::GroupFence { .. }
         | Request::Ring { .. }
         | Request::NodePut { .. }
         | Request::NodeGet { .. }
@@ -99,6 +100,7 @@ fn check_request(request: &Request) {
 fn answer_to(request: &Request) -> Option<Answer> {
     Some(match request {
         Request::Fence { in_segment: false, .. } => Answer::Released,
+        Request::GroupFence { payload, .. } => Answer::GroupFenced(Some(payload.clone())),
         Request::Ring { to_left, to_right } => {
             Answer::Ring { position: 0, from_left: to_right.clone(), from_right: to_left.clone() }
         }

@@ -142,6 +142,7 @@ fn root() -> Root {
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),
         has_ports: true,
+        rank_sessions: true,
         sent: Duration::ZERO,
     };
     let mut root =

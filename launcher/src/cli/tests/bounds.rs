@@ -2,7 +2,7 @@
 
 use super::super::limits::{
     AGENTS_PER_NODE_MAX, BATCH_MAX, CACHE_ENTRIES_MAX, CORES_MAX, FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX, IFACE_BYTES_MAX,
-    LABEL_BYTES_MAX, RESTARTS_MAX,
+    LABEL_BYTES_MAX, MEMORY_ALLOC_KINDS_BYTES_MAX, RESTARTS_MAX,
 };
 use super::*;
 
@@ -32,6 +32,8 @@ fn numbers() {
 #[test]
 fn lengths() {
     check("-iface {} ./a", &"i".repeat(IFACE_BYTES_MAX), &"i".repeat(IFACE_BYTES_MAX + 1));
+    let kinds = MEMORY_ALLOC_KINDS_BYTES_MAX;
+    check("-memory-alloc-kinds {} ./a", &"k".repeat(kinds), &"k".repeat(kinds + 1));
     check("--label {} ./a", &"l".repeat(LABEL_BYTES_MAX), &"l".repeat(LABEL_BYTES_MAX + 1));
     let list = |count: usize| vec!["2"; count].join(",");
     check("--simulate 4x2 --fanouts {}", &list(FANOUTS_MAX), &list(FANOUTS_MAX + 1));

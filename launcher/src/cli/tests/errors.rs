@@ -92,6 +92,18 @@ fn options_of_other_launchers() {
             &format!("use '-ppn'; {LISTS}"),
         ),
         (
+            "-soft 1:4 ./a",
+            "scela-run has no option '-soft', which in other launchers lets a job start with fewer ranks than asked \
+             for; scela-run starts all or none",
+            &remove,
+        ),
+        (
+            "-arch x86_64 ./a",
+            "scela-run has no option '-arch', which in other launchers asks for hosts of one architecture, which \
+             scela-run does not know",
+            &format!("use '-hosts'; {LISTS}"),
+        ),
+        (
             "--num-ranks 4 ./a",
             "scela-run has no option '--num-ranks', which in other launchers gives the number of ranks",
             &format!("use '-np'; {LISTS}"),
@@ -136,6 +148,17 @@ fn values() {
         ("-np 0", &format!("{} 1 to 16,777,216", bad_range("-np", "0")), "write '-np 1', or leave '-np' out"),
         ("-np 1e6 ./a", "option '-np': '1e6' is not a whole number", "write all digits: '-np 1000000'"),
         ("-np 1,024 ./a", "option '-np': '1,024' is not a whole number", "write all digits: '-np 1024'"),
+        (
+            "-memory-alloc-kinds mpi;gpu ./a",
+            "option '-memory-alloc-kinds': 'mpi;gpu' is not a list of kinds of memory",
+            "write them with commas, as in '-memory-alloc-kinds mpi,system,cuda:device'",
+        ),
+        (
+            "-initial-errhandler errors_return ./a",
+            "option '-initial-errhandler': there is no error handler 'errors_return', only mpi_errors_abort, \
+             mpi_errors_are_fatal, mpi_errors_return",
+            "did you mean 'mpi_errors_return'?",
+        ),
         (
             "-outfile-pattern out.%z ./a",
             "option '-outfile-pattern': '%z' in 'out.%z' is unknown; the placeholders are %r (rank), %n (namespace), \

@@ -155,6 +155,7 @@ impl Agent {
                     self.0.released.wait_while(state, |state| state.epochs == epoch).expect("a thread has panicked");
                 if state.failed == Some(epoch) { Answer::FenceFailed } else { Answer::Released }
             }
+            Request::GroupFence { .. } => Answer::GroupFenced(None),
             Request::Ring { to_left, to_right } => {
                 state.ring[rank as usize] = Some((to_left, to_right));
                 self.0.released.notify_all();

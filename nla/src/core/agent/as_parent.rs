@@ -1,5 +1,6 @@
 //! The agent as the parent of its children: it merges what they report and passes it on.
 
+use bytes::Bytes;
 use pmi::{Answer, Entry, LookUpResult, Ranks, RootRequest, SpawnedJob};
 
 use super::{Action, Agent, Turn};
@@ -66,6 +67,10 @@ impl Parent for Agent {
             ns.on_put_sent(puts);
         }
         turn.push(Action::ToParent(message));
+    }
+
+    fn answer_group(&mut self, of: (NamespaceId, &Ranks), payload: Option<&Bytes>, turn: &mut Turn<'_>) {
+        self.answer_waiting_in_group(of, payload, turn);
     }
 
     fn on_failure(&mut self, failure: Failure, turn: &mut Turn<'_>) {

@@ -77,6 +77,7 @@ impl Agent {
         ns.mark_dead(ranks);
         ns.dead.union_with(ranks);
         turn.push(Action::ShowDead(namespace, ns.dead.clone()));
+        self.fail_groups(namespace, turn);
         self.on_fence_complete(namespace, turn);
     }
 

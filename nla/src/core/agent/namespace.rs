@@ -394,6 +394,7 @@ impl Namespace {
         if self.slow_reported == Some(number) {
             messages.push(Up::Waiting { namespace, number });
         }
+        messages.extend(self.exchange.groups.repeated(namespace));
         let asked = self.exchange.look_ups.asked(Peer::Parent).into_iter();
         messages.extend(asked.map(|key| Up::Get { namespace, key }));
         messages

@@ -4,6 +4,7 @@ use pmi::{Rank, Ranks, Request};
 
 use super::{Action, Agent, SIGSTOP, Turn};
 use crate::core::cause::{Cause, Exit, Failure};
+use crate::core::group::RankGroup;
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
 use crate::core::message::{Contribution, InquiryKind, Up};
@@ -74,6 +75,9 @@ impl Agent {
             Request::Ring { to_left, to_right } => {
                 let segment = RingSegment::of_rank(to_left, to_right);
                 self.on_arrived(namespace, rank, Contribution::Ring(segment), turn);
+            }
+            Request::GroupFence { ranks, tag, payload } => {
+                self.on_group_arrived(namespace, rank, RankGroup { ranks, tag }, &payload, turn);
             }
             Request::NodePut { key, value } => {
                 self.ask_owner(namespace, rank, InquiryKind::NodePut { key, value }, turn);

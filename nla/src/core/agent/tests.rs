@@ -14,11 +14,13 @@ mod stats;
 use super::*;
 use crate::core::binding::BindingPolicy;
 use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
-use crate::core::message::{Contribution, ReleaseContent, Reply, Update};
+use crate::core::cause::Exit;
+use crate::core::leftovers::FileReport;
+use crate::core::message::{Contribution, ReleaseContent, Reply, Requester, Update};
 use crate::core::tests::{NS, T, at, plan, plan_of, ranks};
 use crate::core::timing::TimedPhase;
 use bytes::Bytes;
-use pmi::{Puts, RootRequest};
+use pmi::{Answer, Epoch, Puts, Request, RootRequest};
 
 struct World {
     agent: Agent,
@@ -51,6 +53,7 @@ impl World {
             on_failure: FailurePolicy::default(),
             dead_time: Duration::from_secs(5),
             has_ports: true,
+            rank_sessions: true,
             stats,
             pmix: None,
             binding: BindingPolicy::default(),

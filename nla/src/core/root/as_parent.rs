@@ -1,5 +1,6 @@
 //! The root as the parent of its children: it judges what they report, and answers what only it can.
 
+use bytes::Bytes;
 use pmi::{LookUpResult, Ranks, RootRequest};
 
 use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
@@ -191,6 +192,8 @@ impl Parent for Root {
         if new.is_empty() {
             return;
         }
+        // The root has no ranks that wait.
+        ns.exchange.groups.on_deaths(ns.dead().len()).for_each(drop);
         let message = || Down::Died { namespace, ranks: new.clone() };
         let children = ns.exchange.children.iter();
         // Ahead of the release that does not wait for these ranks.
@@ -199,6 +202,9 @@ impl Parent for Root {
             ns.release(true, turn);
         }
     }
+
+    /// The root has no ranks.
+    fn answer_group(&mut self, _: (NamespaceId, &Ranks), _: Option<&Bytes>, _: &mut Turn<'_>) {}
 
     fn plan(&self, namespace: NamespaceId) -> Option<&NamespacePlan> {
         self.namespaces.get(&namespace).map(|ns| &ns.plan)

@@ -3,6 +3,7 @@
 mod boards;
 mod deaths;
 mod forgetting;
+mod groups;
 mod moves;
 mod nodes;
 mod processes;

@@ -120,6 +120,7 @@ impl Tree {
                 on_failure,
                 dead_time: std::time::Duration::from_secs(5),
                 has_ports: true,
+                rank_sessions: true,
                 stats: true,
                 pmix: None,
                 binding: BindingPolicy::default(),

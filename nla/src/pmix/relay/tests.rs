@@ -210,9 +210,9 @@ fn each_rank_has_one_request_at_the_root_at_a_time() {
     let steps = world.answered(second.0, Answer::Pmix(PmixAnswer::Modex(None)));
     assert_eq!(answer(&steps[..1]), (2, Outcome::Failed));
     assert_eq!(asked(&steps[1..]).0, second);
-    let data = Some(Bytes::from_static(b"data"));
-    let steps = world.answered(first.0, Answer::Pmix(PmixAnswer::Modex(data.clone())));
-    assert_eq!(answer(&steps), (1, Outcome::Data(data.unwrap())));
+    let data = Bytes::from_static(b"data");
+    let steps = world.answered(first.0, Answer::Pmix(PmixAnswer::Modex(Some(data.clone()))));
+    assert_eq!(answer(&steps), (1, Outcome::Data(data)));
 }
 
 #[test]
