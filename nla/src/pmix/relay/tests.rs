@@ -1,3 +1,5 @@
+//! The relay as a value: messages of scela-pmix and answers of the core lead to exactly these steps.
+
 use std::collections::BTreeMap;
 
 use pmi::{JobDescription, Mapping, Met, ProgramDescription, SpawnedJob};
