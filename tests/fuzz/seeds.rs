@@ -10,10 +10,10 @@ use nla::bootstrap::{
     StartFailure, StartPhase,
 };
 use nla::core::{
-    Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause, CleanShm, CommandPlan,
-    Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry, InquiryKind, NamespaceId,
-    NamespacePlan, RankGroup, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, Stats, Subtree,
-    Timing, Up, Update,
+    AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause,
+    CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
+    InquiryKind, NamespaceId, NamespacePlan, RankGroup, ReleaseContent, Reply, Requester, RingPosition, RingSegment,
+    SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -118,6 +118,7 @@ fn session() -> SessionPlan {
         stats: true,
         pmix: None,
         binding: BindingPolicy::default(),
+        accelerators: AcceleratorPlan::default(),
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),
@@ -204,6 +205,7 @@ fn ups() -> Vec<Up> {
                     cpus: CpuSet::from_iter([0, 4]),
                     memory: CpuSet::from_iter([1]),
                     picture: "[BB/..]".to_owned(),
+                    devices: "gpu 0-1".to_owned(),
                 }],
                 note: Some(BindingNote::Crowded { ranks: 9, cpus: CpuSet::from_iter([0, 4]) }),
             }),

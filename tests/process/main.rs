@@ -4,6 +4,7 @@
 //!
 //! | file | about |
 //! |---|---|
+//! | `accelerators` | accelerators and other devices of ranks |
 //! | `cgroups` | cgroups that are delegated to the user |
 //! | `bindings` | processors and memory of ranks |
 //! | `codes` | how sessions end, and with which exit code |
@@ -37,6 +38,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
+mod accelerators;
 mod bindings;
 mod board;
 mod cgroups;

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use nla::core::{BindTo, Level};
+use nla::core::{BindTo, GPU, Level};
 use nla::link::Liveness;
 
 use super::error::UsageError;
@@ -46,6 +46,9 @@ pub(super) fn check<'a>(
             both(Global::LauncherExec, Global::Bootstrap, "each says which program reaches the hosts")?;
         }
         None | Some(BootstrapKind::Ssh | BootstrapKind::Manager(_)) => {}
+    }
+    if options.accelerators.gres.iter().any(|resource| resource.name() == GPU) {
+        both(Global::GpusPerRank, Global::Gres, "each says how many GPUs a rank gets")?;
     }
     let Liveness { heartbeat, dead_time } = options.liveness();
     if let (true, Some(at)) = (heartbeat > dead_time / 2, last(Global::Heartbeat)) {

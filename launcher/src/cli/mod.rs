@@ -43,6 +43,7 @@
 //! - `-help` and `-version` win over everything typed after them.
 //! - Variables of Hydra stand for options that are not typed ([`apply_variables`], which the caller calls).
 
+mod accelerator_values;
 mod binding_values;
 mod configfile;
 mod conflicts;

@@ -69,6 +69,8 @@ pub(super) enum Global {
     CpusPerRank,
     MemBind,
     ReportBindings,
+    GpusPerRank,
+    Gres,
     Usize,
     RankMap,
     Bootstrap,
@@ -110,7 +112,7 @@ pub(super) mod group {
     pub(in crate::cli) const PROGRAM: &str = "For the program that follows";
     pub(in crate::cli) const PROGRAMS: &str = "For all programs";
     pub(in crate::cli) const HOSTS: &str = "Hosts";
-    pub(in crate::cli) const BINDING: &str = "Processors and memory of ranks";
+    pub(in crate::cli) const BINDING: &str = "Processors, memory and devices of ranks";
     pub(in crate::cli) const LAUNCH: &str = "How agents are started";
     pub(in crate::cli) const ENVIRONMENT: &str = "Environment of all programs";
     pub(in crate::cli) const STREAMS: &str = "Input and output";
@@ -253,7 +255,15 @@ pub(super) const OPTIONS: &[Spec] = &[
         "bind memory to the NUMA nodes of the rank's\n\
          processors (local), or to these nodes: 0,2-3"),
     spec(Id::Global(Global::ReportBindings), &["report-bindings"], &[], group::BINDING,
-        "report the processors of each rank"),
+        "report the processors and devices of each rank"),
+    spec(Id::Global(Global::GpusPerRank), &["gpus-per-rank"], &[N], group::BINDING,
+        "give each rank N GPUs of its own, the nearest ones,\n\
+         and set CUDA_VISIBLE_DEVICES or the like"),
+    spec(Id::Global(Global::Gres), &["gres"], &["DEVICES"], group::BINDING,
+        "give each rank such devices of its own, as\n\
+         NAME[:TYPE][:N]; types, and devices other than gpu,\n\
+         are those of a hosts file:\n\
+         node1 gres=gpu:a100:4,fpga:allreduce:1"),
 
     spec(Id::Global(Global::Bootstrap), &["bootstrap", "launcher"], &["NAME"], group::LAUNCH,
         "start agents by fork, ssh, slurm, pbs, lsf, sge,\n\

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use nla::core::FailurePolicy;
-use nla::core::limits::{AGENTS_MAX, RANKS_MAX};
+use nla::core::limits::{AGENTS_MAX, DEVICES_MAX, RANKS_MAX};
 
+use super::accelerator_values;
 use super::binding_values::{self, MapRule};
 use super::conflicts;
 use super::error::{CALLED, UsageError};
@@ -342,6 +343,8 @@ impl TypedOptions {
             Global::CpusPerRank => binding.cpus_per_rank = Some(values::number(value, 1, PARTS_MAX)?),
             Global::MemBind => binding.memory = binding_values::memory(value)?,
             Global::ReportBindings => binding.reports = true,
+            Global::GpusPerRank => options.accelerators.gpus_per_rank = Some(values::number(value, 1, DEVICES_MAX)?),
+            Global::Gres => accelerator_values::add(&mut options.accelerators.gres, value)?,
             Global::RankMap => hosts.rankmap = Some(values::non_empty(value)?),
             Global::Bootstrap => launch.bootstrap = host_values::bootstrap(value)?,
             Global::LauncherExec => launch.launcher_exec = Some(values::non_empty(value)?),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::refusal::Refusal;
+use nla::core::Resources;
 use nla::core::limits::RANKS_MAX;
 
 /// A machine that a session may use: an entry of a host list, or several entries of one name merged.
@@ -18,6 +19,8 @@ pub struct Node {
     pub slots: Option<u32>,
     /// The most ranks that it may run. Not less than `slots`.
     pub max_slots: Option<u32>,
+    /// The accelerators and other devices that it offers, as far as they were written. None is written for most lists.
+    pub gres: Resources,
 }
 
 /// The name and the addresses by which a machine is known.
@@ -35,7 +38,7 @@ const DEBIAN_OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 1, 1));
 impl Node {
     /// Returns a node with nothing known but its name.
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), user: None, slots: None, max_slots: None }
+        Self { name: name.into(), user: None, slots: None, max_slots: None, gres: Resources::NONE }
     }
 
     /// Returns the node with this number of slots.
@@ -68,6 +71,11 @@ impl Node {
             (None, user @ Some(_)) => self.user = user,
             _ => {}
         }
+        for resource in entry.gres.iter() {
+            self.gres.add(resource).map_err(|error| {
+                Refusal::new(format!("host {} is given with too many devices: {error}", entry.name), "name it once")
+            })?;
+        }
         self.max_slots = self.max_slots.into_iter().chain(entry.max_slots).min();
         let most = self.max_slots.unwrap_or(RANKS_MAX);
         self.slots = Some(self.slots.unwrap_or(0).saturating_add(slots).min(most));
@@ -83,7 +91,7 @@ fn is_same_host(one: &str, other: &str) -> bool {
 
 /// Returns the nodes of a list, each once, in the order in which they first appear.
 ///
-/// The slots of a repeated name add up, and its maximum is the least of its maxima. If a name without a
+/// The slots and the devices of a repeated name add up, and its maximum is the least of its maxima. If a name without a
 /// number is repeated, as in the files of PBS, every entry without a number is one slot, also that of a
 /// name that occurs once.
 pub(crate) fn merged(entries: Vec<Node>) -> Result<Vec<Node>, Refusal> {
@@ -152,6 +160,16 @@ mod tests {
     fn the_maximum_applies_to_the_whole_node() {
         let entries = parse_file(b"a slots=4 max-slots=6\nb\na slots=4 max-slots=8\n").unwrap();
         assert_eq!(written(merged(entries).unwrap()), "a:6/6 b");
+    }
+
+    #[test]
+    fn devices_of_a_repeated_name_add_up() {
+        let merged = |text: &[u8]| merged(parse_file(text).unwrap());
+        let nodes = merged(b"a gres=gpu:2\nb\na gres=gpu:1,fpga:x:1\n").unwrap();
+        let written: Vec<_> = nodes.iter().map(|node| node.gres.to_string()).collect();
+        assert_eq!(written, ["gpu:3,fpga:x:1", ""]);
+        let error = merged(b"a gres=gpu:1024\na gres=gpu:1\n").unwrap_err();
+        assert!(error.to_string().starts_with("host a is given with too many devices: "), "{error}");
     }
 
     #[test]

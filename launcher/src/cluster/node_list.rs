@@ -12,6 +12,7 @@ pub use crate::cluster::node::{Node, OwnNames};
 use crate::cluster::placement::MapBy;
 use crate::cluster::system::System;
 use crate::refusal::Refusal;
+use nla::core::Resources;
 
 /// A source of host names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub enum NodeList {
         slots: Option<u32>,
         /// The most ranks that it may run.
         max_slots: Option<u32>,
+        /// The accelerators and other devices that it offers, as far as they were written.
+        gres: Resources,
     },
     /// Nodes by their names. This machine may be one of them, and is then reached like the others.
     Named {
@@ -60,7 +63,7 @@ pub enum NodeList {
 
 impl NodeList {
     /// This machine, with an unknown number of slots.
-    pub const HERE: Self = Self::Local { slots: None, max_slots: None };
+    pub const HERE: Self = Self::Local { slots: None, max_slots: None, gres: Resources::NONE };
 
     /// Returns this machine's node list if all nodes are this machine: by its own name, by an address of its
     /// interfaces, or by a name of the loopback interface. Nodes of an allocation, and nodes with a user, stay as they
@@ -81,6 +84,14 @@ impl NodeList {
         match self {
             Self::Local { .. } => &[],
             Self::Named { nodes, .. } => nodes,
+        }
+    }
+
+    /// Returns the names of its nodes, and what each offers. This machine has one entry.
+    pub fn offers(&self) -> Vec<(&str, &Resources)> {
+        match self {
+            Self::Local { gres, .. } => vec![("this machine", gres)],
+            Self::Named { nodes, .. } => nodes.iter().map(|node| (node.name.as_str(), &node.gres)).collect(),
         }
     }
 
@@ -210,7 +221,9 @@ fn selected(options: &HostOptions, nodes: Vec<Node>, remarks: &mut Vec<String>) 
 fn here(nodes: &[Node]) -> NodeList {
     let slots = nodes.iter().map(|node| node.slots).try_fold(0u32, |sum, slots| Some(sum.saturating_add(slots?)));
     let max_slots = nodes.iter().filter_map(|node| node.max_slots).min();
-    NodeList::Local { slots: slots.map(|slots| slots.min(max_slots.unwrap_or(slots))), max_slots }
+    // Its entries are names of one machine: the first one that says what it offers counts.
+    let gres = nodes.iter().map(|node| &node.gres).find(|gres| !gres.is_empty()).cloned().unwrap_or_default();
+    NodeList::Local { slots: slots.map(|slots| slots.min(max_slots.unwrap_or(slots))), max_slots, gres }
 }
 
 #[cfg(test)]

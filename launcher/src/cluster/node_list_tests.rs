@@ -26,7 +26,7 @@ fn found(options: &HostOptions, fake: &Fake) -> Result<(String, Vec<String>), St
     })?;
     let number = |mark: &str, number: Option<u32>| number.map(|number| format!("{mark}{number}")).unwrap_or_default();
     let words = match &field {
-        NodeList::Local { slots, max_slots } => format!("here{}{}", number(":", *slots), number("/", *max_slots)),
+        NodeList::Local { slots, max_slots, .. } => format!("here{}{}", number(":", *slots), number("/", *max_slots)),
         NodeList::Named { nodes, allocation } => {
             let node = |node: &Node| {
                 let user = node.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
@@ -174,5 +174,10 @@ fn a_list_of_this_machines_own_names_is_this_machine() {
     let list = NodeList::Named { nodes: vec![other_user], allocation: None };
     assert_eq!(list.clone().or_local(&own("login")), list);
     let slots = NodeList::Named { nodes: vec![Node::named("login").with_slots(4)], allocation: None };
-    assert_eq!(slots.or_local(&own("login")), NodeList::Local { slots: Some(4), max_slots: None });
+    let gres = Resources::NONE;
+    assert_eq!(slots.or_local(&own("login")), NodeList::Local { slots: Some(4), max_slots: None, gres });
+    let gres: Resources = "fpga:allreduce:2".parse().unwrap();
+    let nodes = vec![Node::named("localhost"), Node { gres: gres.clone(), ..Node::named("login") }];
+    let list = NodeList::Named { nodes, allocation: None };
+    assert_eq!(list.or_local(&own("login")), NodeList::Local { slots: None, max_slots: None, gres });
 }

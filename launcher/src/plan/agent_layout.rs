@@ -66,7 +66,7 @@ pub(super) fn agent_layout(
     rule: &Rule,
 ) -> Result<AgentLayout, Refusal> {
     match node_list {
-        NodeList::Local { slots, max_slots } => {
+        NodeList::Local { slots, max_slots, .. } => {
             let node = Node { slots: *slots, max_slots: *max_slots, ..Node::named("this machine") };
             local_layout(size, options, machine, &node, rule)
         }

@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(default(&named(Some(Manager::Slurm))), BindTo::Share);
         assert_eq!(default(&named(Some(Manager::Pbs))), BindTo::Nothing);
         assert_eq!(default(&named(None)), BindTo::Nothing);
-        let local = NodeList::Local { slots: None, max_slots: None };
+        let local = NodeList::HERE;
         assert_eq!(default(&local), BindTo::Nothing);
         assert!(policy(&BindingOptions::default(), &local).is_one_machine);
         let none = BindingOptions { bind_to: Some(BindTo::Nothing), ..BindingOptions::default() };

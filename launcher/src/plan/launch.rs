@@ -8,6 +8,7 @@ use nla::sys;
 use crate::cluster::allocation::Allocation;
 use crate::cluster::node_list::{self, NodeList, OwnNames};
 use crate::cluster::system::Process;
+use crate::plan::accelerators;
 use crate::plan::checks;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
@@ -95,6 +96,7 @@ pub fn prepare_remote(
     nodes: NodeList,
     recommend: Recommend<'_>,
 ) -> Result<(Plan, RemoteLaunch), Refusal> {
+    let nodes = accelerators::with_devices(&request, nodes)?;
     let launch = &request.options.launch.clone();
     let manager = nodes.allocation().map(|allocation| allocation.manager);
     let mut method = remote_launch::method(launch, manager, &machine.program)?;

@@ -1,6 +1,7 @@
 //! Makes the plan of a session from the request, the machine and the node list. Planning itself does no I/O, so
 //! tests need neither a machine nor nodes.
 
+mod accelerators;
 pub(crate) mod agent_layout;
 pub(crate) mod binding;
 pub mod checks;
@@ -21,7 +22,9 @@ use std::time::Duration;
 
 use litemap::LiteMap;
 use nla::core::limits::RANKS_MAX;
-use nla::core::{CommandPlan, MapWithin, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners};
+use nla::core::{
+    AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners,
+};
 use pmi::{MEMORY_ALLOC_KINDS, Ranks};
 
 use self::agent_layout::{AgentLayout, agent_layout, rule};
@@ -103,7 +106,9 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let Request { options, commands } = request;
     let mut remarks = Vec::new();
     let rule = rule(options)?;
-    let sizes = sizes(commands, options, machine, node_list, &rule)?;
+    let requests = accelerators::requests(&options.accelerators)?;
+    let limited = accelerators::limited(&requests, node_list, &rule, machine.cores)?;
+    let sizes = sizes(commands, options, machine, &limited, &rule)?;
     let commands: Vec<CommandPlan> = commands
         .iter()
         .zip(sizes)
@@ -111,8 +116,10 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
         .collect();
     // `sizes` has checked that the sum is at most RANKS_MAX.
     let size = commands.iter().map(|command| command.nprocs).sum();
+    accelerators::check(&requests, node_list, size)?;
     let AgentLayout { nodes, placement, mapping, node_of_agent, remark } =
-        agent_layout(size, options, machine, node_list, &rule)?;
+        agent_layout(size, options, machine, &limited, &rule)?;
+    let offers = accelerators::offers(&requests, node_list, &placement, &node_of_agent)?;
     remarks.extend(remark);
     let agents = nodes.len() as u32;
     if let NodeList::Local { .. } = node_list {
@@ -144,6 +151,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             stats: options.stats.is_some(),
             pmix: None,
             binding: binding::policy(&options.binding, node_list),
+            accelerators: AcceleratorPlan { requests, offers },
             sent: Duration::ZERO,
         },
         first: NamespacePlan {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
-use nla::core::{BindTo, CachePolicy, CleanShm, FailurePolicy, MapWithin, MemoryPolicy};
+use nla::core::{BindTo, CachePolicy, CleanShm, FailurePolicy, MapWithin, MemoryPolicy, Resources};
 use nla::link::Liveness;
 
 use crate::cluster::manager::Manager;
@@ -248,6 +248,15 @@ pub struct BindingOptions {
     pub reports: bool,
 }
 
+/// The options about accelerators and other devices of ranks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AcceleratorOptions {
+    /// `--gpus-per-rank`. If it is given, `gres` names no GPUs.
+    pub gpus_per_rank: Option<u32>,
+    /// `--gres`: the devices of each rank.
+    pub gres: Resources,
+}
+
 /// The options of the whole session. The default is a command line without options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
@@ -266,6 +275,8 @@ pub struct Options {
     pub mpi: Mpi,
     /// To which processors and memory ranks are bound.
     pub binding: BindingOptions,
+    /// Which devices each rank gets.
+    pub accelerators: AcceleratorOptions,
     /// `-memory-alloc-kinds`: the kinds of memory that the MPI library is asked to support.
     pub memory_alloc_kinds: Option<String>,
     /// `-ppn`: the most ranks on one node.

@@ -51,9 +51,9 @@ fn ranks_on(ranks: &Ranks, hosts: &BTreeSet<String>) -> String {
     format!("{noun} {ranks} on {}", fold(hosts))
 }
 
-/// Describes the binding of ranks: a picture, the processors and their mask.
+/// Describes the binding of ranks: a picture, the processors and their mask; then their memory and devices.
 pub(crate) fn seat_text(bound: &BoundRanks) -> String {
-    let BoundRanks { is_bound, cpus, memory, picture, .. } = bound;
+    let BoundRanks { ranks: _, is_bound, cpus, memory, picture, devices } = bound;
     let space = if picture.is_empty() { "" } else { " " };
     let noun = if cpus.len() == 1 { "processor" } else { "processors" };
     let mut text = match is_bound {
@@ -63,6 +63,9 @@ pub(crate) fn seat_text(bound: &BoundRanks) -> String {
     if !memory.is_empty() {
         let noun = if memory.len() == 1 { "node" } else { "nodes" };
         text.push_str(&format!(", memory of {noun} {memory}"));
+    }
+    if !devices.is_empty() {
+        text.push_str(&format!(", {devices}"));
     }
     text
 }
@@ -100,6 +103,7 @@ mod tests {
             cpus: cpus.parse().unwrap(),
             memory: Default::default(),
             picture: picture.to_owned(),
+            devices: String::new(),
         }
     }
 
@@ -126,6 +130,8 @@ mod tests {
 
     #[test]
     fn memory_and_other_sessions_are_named() {
+        let devices = BoundRanks { devices: "gpu 0,2".to_owned(), ..bound("0", "1", "[B]") };
+        assert_eq!(seat_text(&devices), "[B] processor 1, mask 0x2, gpu 0,2");
         let local = BoundRanks { memory: "0,2".parse().unwrap(), ..bound("0", "0-1", "[BB]") };
         assert_eq!(seat_text(&local), "[BB] processors 0-1, mask 0x3, memory of nodes 0,2");
         let text = note_text(&BindingNote::Shared { cpus: "1".parse().unwrap() });

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use nla::core::{
-    Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RootSettings, SessionPlan,
-    Subtree,
+    AcceleratorPlan, Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RootSettings,
+    SessionPlan, Subtree,
 };
 use pmi::{Mapping, Ranks};
 
@@ -38,6 +38,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         stats: setup.stats,
         pmix: None,
         binding: BindingPolicy::default(),
+        accelerators: AcceleratorPlan::default(),
         sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {

@@ -41,6 +41,13 @@ pub const CPUS_MAX: u32 = 16_384;
 /// Processors of a node whose bindings are drawn as pictures; those of larger ones are lists.
 pub const PICTURE_CPUS_MAX: u32 = 256;
 
+/// Accelerators and other devices of a node.
+pub const DEVICES_MAX: u32 = 1024;
+/// Kinds of devices of a node, and of those that a rank asks for.
+pub const RESOURCES_MAX: usize = 64;
+/// Bytes of the name and of the type of a device.
+pub const RESOURCE_WORD_BYTES_MAX: usize = 64;
+
 /// Bytes of all payloads of one group fence.
 pub const GROUP_BYTES_MAX: usize = 64 << 20;
 /// Group fences of one namespace that may be open at one place.

@@ -6,6 +6,7 @@
 //! session began, as the driver measured it: this module reads no clock, opens no descriptor and draws no random
 //! number, so the simulator runs the same values.
 
+mod accelerators;
 mod agent;
 mod binding;
 mod cache;
@@ -37,6 +38,10 @@ mod topology;
 mod turn;
 mod words;
 
+pub use accelerators::{
+    AcceleratorPlan, Device, FoundDevice, FoundDevices, GPU, Holding, Resource, ResourceError, Resources, TooFew,
+    Vendor, listed, offered, share, variables,
+};
 pub use agent::{Action, Agent, Input};
 pub use binding::{
     Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, CpuSet, CpuSetError, Level,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use pmi::{JobDescription, Mapping, ProgramDescription, Ranks};
 use serde::{Deserialize, Serialize};
 
+use super::accelerators::AcceleratorPlan;
 use super::binding::BindingPolicy;
 use super::cache::CachePolicy;
 use super::failure_policy::FailurePolicy;
@@ -30,7 +31,7 @@ pub type Variable = (Vec<u8>, Vec<u8>);
 /// The list is between two others: Hydra leaves behind only `DISPLAY`, PRRTE the whole environment.
 pub fn is_bound_to_host(name: &[u8]) -> bool {
     const PREFIXES: [&str; 4] = ["SSH_", "DBUS_", "XDG_SESSION_", "TMUX"];
-    const NAMES: [&str; 35] = [
+    const NAMES: [&str; 36] = [
         // Names of the host.
         "HOSTNAME",
         "HOST",
@@ -58,6 +59,7 @@ pub fn is_bound_to_host(name: &[u8]) -> bool {
         "SLURM_CPUS_ON_NODE",
         "SLURM_GPUS_ON_NODE",
         "SLURM_JOB_GPUS",
+        "SLURM_STEP_GPUS",
         "SLURM_TOPOLOGY_ADDR",
         "PBS_NODENUM",
         "PBS_TASKNUM",
@@ -110,6 +112,8 @@ pub struct SessionPlan {
     pub pmix: Option<PmixPlan>,
     /// How ranks are bound to processors and memory.
     pub binding: BindingPolicy,
+    /// The accelerators and other devices of the ranks.
+    pub accelerators: AcceleratorPlan,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -198,6 +202,7 @@ impl fmt::Debug for SessionPlan {
             .field("stats", &self.stats)
             .field("pmix", &self.pmix)
             .field("binding", &self.binding)
+            .field("accelerators", &self.accelerators)
             .field("sent", &self.sent)
             .finish_non_exhaustive()
     }
@@ -486,6 +491,7 @@ mod tests {
             stats: false,
             pmix: None,
             binding: BindingPolicy::default(),
+            accelerators: AcceleratorPlan::default(),
             sent: Duration::ZERO,
         }
     }

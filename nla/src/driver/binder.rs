@@ -1,4 +1,4 @@
-//! Chooses the processors and the memory of this agent's ranks.
+//! Chooses the processors, the memory and the devices of this agent's ranks.
 //!
 //! All agents of a node compute the same seats for the node's ranks, and each uses those of its own. The topology is read
 //! for the first rank that is to be bound.
@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use pmi::{Rank, Ranks};
 
+use super::accelerators::{Accelerators, RankDevices};
 use super::node_topology::this_node;
 use crate::core::{
     Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, CpuSet, MemoryPolicy,
@@ -25,6 +26,7 @@ type Computed = (u32, Rc<Result<Seating, BindingError>>);
 /// Binds the ranks of a session on this agent.
 pub(super) struct Binder {
     policy: BindingPolicy,
+    accelerators: Accelerators,
     session: u16,
     node: OnceCell<(Topology, Allowed)>,
     last: RefCell<Option<Computed>>,
@@ -36,8 +38,9 @@ pub(super) struct Binder {
 
 impl Binder {
     /// Makes the binder of a session with this number.
-    pub(super) fn new(policy: BindingPolicy, session: u16) -> Self {
-        Self { policy, session, node: OnceCell::new(), last: RefCell::new(None), marks: None, gives_way: false }
+    pub(super) fn new(policy: BindingPolicy, accelerators: Accelerators, session: u16) -> Self {
+        let (node, last) = (OnceCell::new(), RefCell::new(None));
+        Self { policy, accelerators, session, node, last, marks: None, gives_way: false }
     }
 
     fn node(&self) -> &(Topology, Allowed) {
@@ -89,6 +92,29 @@ impl Binder {
         seating.as_ref().as_ref().map(|seating| seating.of(local).cloned()).map_err(Clone::clone)
     }
 
+    /// Returns the devices of a rank of this agent; none if it asks for none. Ranks of MPI_Comm_spawn get none: all may be in
+    /// use.
+    ///
+    /// # Errors
+    ///
+    /// The node has too few devices for its ranks. The text says so.
+    pub(super) fn devices(&self, plan: &NamespacePlan, rank: Rank) -> Result<RankDevices, String> {
+        let asks = plan.spawner.is_none() && !self.accelerators.are_none();
+        let Some((local, ranks)) = self.local(plan, rank).filter(|_| asks) else { return Ok(RankDevices::default()) };
+        let near = |local: u32| {
+            let seating = self.policy(plan).map(|policy| self.seating(policy, ranks));
+            let cpus = seating.and_then(|seating| Some(seating.as_ref().as_ref().ok()?.of(local)?.cpus.clone()));
+            self.node().0.numa_nodes_of(&cpus.unwrap_or_default())
+        };
+        let node = plan.mapping.node_of(rank);
+        let rank_of = |local: u32| {
+            let is_meant = |rank: &Rank| plan.mapping.node_of(*rank) == node;
+            let on_node = || (0..plan.size).map(Rank).filter(is_meant).nth(local as usize);
+            if self.policy.is_one_machine { Rank(local) } else { on_node().unwrap_or(rank) }
+        };
+        self.accelerators.of(rank, local, ranks, near, rank_of)
+    }
+
     /// Chooses the seats of `ranks`, the ranks of a namespace on this agent, and marks their processors.
     pub(super) fn begin(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> BindingReport {
         let mut report = BindingReport::default();
@@ -132,7 +158,10 @@ impl Binder {
 
     /// Describes the seats of this agent's ranks.
     fn bound(&self, plan: &NamespacePlan, ranks: &Ranks) -> Vec<BoundRanks> {
-        let seat = |rank| Some((rank, self.seat(plan, rank).ok()?.unwrap_or_default()));
+        let seat = |rank| {
+            let devices = self.devices(plan, rank).unwrap_or_default().text();
+            Some((rank, self.seat(plan, rank).ok()?.unwrap_or_default(), devices))
+        };
         let (topology, allowed) = self.node();
         describe(topology, allowed, ranks.iter().filter_map(seat))
     }

@@ -5,12 +5,14 @@
 //! `root.rs`). They share the links to children (`children.rs`), the bounded queues (`queue.rs`) and the order of the
 //! end (`shutdown.rs`).
 
+mod accelerators;
 mod agent;
 mod binder;
 mod board;
 mod children;
 mod input;
 mod leftovers;
+mod node_devices;
 mod node_topology;
 mod output;
 mod pmix;
@@ -30,6 +32,7 @@ mod survivors;
 mod table;
 mod uplink;
 
+pub use accelerators::{Accelerators, RankDevices};
 pub use node_topology::this_node;
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use pmix::PMIX_ARGUMENT;

@@ -86,7 +86,8 @@ fn set(path: &Path) -> Option<CpuSet> {
     text(path)?.trim().parse().ok()
 }
 
-fn text(path: &Path) -> Option<String> {
+/// Reads a file; `None` if that fails. Longer files are cut.
+pub(super) fn text(path: &Path) -> Option<String> {
     let mut text = String::new();
     File::open(path).ok()?.take(FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
     Some(text)

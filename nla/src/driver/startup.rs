@@ -374,6 +374,8 @@ impl Startup {
         if self.session.pmix.is_some() {
             variables.extend(CString::new(format!("{PMIX_RANK}={rank}")));
         }
+        let variable = |(name, value): (String, String)| CString::new(format!("{name}={value}"));
+        variables.extend(self.binder.devices(&shared.plan, rank)?.variables().into_iter().flat_map(variable));
         let seat = self.binder.seat(&shared.plan, rank).map_err(|error| binding_failed(&error))?.unwrap_or_default();
         let (ours, theirs) = socket.unzip();
         let (stdin, input) = input.unzip();

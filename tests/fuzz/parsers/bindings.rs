@@ -1,13 +1,13 @@
-//! Sets of processors, and the values of options about them.
+//! Sets of processors, lists of devices, and the values of options about them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 
 use launcher::cli::{Typed, parse};
-use nla::core::limits::CPUS_MAX;
-use nla::core::{BindTo, CpuSet, MemoryPolicy};
+use nla::core::limits::{CPUS_MAX, DEVICES_MAX};
+use nla::core::{BindTo, CpuSet, MemoryPolicy, Resource, Resources, listed};
 
-/// A set is written as it was parsed, and values of options name processors within the bound.
+/// A set and a list are written as it was parsed, and values of options name processors within the bound.
 pub(super) fn check(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for separator in [',', '+'] {
@@ -16,7 +16,14 @@ pub(super) fn check(data: &[u8]) {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
-    for option in ["--bind-to", "--map-by", "--mem-bind"] {
+    for id in listed(&text) {
+        assert_eq!(listed(&id), [id.as_str()], "a name in a list is a list of itself");
+    }
+    if let Ok(list) = text.parse::<Resources>() {
+        assert_eq!(list.to_string().parse::<Resources>().as_ref(), Ok(&list));
+        assert!(list.iter().map(Resource::count).sum::<u32>() <= DEVICES_MAX);
+    }
+    for option in ["--gres", "--bind-to", "--map-by", "--mem-bind"] {
         let words = [option.into(), OsString::from_vec(data.to_vec()), "a".into()].to_vec();
         match parse(OsStr::new("scela-run"), words, &|_| Err(std::io::Error::other("none"))) {
             Ok(Typed::Run(request)) => {

@@ -1,6 +1,7 @@
 //! Hosts files of Hydra, Open MPI, Slurm and PBS.
 
 use launcher::cluster::hosts::parse_file;
+use launcher::cluster::node_list::Node;
 
 use super::host_lists::{check_error, check_nodes, written};
 
@@ -18,9 +19,10 @@ pub(super) fn check(data: &[u8]) {
     };
     check_nodes(&nodes);
     if nodes.len() <= CHECKED_HOSTS_MAX {
-        let line = |node| {
+        let line = |node: &Node| {
             let max_slots = |max_slots| format!(" max-slots={max_slots}");
-            written(node) + &node.max_slots.map(max_slots).unwrap_or_default() + " # a comment\r\n"
+            let gres = if node.gres.is_empty() { String::new() } else { format!(" gres={}", node.gres) };
+            written(node) + &node.max_slots.map(max_slots).unwrap_or_default() + &gres + " # a comment\r\n"
         };
         let file: String = nodes.iter().map(line).collect();
         assert_eq!(parse_file(file.as_bytes()), Ok(nodes), "{file}");

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nla::core::{
-    Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit, FailurePolicy,
-    Inherit, Input, NamespaceId, NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan, Subtree, Time,
-    Up, owners, place,
+    AcceleratorPlan, Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit,
+    FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan,
+    Subtree, Time, Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -138,6 +138,7 @@ fn root() -> Root {
         stats: true,
         pmix: None,
         binding: BindingPolicy::default(),
+        accelerators: AcceleratorPlan::default(),
         clean_shm: CleanShm::Mpi,
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),

@@ -49,6 +49,12 @@ fn hosts_and_placement() {
             o.binding.reports = true;
         },
     );
+    check_options(&["--gpus-per-rank 2", "-gpus-per-rank=1 -gpus-per-rank 2"], |o| {
+        o.accelerators.gpus_per_rank = Some(2);
+    });
+    check_options(&["--gres gpu:a100:2 --gres fpga", "-gres=gpu:a100:2,FPGA:1"], |o| {
+        o.accelerators.gres = "gpu:a100:2,fpga:1".parse().unwrap();
+    });
     check_options(&["-rankmap 0,0,1", "--rankmap=0,0,1"], |o| o.hosts.rankmap = Some("0,0,1".into()));
 }
 

@@ -6,6 +6,7 @@
 //! node[001-032] slots=8 max-slots=16     # Open MPI
 //! node033:8                              # Hydra
 //! ada@login
+//! gpu[1-4] gres=gpu:a100:4,fpga:allreduce:1
 //! ```
 //!
 //! A line has one list, as in the files of Hydra, Open MPI, Slurm and PBS: none of them understands a
@@ -19,9 +20,10 @@ use super::TEXT_BYTES_MAX;
 use super::cursor::{Cursor, Fault, is_blank};
 use super::error::HostsError;
 use super::list::{checked_user, list, not_utf8, slots};
-use super::problem::{not_an_attribute, shown, stray, too_large};
+use super::problem::{not_an_attribute, shown, shown_char, stray, too_large};
 use crate::cluster::node::Node;
 use crate::refusal::Refusal;
+use nla::core::{ResourceError, Resources};
 
 /// Parses the hosts of a file, in order; duplicates stay. A file without hosts is an error.
 pub fn parse_file(bytes: &[u8]) -> Result<Vec<Node>, HostsError> {
@@ -125,8 +127,24 @@ fn attribute(
                 }
             }
         }
+        "gres" => {
+            let begin = cursor.at();
+            let value = cursor.take_while(|c| !is_blank(c));
+            let gres: Resources = value.parse().map_err(|error: ResourceError| {
+                let hint = "write the devices of the host, as in gres=gpu:a100:4,fpga:allreduce:1";
+                Fault::new(
+                    cursor.since(begin),
+                    Refusal::new(error.to_string().chars().map(shown_char).collect::<String>(), hint),
+                )
+            })?;
+            for host in hosts {
+                if !std::mem::replace(&mut host.gres, gres.clone()).is_empty() {
+                    return Err(twice("gres"));
+                }
+            }
+        }
         _ => {
-            let text = format!("there is no attribute '{}', only slots, max-slots and user", shown(name));
+            let text = format!("there is no attribute '{}', only slots, max-slots, gres and user", shown(name));
             return Err(Fault::new(at, Refusal::new(text, "remove it, or put it behind a '#'")));
         }
     }
@@ -141,7 +159,8 @@ mod tests {
         let user = entry.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
         let slots = entry.slots.map(|slots| format!("*{slots}")).unwrap_or_default();
         let max_slots = entry.max_slots.map(|max| format!("<{max}")).unwrap_or_default();
-        format!("{user}{}{slots}{max_slots}", entry.name)
+        let gres = if entry.gres.is_empty() { String::new() } else { format!("+{}", entry.gres) };
+        format!("{user}{}{slots}{max_slots}{gres}", entry.name)
     }
 
     fn read(text: &str) -> Result<String, (Option<usize>, Option<usize>, String)> {
@@ -170,6 +189,8 @@ mod tests {
             ("a:2,b:3 max-slots=3", "a*2<3 b*3<3"),
             ("a user=ada slots=2", "ada@a*2"),
             ("ada@[fe80::1%eth0]:2 max-slots=4 # x", "ada@fe80::1%eth0*2<4"),
+            ("n[1-2] gres=gpu:a100:4,fpga slots=2", "n1*2+gpu:a100:4,fpga:1 n2*2+gpu:a100:4,fpga:1"),
+            ("a gres = GPU # x", "a+gpu:1"),
             // PBS: a line for each slot.
             ("n1\nn1\nn2\nn1\n", "n1 n1 n2 n1"),
         ] {
@@ -193,9 +214,9 @@ mod tests {
             ("a slots=0", 1, 9, "0 slots are out of range, there must be 1 to 16777216"),
             ("a slots=4,b", 1, 9, "'4,b' is not a number of slots"),
             ("a max-slots=16777217", 1, 13, "16777217 slots are out of range, there must be 1 to 16777216"),
-            ("a Slots=4", 1, 3, "there is no attribute 'Slots', only slots, max-slots and user"),
-            ("a slots=4 binding=rr", 1, 11, "there is no attribute 'binding', only slots, max-slots and user"),
-            ("a =4", 1, 3, "there is no attribute '', only slots, max-slots and user"),
+            ("a Slots=4", 1, 3, "there is no attribute 'Slots', only slots, max-slots, gres and user"),
+            ("a slots=4 binding=rr", 1, 11, "there is no attribute 'binding', only slots, max-slots, gres and user"),
+            ("a =4", 1, 3, "there is no attribute '', only slots, max-slots, gres and user"),
             ("a slots=4 slots=4", 1, 11, "'slots' is given twice"),
             ("a:4 slots=4", 1, 5, "'slots' is given twice"),
             ("b,a:4 slots=4", 1, 7, "'slots' is given twice"),
@@ -206,6 +227,10 @@ mod tests {
             ("a user=a$b", 1, 9, "there cannot be a '$' in a name"),
             ("a:4,b:8 max-slots=6 ", 1, 9, "max-slots=6 is less than the 8 slots of a host on this line"),
             ("a max-slots=6 slots=8", 1, 3, "max-slots=6 is less than the 8 slots of a host on this line"),
+            ("a gres=", 1, 8, "'' is not a name of devices"),
+            ("a gres=gpu:0", 1, 8, "'0' is not a number of devices from 1 to 1024"),
+            ("a gres=gpu:1,gpu:2", 1, 8, "'gpu' is given twice"),
+            ("a gres=gpu gres=fpga", 1, 12, "'gres' is given twice"),
             ("a#b", 1, 2, "there cannot be a '#' in a name"),
             ("// a", 1, 1, "there cannot be a '/' in a name"),
             ("a\rb", 1, 2, "there is a control character, U+000D"),

@@ -108,7 +108,8 @@ impl Item<'_> {
             Host::Address(address) => vec![address.to_owned()],
             Host::Names(expression) => expression.names(),
         };
-        let entry = |name| Node { user: self.user.map(str::to_owned), name, slots: self.slots, max_slots: None };
+        let user = self.user.map(str::to_owned);
+        let entry = |name| Node { user: user.clone(), slots: self.slots, ..Node::named(name) };
         entries.extend(names.into_iter().map(entry));
         Ok(())
     }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::every_short_text::{check_entries, check_error, check_names, check_text};
 use super::{HOSTS_MAX, NAME_BYTES_MAX, exclude, expand, fold, parse_file, parse_list, select};
 use crate::cluster::node::Node;
+use nla::core::Resources;
 
 /// Names of clusters, and others.
 fn name() -> impl Strategy<Value = String> {
@@ -57,6 +58,7 @@ fn nearly() -> impl Strategy<Value = String> {
         1 => Just(" slots=".to_owned()),
         1 => Just(" max-slots = 4".to_owned()),
         1 => Just(" user=ada".to_owned()),
+        1 => Just(" gres=gpu:a100:4,fpga".to_owned()),
         8 => "[\\[\\],:@/.#= \t\r\n0-9-]",
         1 => any::<char>().prop_map(String::from),
     ];
@@ -67,7 +69,13 @@ fn entry() -> impl Strategy<Value = Node> {
     (proptest::option::of("[a-z_][a-z0-9.-]{0,5}"), name(), proptest::option::of(1u32..9), 0u32..9).prop_map(
         |(user, name, slots, more)| {
             let max_slots = slots.map_or(more, |slots| slots + more);
-            Node { user, name, slots, max_slots: Some(max_slots).filter(|&max_slots| max_slots > 0) }
+            Node {
+                user,
+                name,
+                slots,
+                max_slots: Some(max_slots).filter(|&max_slots| max_slots > 0),
+                gres: Resources::NONE,
+            }
         },
     )
 }

@@ -1,8 +1,8 @@
-//! The processors and memory that ranks would get.
+//! The processors, memory and devices that ranks would get.
 
-use nla::core::{BindTo, BindingNote, BindingPolicy, BoundRanks, CpuSet, MemoryPolicy, describe, seats};
-use nla::driver::this_node;
-use pmi::Rank;
+use nla::core::{BindTo, BindingNote, BindingPolicy, BoundRanks, CpuSet, MemoryPolicy, Resources, describe, seats};
+use nla::driver::{Accelerators, RankDevices, this_node};
+use pmi::{Rank, Ranks};
 
 use crate::plan::Plan;
 use crate::run::binding_text::{note_text, seat_text};
@@ -11,7 +11,9 @@ use crate::run::binding_text::{note_text, seat_text};
 /// Empty if ranks are not bound.
 pub(super) fn binding(plan: &Plan, is_local: bool) -> Vec<String> {
     let policy = &plan.settings.session.binding;
-    if *policy == (BindingPolicy { is_one_machine: policy.is_one_machine, ..BindingPolicy::default() }) {
+    let accelerators = &plan.settings.session.accelerators;
+    let asks = !accelerators.requests.is_empty();
+    if !asks && *policy == (BindingPolicy { is_one_machine: policy.is_one_machine, ..BindingPolicy::default() }) {
         return Vec::new();
     }
     let (_, most) = plan.extent();
@@ -23,11 +25,18 @@ pub(super) fn binding(plan: &Plan, is_local: bool) -> Vec<String> {
     if !is_local {
         lines.push(format!("each agent chooses on its node; {ranks} ranks on a node like this machine:"));
     }
-    lines.extend(on_this_machine(policy, ranks));
+    if asks {
+        lines.push(format!("each rank gets {}", accelerators.requests));
+        let offer = |(ranks, offer): &(Ranks, Resources)| format!("the hosts of ranks {ranks} offer {offer}");
+        lines.extend(accelerators.offers.iter().map(offer));
+    }
+    lines.extend(on_this_machine(plan, ranks, is_local));
     lines
 }
 
-fn on_this_machine(policy: &BindingPolicy, ranks: u32) -> Vec<String> {
+fn on_this_machine(plan: &Plan, ranks: u32, is_local: bool) -> Vec<String> {
+    let session = &plan.settings.session;
+    let policy = &session.binding;
     let (topology, allowed) = this_node();
     let seating = match seats(&topology, &allowed, policy, ranks) {
         Ok(seating) => seating,
@@ -35,7 +44,18 @@ fn on_this_machine(policy: &BindingPolicy, ranks: u32) -> Vec<String> {
     };
     let asks = policy.bind_to != BindTo::Nothing || policy.memory != MemoryPolicy::Inherited;
     let seat = |rank: u32| seating.of(rank).filter(|_| asks).cloned().unwrap_or_default();
-    let bound = describe(&topology, &allowed, (0..ranks).map(|rank| (Rank(rank), seat(rank))));
+    let accelerators = Accelerators::new(session.accelerators.clone(), &session.environment);
+    let near = |local| topology.numa_nodes_of(&seat(local).cpus);
+    // Other hosts have devices of their own.
+    let devices = |rank| match is_local {
+        true => accelerators.of(Rank(rank), rank, ranks, near, Rank),
+        false => Ok(RankDevices::default()),
+    };
+    if let Err(error) = devices(0) {
+        return vec![format!("ranks could not be started: {error}")];
+    }
+    let described = |rank| (Rank(rank), seat(rank), devices(rank).unwrap_or_default().text());
+    let bound = describe(&topology, &allowed, (0..ranks).map(described));
     let line = |bound: &BoundRanks| {
         let noun = if bound.ranks.len() == 1 { "rank" } else { "ranks" };
         format!("{noun} {}: {}", bound.ranks, seat_text(bound))

@@ -12,10 +12,11 @@ mod reports;
 mod stats;
 
 use super::*;
+use crate::core::accelerators::AcceleratorPlan;
 use crate::core::binding::BindingPolicy;
-use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::cause::Exit;
 use crate::core::leftovers::FileReport;
+use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, ReleaseContent, Reply, Requester, Update};
 use crate::core::tests::{NS, T, at, plan, plan_of, ranks};
 use crate::core::timing::TimedPhase;
@@ -57,6 +58,7 @@ impl World {
             stats,
             pmix: None,
             binding: BindingPolicy::default(),
+            accelerators: AcceleratorPlan::default(),
             sent: Duration::ZERO,
         }
     }

@@ -40,23 +40,26 @@ pub struct BoundRanks {
     /// A [`picture`](super::picture) of the binding; empty if the node is too large for one.
     #[serde(deserialize_with = "deserialize_one_line")]
     pub picture: String,
+    /// Their devices, as in `gpu 0,1, fpga 0`; empty if they asked for none.
+    #[serde(deserialize_with = "deserialize_one_line")]
+    pub devices: String,
 }
 
-/// Describes the seats of ranks of a node, one entry for each seat, in the order of the ranks.
+/// Describes the seats and the devices of ranks of a node, one entry for each combination, in the order of the ranks.
 pub fn describe(
     topology: &Topology,
     allowed: &Allowed,
-    seats: impl IntoIterator<Item = (Rank, Seat)>,
+    seats: impl IntoIterator<Item = (Rank, Seat, String)>,
 ) -> Vec<BoundRanks> {
-    let mut by_seat: LiteMap<Seat, Ranks> = LiteMap::new();
-    for (rank, seat) in seats {
-        by_seat.entry(seat).or_default().insert(rank);
+    let mut by_seat: LiteMap<(Seat, String), Ranks> = LiteMap::new();
+    for (rank, seat, devices) in seats {
+        by_seat.entry((seat, devices)).or_default().insert(rank);
     }
-    let described = |(Seat { cpus, memory }, ranks): (Seat, Ranks)| {
+    let described = |((Seat { cpus, memory }, devices), ranks): ((Seat, String), Ranks)| {
         let is_bound = !cpus.is_empty();
         let cpus = if is_bound { cpus } else { allowed.cpus.clone() };
         let picture = picture(topology, &allowed.cpus, &cpus).filter(|_| is_bound).unwrap_or_default();
-        BoundRanks { ranks, is_bound, cpus, memory, picture }
+        BoundRanks { ranks, is_bound, cpus, memory, picture, devices }
     };
     let mut described: Vec<BoundRanks> = by_seat.into_iter().map(described).collect();
     described.sort_by_key(|bound| bound.ranks.first());

@@ -14,6 +14,7 @@ mod stats;
 mod surveys;
 
 use super::*;
+use crate::core::accelerators::AcceleratorPlan;
 use crate::core::binding::BindingPolicy;
 use crate::core::cache::CachePolicy;
 use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
@@ -45,6 +46,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             stats: false,
             pmix: None,
             binding: BindingPolicy::default(),
+            accelerators: AcceleratorPlan::default(),
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

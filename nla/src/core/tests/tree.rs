@@ -10,6 +10,7 @@ use litemap::LiteMap;
 use pmi::{Answer, Board, LookUp, Rank, Ranks, Request};
 
 use super::{NS, T};
+use crate::core::accelerators::AcceleratorPlan;
 use crate::core::agent::{Action, Agent, Input};
 use crate::core::binding::BindingPolicy;
 use crate::core::cache::{CachePeaks, CachePolicy};
@@ -124,6 +125,7 @@ impl Tree {
                 stats: true,
                 pmix: None,
                 binding: BindingPolicy::default(),
+                accelerators: AcceleratorPlan::default(),
                 sent: std::time::Duration::ZERO,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::AgentDriver;
 use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Up};
+use crate::driver::accelerators::Accelerators;
 use crate::driver::binder::Binder;
 use crate::driver::leftovers::SharedFiles;
 use crate::driver::output::OutputPump;
@@ -125,7 +126,8 @@ impl AgentDriver {
         let (input, events, tasks) = (Rc::clone(&self.input), self.ranks.sender(), self.links.tasks.clone());
         let mark = survivors::mark(self.rejoining.session, self.here.head());
         // Sessions on one machine whose numbers have the same 16 bits do not see each other's marks.
-        let binder = Binder::new(session.binding.clone(), self.rejoining.session.0 as u16);
+        let accelerators = Accelerators::new(session.accelerators.clone(), &session.environment);
+        let binder = Binder::new(session.binding.clone(), accelerators, self.rejoining.session.0 as u16);
         match pump.and_then(|pump| Startup::new(session, binder, mark, pump, input, events, tasks)) {
             Ok(startup) => self.startup = Some(startup),
             Err(error) => tracing::error!(%error, "no rank can be started here"),

@@ -1,0 +1,180 @@
+//! Shares the devices of a node out among its ranks.
+
+use pmi::{Rank, Ranks};
+
+use super::devices::Device;
+use super::resource::{Resource, Resources};
+use crate::core::binding::CpuSet;
+
+/// The devices of a node with one name and type.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Holding {
+    /// Their name and type, as in `gpu:a100`.
+    pub label: String,
+    /// Their number.
+    pub count: u32,
+    /// How many are taken.
+    pub taken: u32,
+    /// The local ranks that have them.
+    pub holders: Vec<u32>,
+}
+
+/// A rank cannot get what it asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TooFew {
+    /// The rank, by its number among those of its node.
+    pub local_rank: u32,
+    /// What it asks for.
+    pub wanted: Resource,
+    /// What its node has.
+    pub holdings: Vec<Holding>,
+}
+
+impl TooFew {
+    /// Describes it, with the rank of each local rank.
+    pub fn text(&self, rank_of: impl Fn(u32) -> Rank) -> String {
+        let one = |Holding { label, count, taken, holders }: &Holding| {
+            let holders: Ranks = holders.iter().map(|local| rank_of(*local)).collect();
+            let noun = if holders.len() == 1 { "rank" } else { "ranks" };
+            match taken {
+                0 => format!("{label}:{count}"),
+                _ => format!("{label}:{count} ({taken} taken by {noun} {holders})"),
+            }
+        };
+        let has: Vec<String> = self.holdings.iter().map(one).collect();
+        let has = if has.is_empty() { "no device that ScELA knows".to_owned() } else { has.join(", ") };
+        let wanted = &self.wanted;
+        let is_of_unknown_type = self.holdings.iter().any(|holding| holding.label == wanted.name());
+        let hint = match wanted.kind() {
+            Some(_) if is_of_unknown_type => "; types are known only from gres= in a hosts file",
+            _ => "",
+        };
+        let rank = rank_of(self.local_rank);
+        format!("rank {rank} needs {} {}; the host has {has}{hint}", wanted.count(), wanted.label())
+    }
+}
+
+/// Shares devices out: returns the devices of each local rank, as ascending indices into `devices`.
+///
+/// `near` has the NUMA nodes of each local rank's seat; an empty set if they are unknown. No two ranks get the same device.
+/// Ranks get devices near to them first, and leave those near to others as long as there are further ones. Requests with a
+/// type are served before those without.
+///
+/// # Errors
+///
+/// There are too few devices for the first rank that gets less than it asks for.
+pub fn share(devices: &[Device], near: &[CpuSet], requests: &Resources) -> Result<Vec<Vec<usize>>, TooFew> {
+    if requests.is_empty() {
+        return Ok(vec![Vec::new(); near.len()]);
+    }
+    // Each rank takes a device at least, so one of these cannot get any.
+    let near = &near[..near.len().min(devices.len() + 1)];
+    let mut owners: Vec<Option<u32>> = vec![None; devices.len()];
+    let (typed, untyped): (Vec<&Resource>, Vec<&Resource>) = requests.iter().partition(|one| one.kind().is_some());
+    for request in typed.into_iter().chain(untyped) {
+        let is_meant = |device: &Device| {
+            device.name == request.name() && request.kind().is_none_or(|kind| device.kind.as_deref() == Some(kind))
+        };
+        let mut missing = vec![request.count(); near.len()];
+        for takes_all in [false, true] {
+            for ((local, near), missing) in (0..).zip(near).zip(&mut missing) {
+                for (device, owner) in devices.iter().zip(&mut owners) {
+                    let is_near = device.numa.is_some_and(|numa| near.contains(numa));
+                    if *missing > 0 && owner.is_none() && is_meant(device) && (is_near || takes_all) {
+                        *owner = Some(local);
+                        *missing -= 1;
+                    }
+                }
+                if takes_all && *missing > 0 {
+                    let holdings = holdings(devices, &owners, local);
+                    return Err(TooFew { local_rank: local, wanted: request.clone(), holdings });
+                }
+            }
+        }
+    }
+    let mut shares = vec![Vec::new(); near.len()];
+    for (at, owner) in owners.iter().enumerate() {
+        if let Some(share) = owner.and_then(|owner| shares.get_mut(owner as usize)) {
+            share.push(at);
+        }
+    }
+    Ok(shares)
+}
+
+/// Lists devices by name and type. What `but` has taken counts as free: it does not start.
+fn holdings(devices: &[Device], owners: &[Option<u32>], but: u32) -> Vec<Holding> {
+    let mut all: Vec<Holding> = Vec::new();
+    for (device, owner) in devices.iter().zip(owners) {
+        let label = device.label();
+        let at = all.iter().position(|known| known.label == label).unwrap_or(all.len());
+        if at == all.len() {
+            all.push(Holding { label, count: 0, taken: 0, holders: Vec::new() });
+        }
+        all[at].count += 1;
+        if let Some(owner) = owner.filter(|owner| *owner != but) {
+            all[at].taken += 1;
+            all[at].holders.push(owner);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(name: &str, kind: &str, at: u32, numa: Option<u32>) -> Device {
+        let kind = Some(kind.to_owned()).filter(|kind| !kind.is_empty());
+        Device { name: name.to_owned(), kind, id: at.to_string(), numa }
+    }
+
+    fn near(nodes: &[&str]) -> Vec<CpuSet> {
+        nodes.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn shared(devices: &[Device], nodes: &[&str], requests: &str) -> Result<Vec<Vec<usize>>, String> {
+        let shares = share(devices, &near(nodes), &requests.parse().unwrap());
+        shares.map_err(|error| error.text(|local| Rank(local + 10)))
+    }
+
+    #[test]
+    fn ranks_get_the_nearest_devices() {
+        let gpus: Vec<Device> = (0..4).map(|at| device("gpu", "", at, Some(at / 2))).collect();
+        assert_eq!(shared(&gpus, &["1", "0"], "gpu:1"), Ok(vec![vec![2], vec![0]]));
+        assert_eq!(shared(&gpus, &["1", "0"], "gpu:2"), Ok(vec![vec![2, 3], vec![0, 1]]));
+        assert_eq!(shared(&gpus, &["", ""], "gpu:1"), Ok(vec![vec![0], vec![1]]), "not bound");
+        // The third rank of node 0 takes a far device, and not the near one of the last rank.
+        assert_eq!(shared(&gpus, &["0", "0", "0", "1"], "gpu:1"), Ok(vec![vec![0], vec![1], vec![3], vec![2]]));
+    }
+
+    #[test]
+    fn requests_with_a_type_come_first() {
+        let devices = [device("gpu", "a100", 0, None), device("gpu", "v100", 1, None), device("fpga", "x", 0, None)];
+        assert_eq!(shared(&devices, &[""], "gpu:1,gpu:a100:1"), Ok(vec![vec![0, 1]]));
+        assert_eq!(shared(&devices, &[""], "fpga"), Ok(vec![vec![2]]));
+    }
+
+    #[test]
+    fn too_few_devices_say_who_has_them() {
+        let devices = [device("gpu", "v100", 0, None), device("gpu", "v100", 1, None), device("fpga", "x", 0, None)];
+        assert_eq!(
+            shared(&devices, &["", "", ""], "gpu:v100:1"),
+            Err("rank 12 needs 1 gpu:v100; the host has gpu:v100:2 (2 taken by ranks 10-11), fpga:x:1".to_owned())
+        );
+        assert_eq!(
+            shared(&devices, &[""; 5000], "gpu:a100:1"),
+            Err("rank 10 needs 1 gpu:a100; the host has gpu:v100:2, fpga:x:1".to_owned())
+        );
+        assert_eq!(
+            shared(&devices, &["", ""], "gpu:2"),
+            Err("rank 11 needs 2 gpu; the host has gpu:v100:2 (2 taken by rank 10), fpga:x:1".to_owned())
+        );
+        assert_eq!(
+            shared(&[], &[""], "gpu"),
+            Err("rank 10 needs 1 gpu; the host has no device that ScELA knows".to_owned())
+        );
+        let untyped = [device("gpu", "", 0, None)];
+        let error = shared(&untyped, &[""], "gpu:a100").unwrap_err();
+        assert!(error.ends_with("the host has gpu:1; types are known only from gres= in a hosts file"), "{error}");
+    }
+}
