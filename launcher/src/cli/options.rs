@@ -303,9 +303,9 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::GenvAll), &["genvall"], &[], group::ENVIRONMENT,
         "pass all of your environment (default)"),
     spec(Id::Global(Global::Mpi), &["mpi"], &["KIND"], group::ENVIRONMENT,
-        "set what this MPI library needs: openmpi (3 and 4),\n\
-         none, or auto, which inspects the program's file\n\
-         (default)"),
+        "serve this MPI library: openmpi (3 and 4), pmix\n\
+         (Open MPI 5), none, or auto, which inspects the\n\
+         program's file (default)"),
     spec(Id::Global(Global::MemoryAllocKinds), &["memory-alloc-kinds"], &["KINDS"], group::ENVIRONMENT,
         "the kinds of memory that the program asks MPI to\n\
          support: mpi,system,cuda:device (MPICH 4.3 and later)"),

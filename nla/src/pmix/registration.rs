@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use litemap::LiteMap;
 use pmi::{JobDescription, Rank, Ranks};
 
 use super::message::Registration;
@@ -53,15 +54,17 @@ pub(super) fn local_ranks(registration: &Registration) -> Ranks {
 }
 
 /// Returns all keys of the namespace. `nodes` and `ranks` are libpmix's forms of [`PlainMaps`], `directory` that of the
-/// session's files, `oversubscribed` says that the node has more ranks than processors.
+/// session's files, `oversubscribed` says that the node has more ranks than processors. `localities` are libpmix's descriptions
+/// of where the bound ranks are, as far as it knows them.
 pub(super) fn infos(
     registration: &Registration,
     nodes: Value,
     ranks: Value,
     directory: &str,
     oversubscribed: bool,
+    localities: &LiteMap<u32, String>,
 ) -> Vec<Info> {
-    let Registration { name, hosts, node, spawner, job } = registration;
+    let Registration { name, hosts, node, spawner, job, cpus } = registration;
     let local = local_ranks(registration);
     let host = hosts.get(*node as usize).map_or("", String::as_str);
     let peers = Value::Text(list(local.iter().map(|rank| rank.0)).into_bytes());
@@ -121,6 +124,10 @@ pub(super) fn infos(
             let parent = Process { namespace: spawner.clone(), rank: Some(0) };
             process.push(("pmix.parent", Value::Process(parent)));
         }
+        if let Some((_, cpus)) = cpus.iter().find(|(bound, _)| *bound == rank.0) {
+            process.push(("pmix.cpuset", text(&cpuset(cpus))));
+        }
+        process.extend(localities.get(&rank.0).map(|locality| ("pmix.locstr", text(locality))));
         ("pmix.pdata", Value::Infos(process))
     }));
     infos
@@ -170,6 +177,11 @@ fn nodes_used(registration: &Registration) -> u32 {
     (0..registration.hosts.len() as u32).filter(used).count() as u32
 }
 
+/// Returns PMIx's name of a set of processors.
+pub(super) fn cpuset(cpus: &str) -> String {
+    format!("hwloc:{cpus}")
+}
+
 fn text(text: &str) -> Value {
     Value::Text(text.as_bytes().to_vec())
 }
@@ -196,6 +208,7 @@ mod tests {
                 mapping: Mapping::from_nodes(nodes.iter().copied()),
                 programs: programs.iter().map(program).collect(),
             },
+            cpus: Vec::new(),
         }
     }
 
@@ -211,7 +224,10 @@ mod tests {
 
     #[test]
     fn each_rank_here_has_its_numbers() {
-        let infos = infos(&registration(&[0, 1, 0, 1], &[1, 3]), text("nodes"), text("ranks"), "/tmp/d", true);
+        let localities = [(3, "NM0".to_owned())].into_iter().collect();
+        let mut registration = registration(&[0, 1, 0, 1], &[1, 3]);
+        registration.cpus = vec![(3, "0,2-3".to_owned())];
+        let infos = infos(&registration, text("nodes"), text("ranks"), "/tmp/d", true, &localities);
         assert_eq!(find(&infos, "pmix.job.size"), [&Value::U32(4)]);
         assert_eq!(find(&infos, "pmix.num.nodes"), [&Value::U32(2)]);
         assert_eq!(find(&infos, "pmix.lpeers"), [&text("1,3")]);
@@ -229,12 +245,18 @@ mod tests {
         let expected =
             |rank, local, app, in_app| [Value::Rank(rank), Value::U16(local), Value::U32(app), Value::Rank(in_app)];
         assert_eq!(numbers, [expected(1, 0, 1, 0), expected(3, 1, 1, 2)]);
+        let ranks = find(&infos, "pmix.pdata");
+        let [Value::Infos(unbound), Value::Infos(bound)] = ranks[..] else { panic!("{ranks:?}") };
+        assert!(find(unbound, "pmix.cpuset").is_empty() && find(unbound, "pmix.locstr").is_empty());
+        assert_eq!(find(bound, "pmix.cpuset"), [&text("hwloc:0,2-3")]);
+        assert_eq!(find(bound, "pmix.locstr"), [&text("NM0")]);
     }
 
     #[test]
     fn only_a_spawned_namespace_has_a_parent() {
         let mut registration = registration(&[1], &[1]);
-        let infos_of = |registration: &Registration| infos(registration, text(""), text(""), "/", false);
+        let infos_of =
+            |registration: &Registration| infos(registration, text(""), text(""), "/", false, &LiteMap::new());
         let parent = Process { namespace: "s.parent".to_owned(), rank: Some(0) };
         assert_eq!(find(&infos_of(&registration), "pmix.parent"), [&Value::Process(parent)]);
         registration.spawner = None;

@@ -13,9 +13,9 @@ mod stats;
 
 use super::*;
 use crate::core::binding::BindingPolicy;
-use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::cause::Exit;
 use crate::core::leftovers::FileReport;
+use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, ReleaseContent, Reply, Requester, Update};
 use crate::core::tests::{NS, T, at, plan, plan_of, ranks};
 use crate::core::timing::TimedPhase;
