@@ -47,6 +47,7 @@ pub(super) enum Global {
     OnFailure,
     MaxRestarts,
     DisableAutoCleanup,
+    WithFt,
     AgentsPerNode,
     AgentsAsNodes,
     Fanout,
@@ -344,6 +345,9 @@ pub(super) const OPTIONS: &[Spec] = &[
          hosts kept by --spares replace lost ones"),
     spec(Id::Global(Global::DisableAutoCleanup), &["disable-auto-cleanup"], &[], group::ENDING,
         "the same as --on-failure continue"),
+    spec(Id::Global(Global::WithFt), &["with-ft"], &["KIND"], group::ENDING,
+        "as Open MPI 5 does: ulfm (or mpi) turns on its fault\n\
+         tolerance and --on-failure continue; none does not"),
     spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,
         "count an agent or host that is silent for TIME as lost\n\
          (default: 20 seconds; 5 seconds with --on-failure\n\

@@ -6,6 +6,7 @@
 
 mod abi;
 mod completion;
+mod directory;
 mod library;
 mod upcalls;
 
@@ -21,6 +22,7 @@ use self::abi::{Infos, OPERATION_SUCCEEDED, RawCpuset, RawProcess, SUCCESS, Stat
 pub use self::abi::{Process, Value};
 use self::completion::OperationDone;
 pub use self::completion::{Completion, Outcome, Posted};
+pub use self::directory::{make_directory, remove_directories};
 pub use self::library::PmixError;
 use self::library::{Functions, load};
 pub use self::upcalls::{Program, Upcall};
