@@ -66,7 +66,12 @@ fn serve() -> io::Result<()> {
                         send(&outgoing, ToAgent::Ready(Ok(begun.version())));
                         server = Some((begun, directory));
                     }
-                    Err(why) => send(&outgoing, ToAgent::Ready(Err(why))),
+                    Err(why) => {
+                        send(&outgoing, ToAgent::Ready(Err(why)));
+                        // An exit now could overtake the message.
+                        while read_frame::<ToHelper>(&mut from_agent)?.is_some() {}
+                        return Ok(());
+                    }
                 }
             }
             (ToHelper::Register(registration), Some((server, directory))) => {

@@ -67,6 +67,8 @@ pub(super) fn infos(
     let Registration { name, hosts, node, spawner, job, cpus } = registration;
     let local = local_ranks(registration);
     let host = hosts.get(*node as usize).map_or("", String::as_str);
+    // libpmix numbers the nodes by their places in the map.
+    let number = nodes_used(registration, *node);
     let peers = Value::Text(list(local.iter().map(|rank| rank.0)).into_bytes());
     let first = local.first().map_or(0, |rank| rank.0);
     let local_size = local.len() as u32;
@@ -78,7 +80,7 @@ pub(super) fn infos(
         ("pmix.job.size", Value::U32(job.size)),
         ("pmix.univ.size", Value::U32(universe)),
         ("pmix.max.size", Value::U32(job.size)),
-        ("pmix.num.nodes", Value::U32(nodes_used(registration))),
+        ("pmix.num.nodes", Value::U32(nodes_used(registration, hosts.len() as u32))),
         ("pmix.job.napps", Value::U32(job.programs.len() as u32)),
         ("pmix.local.size", Value::U32(local_size)),
         ("pmix.lpeers", peers.clone()),
@@ -95,16 +97,19 @@ pub(super) fn infos(
         let parent = Process { namespace: spawner.clone(), rank: Some(0) };
         infos.push(("pmix.parent", Value::Process(parent)));
     }
-    infos.push((
-        "pmix.node.arr",
-        Value::Infos(vec![
-            ("pmix.hname", text(host)),
-            ("pmix.nodeid", Value::U32(*node)),
-            ("pmix.local.size", Value::U32(local_size)),
-            ("pmix.lpeers", peers),
-            ("pmix.lldr", Value::Rank(first)),
-        ]),
-    ));
+    // A node without ranks is in no map and has no number.
+    if local_size > 0 {
+        infos.push((
+            "pmix.node.arr",
+            Value::Infos(vec![
+                ("pmix.hname", text(host)),
+                ("pmix.nodeid", Value::U32(number)),
+                ("pmix.local.size", Value::U32(local_size)),
+                ("pmix.lpeers", peers),
+                ("pmix.lldr", Value::Rank(first)),
+            ]),
+        ));
+    }
     infos.extend(applications(job));
     infos.extend(local.iter().zip(0..).map(|(rank, local_rank)| {
         let (appnum, before) = application_of(job, rank);
@@ -112,7 +117,7 @@ pub(super) fn infos(
             ("pmix.rank", Value::Rank(rank.0)),
             ("pmix.lrank", Value::U16(local_rank)),
             ("pmix.nrank", Value::U16(local_rank)),
-            ("pmix.nodeid", Value::U32(*node)),
+            ("pmix.nodeid", Value::U32(number)),
             ("pmix.hname", text(host)),
             ("pmix.appnum", Value::U32(appnum)),
             ("pmix.apprank", Value::Rank(rank.0 - before)),
@@ -172,9 +177,10 @@ fn application_of(job: &JobDescription, rank: Rank) -> (u32, u32) {
     (0, 0)
 }
 
-fn nodes_used(registration: &Registration) -> u32 {
+/// Returns the number of nodes before `end` that have ranks.
+fn nodes_used(registration: &Registration, end: u32) -> u32 {
     let used = |node: &u32| registration.job.mapping.local_size(*node) > 0;
-    (0..registration.hosts.len() as u32).filter(used).count() as u32
+    (0..end).filter(used).count() as u32
 }
 
 /// Returns PMIx's name of a set of processors.
@@ -220,6 +226,21 @@ mod tests {
     fn nodes_without_ranks_are_in_no_map() {
         let maps = plain_maps(&registration(&[0, 2, 0, 2], &[4]));
         assert_eq!((maps.nodes.as_str(), maps.ranks.as_str()), ("n0,n2", "0,2;1,3"));
+    }
+
+    #[test]
+    fn a_node_has_the_number_of_its_place_in_the_map() {
+        let keys = |nodes: &[u32]| infos(&registration(nodes, &[2]), text(""), text(""), "/", false);
+        for (nodes, number) in [([0, 1], 1), ([1, 2], 0)] {
+            let keys = keys(&nodes);
+            let arrays: Vec<_> = ["pmix.node.arr", "pmix.pdata"].iter().flat_map(|key| find(&keys, key)).collect();
+            assert_eq!(arrays.len(), 2, "{arrays:?}");
+            for array in arrays {
+                let Value::Infos(array) = array else { panic!("{array:?}") };
+                assert_eq!(find(array, "pmix.nodeid"), [&Value::U32(number)]);
+            }
+        }
+        assert!(find(&keys(&[0, 2]), "pmix.node.arr").is_empty());
     }
 
     #[test]
