@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_node_has_the_number_of_its_place_in_the_map() {
-        let keys = |nodes: &[u32]| infos(&registration(nodes, &[2]), text(""), text(""), "/", false);
+        let keys = |nodes: &[u32]| infos(&registration(nodes, &[2]), text(""), text(""), "/", false, &LiteMap::new());
         for (nodes, number) in [([0, 1], 1), ([1, 2], 0)] {
             let keys = keys(&nodes);
             let arrays: Vec<_> = ["pmix.node.arr", "pmix.pdata"].iter().flat_map(|key| find(&keys, key)).collect();
