@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::abi::{
     ERROR, NOT_FOUND, NOT_SUPPORTED, OPERATION_SUCCEEDED, Process, RawInfo, RawProcess, RawProgram, SUCCESS, Status,
@@ -355,24 +355,9 @@ extern "C" fn group(
         return NOT_SUPPORTED;
     };
     // PMIX_GROUP_CONSTRUCT is 0.
-    let ends = operation != 0;
-    if is_repeated(&name, ends, data) {
-        return SUCCESS;
-    }
     let data = slice(infos, info_count).iter().find(|info| info.key().as_deref() == Some("pmix.grp.endpt"));
     let data = data.and_then(RawInfo::bytes).unwrap_or_default();
-    ask(Upcall::Group { name, members, ends, data, done })
-}
-
-/// Returns whether this is the call before once more. libpmix 5.0.11 calls twice for the end of a group whose ranks are all on
-/// this node, and a second completion would use the memory that the first one has freed.
-fn is_repeated(name: &str, ends: bool, data: Data) -> bool {
-    static LAST_END: Mutex<Option<(String, usize)>> = Mutex::new(None);
-    let end = ends.then(|| (name.to_owned(), data as usize));
-    let mut last = LAST_END.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_repeated = end.is_some() && *last == end;
-    *last = end;
-    is_repeated
+    ask(Upcall::Group { name, members, ends: operation != 0, data, done })
 }
 
 /// libpmix itself serves the requests of ranks to have files removed after their end, but only if the host controls jobs.
