@@ -137,6 +137,20 @@ int PMI_Get_clique_ranks(int ranks[], int length);
 /** Waits until all ranks of the job have called it. All values committed before are then visible. */
 int PMI_Barrier(void);
 
+/* Special groups for PMI_Barrier_group, in place of an array: all ranks, this rank, the ranks of this node. */
+#define PMI_GROUP_WORLD ((int *)0)
+#define PMI_GROUP_SELF ((int *)1)
+#define PMI_GROUP_NODE ((int *)2)
+
+/**
+ * Waits until all ranks of a group have called it with the same `stringtag`, which may be null. Values that they have put are
+ * then visible to each other, and after the next PMI_Barrier to all ranks. `group` is an array of `count` ranks, this one among
+ * them, in any order, or a special group. From MPICH's PMI 1.2; Slurm's library does not have it. PMI_ERR_INVALID_ARG: a rank
+ * does not exist, or this one is missing. PMI_FAIL: a rank of the group has died, or the launcher is not ScELA and the group is
+ * neither PMI_GROUP_SELF nor PMI_GROUP_WORLD without a tag.
+ */
+int PMI_Barrier_group(const int *group, int count, const char *stringtag);
+
 /* ---- Key-value spaces ------------------------------------------------------------------------- */
 
 /** Sets `*length` to the size of a buffer for a space's name. PMI_ERR_INVALID_ARG: `length` is null. */

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 
 use attachment::c::{self, Outcome, run};
-use attachment::{Member, limits};
+use attachment::{Member, Rank, Ranks, limits};
 
 use crate::{ATTACHMENT, PMI_ERR_INVALID_ARG, PMI_ERR_INVALID_LENGTH, failed, initialize, kvs, member, spaces};
 
@@ -102,6 +102,48 @@ unsafe extern "C" fn PMI_Get_clique_ranks(ranks: *mut c_int, length: c_int) -> c
 #[unsafe(no_mangle)]
 extern "C" fn PMI_Barrier() -> c_int {
     run(|| ATTACHMENT.fence(member()?).map_err(failed))
+}
+
+/// Waits for the ranks of a group, after which they see each other's puts. `group` is an array of `count` ranks, this one
+/// among them, or one of the special groups. Only ScELA's server has groups other than all ranks without a tag.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn PMI_Barrier_group(group: *const c_int, count: c_int, stringtag: *const c_char) -> c_int {
+    run(|| {
+        let member = member()?;
+        // SAFETY: NULL or a string.
+        let tag = unsafe { c::text_cut(stringtag, TAG_BYTES_MAX) };
+        let ranks: Ranks = match group.addr() {
+            GROUP_WORLD if tag.is_none() => return ATTACHMENT.fence(member).map_err(failed),
+            GROUP_SELF => return Ok(()),
+            GROUP_WORLD => Ranks::range(0..member.size()),
+            GROUP_NODE => clique(member)?.into_iter().map(Rank).collect(),
+            _ => {
+                let count = usize::try_from(count).map_err(|_| PMI_ERR_INVALID_ARG)?;
+                // SAFETY: the caller's array of `count` ranks.
+                let ranks = unsafe { c::array(group, count) }.iter().map(|rank| u32::try_from(*rank).map(Rank));
+                ranks.collect::<Result<_, _>>().map_err(|_| PMI_ERR_INVALID_ARG)?
+            }
+        };
+        let exist = ranks.last().is_some_and(|last| last.0 < member.size());
+        if !exist || !ranks.contains(Rank(member.rank())) {
+            return Err(PMI_ERR_INVALID_ARG);
+        }
+        ATTACHMENT.fence_group(member, &ranks, number_of(tag.unwrap_or_default())).map_err(failed)
+    })
+}
+
+/// The special groups of PMI 1.2, in place of an array.
+const GROUP_WORLD: usize = 0;
+const GROUP_SELF: usize = 1;
+const GROUP_NODE: usize = 2;
+
+/// The bytes of a tag that count.
+const TAG_BYTES_MAX: usize = 1023;
+
+/// Returns a positive number for a tag: its FNV-1a hash, as all ranks compute it.
+fn number_of(tag: &[u8]) -> u32 {
+    let hash = tag.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    hash & 0x7fff_ffff
 }
 
 /// Tells the server to end the job, and exits through exit(3) as Slurm's and MPICH's libraries do:

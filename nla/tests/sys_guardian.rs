@@ -345,7 +345,7 @@ fn the_agent_has_the_signal_mask_of_the_shell() {
     for (pid, name) in [(world.guardian.id(), "scela-guard\n"), (world.agent, "scela-agent\n")] {
         assert_eq!(of(pid, "comm"), name, "ps shows different names");
     }
-    assert_eq!(session(world.ranks[0]), world.agent.to_string(), "a rank leads a process group but no session");
+    assert_eq!(session(world.ranks[0]), world.ranks[0].to_string(), "so does each rank");
     world.order("exit 0");
     assert_eq!(world.end().status.code(), Some(0));
 }

@@ -13,6 +13,9 @@
 //! [`MEMORY_ALLOC_KINDS`](crate::MEMORY_ALLOC_KINDS) are among the [`JobAttributes`]. A get never waits for a put: MPICH probes for keys that no rank puts, and caches nothing
 //! that could outlive its epoch.
 //!
+//! A fence of a group shows its ranks what they have put since the last fence of all ranks; the next one of those shows it to
+//! all.
+//!
 //! A rank that has [started again](Conversation::of_restarted) passes fences that the others have completed
 //! ([`Answer::Passed`]). It sees its own puts until it has left a fence together with the others.
 //!
@@ -137,8 +140,10 @@ impl Conversation {
     /// Drops an answer to anything else: it is late, for example for an earlier program of this rank.
     pub fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
         let Some((version, awaited)) = self.state.awaited.take() else { return };
-        if (&awaited, &answer) == (&Awaited::Released, &Answer::Released) {
-            self.state.catch_up();
+        match (&awaited, &answer) {
+            (Awaited::Released, Answer::Released) => self.state.catch_up(),
+            (Awaited::GroupFenced, Answer::GroupFenced(Some(payload))) => self.state.learn(payload),
+            _ => {}
         }
         let awaited = match version {
             Version::One => engine::answer(&self.lines, awaited, answer, out),

@@ -12,7 +12,7 @@ use crate::rank_state::{Phase, RankState, Version};
 use crate::spawn_fields::SpawnError;
 use crate::wire::LineTooLong;
 use crate::wire::frame::InvalidLength;
-use crate::{Answer, Board, LookUp, NameError, Request, RootRequest, SpawnRequest, SpawnedJob};
+use crate::{Answer, Board, LookUp, NameError, Ranks, Request, RootRequest, SpawnRequest, SpawnedJob};
 
 /// The format of a protocol version's replies.
 pub(crate) trait Dialect {
@@ -117,6 +117,8 @@ pub(crate) enum Refusal<'a> {
     NoSuchJob,
     #[error("a_process_has_died")]
     RankDied,
+    #[error("a_process_of_the_group_has_died_or_does_not_exist")]
+    GroupFailed,
 }
 
 /// Why a conversation is broken off: fits "rank 3 broke the PMI protocol: {violation}".
@@ -146,6 +148,7 @@ pub(crate) enum Violation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Awaited {
     Released,
+    GroupFenced,
     Got {
         /// The reply if no rank has put the key.
         if_absent: Vec<u8>,
@@ -256,6 +259,16 @@ impl<D: Dialect> Turn<'_, D> {
         Ok(self.ask(Awaited::Released, fence))
     }
 
+    /// A fence of a group; `violation` is what it breaks before `init`. It shows the group what the rank has put since the
+    /// last fence of all ranks. The rank still contributes these puts to the next one.
+    pub(crate) fn group_fence(&mut self, ranks: Ranks, tag: u32, violation: Violation) -> Outcome {
+        if !self.state.is_active() {
+            return Err(violation);
+        }
+        let payload = Bytes::copy_from_slice(self.state.pending_bytes());
+        Ok(self.ask(Awaited::GroupFenced, Request::GroupFence { ranks, tag, payload }))
+    }
+
     /// A fence in the segment, whose puts follow.
     pub(crate) fn fence_in_segment(&mut self, puts_bytes: usize) -> Outcome {
         if puts_bytes > PENDING_BYTES_MAX {
@@ -336,6 +349,8 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
     let reply = match (&awaited, &answer) {
         (Awaited::Released, Answer::Released | Answer::Passed) => Reply::Fenced,
         (Awaited::Released, Answer::FenceFailed) => refused(Operation::Fence, Refusal::RankDied),
+        (Awaited::GroupFenced, Answer::GroupFenced(Some(_))) => Reply::Fenced,
+        (Awaited::GroupFenced, Answer::GroupFenced(None)) => refused(Operation::Fence, Refusal::GroupFailed),
         (Awaited::Ring, Answer::FenceFailed) => refused(Operation::Ring, Refusal::RankDied),
         // Only an absent key's reply repeats the key.
         (Awaited::Got { .. }, Answer::Got(Some(value))) => Reply::Got { key: b"", value: Some(value) },

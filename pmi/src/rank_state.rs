@@ -87,6 +87,8 @@ pub(crate) struct RankState {
     pending: PendingPuts,
     /// The rank has started again, and has left no fence together with the others.
     pub(crate) catches_up: bool,
+    /// What fences of groups have shown since the last fence of all ranks.
+    learned: Board,
     /// The length of the encoded puts that follow the last command.
     pub(crate) puts_bytes: Option<usize>,
 }
@@ -95,7 +97,9 @@ impl RankState {
     pub(crate) fn new(attributes: Arc<JobAttributes>, rank: Rank, appnum: i32) -> Self {
         let (phase, version) = (Phase::New, Version::One);
         let pending = PendingPuts::default();
-        Self { attributes, rank, appnum, phase, version, awaited: None, pending, catches_up: false, puts_bytes: None }
+        let learned = Board::new();
+        let (awaited, puts_bytes) = (None, None);
+        Self { attributes, rank, appnum, phase, version, awaited, pending, catches_up: false, learned, puts_bytes }
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -146,6 +150,9 @@ impl RankState {
         if let Some(value) = self.pending.get(key) {
             return LookUp::Found(value.into());
         }
+        if let Some(value) = self.learned.get(key) {
+            return LookUp::Found(value.into());
+        }
         match board.look_up(key) {
             LookUp::Unknown if check_put(key, b"").is_ok() => LookUp::Unknown,
             // No rank has put it, or could put it.
@@ -192,8 +199,25 @@ impl RankState {
         Ok(Request::Fence { puts, in_segment: true })
     }
 
+    /// Returns the encoded puts since the last fence of all ranks.
+    pub(crate) fn pending_bytes(&self) -> &[u8] {
+        self.pending.bytes()
+    }
+
+    /// The rank has left a fence of a group, whose ranks contributed these encoded puts.
+    pub(crate) fn learn(&mut self, payload: &[u8]) {
+        let learned = Puts::from_peers(payload).and_then(|puts| Epoch::merge(&puts));
+        match learned {
+            Ok(epoch) => self.learned.publish(epoch),
+            Err(error) => tracing::warn!(rank = self.rank.0, %error, "the puts of a group cannot be read"),
+        }
+    }
+
     /// The rank has left a fence together with the others.
     pub(crate) fn catch_up(&mut self) {
+        if !self.learned.is_empty() {
+            self.learned = Board::new();
+        }
         if std::mem::take(&mut self.catches_up) {
             self.pending = PendingPuts::default();
         }

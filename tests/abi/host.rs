@@ -34,6 +34,17 @@ fn the_library_changes_no_state_of_its_host_program() {
     all_print("host", "nothing has changed");
 }
 
+/// Groups are in PMI-1.2 only.
+#[test]
+fn groups_of_ranks_exchange_values() {
+    let compiled = Ours::of(Api::Pmi).compiled("groups").into_os_string();
+    for (agents, more) in [(1, &[][..]), (3, &["--fanout", "2"]), (4, &["--agents-as-nodes"]), (3, &["--cache", "hcs"])]
+    {
+        let run = scela().np(8).agents(agents).args(more.iter().copied()).program(vec![compiled.clone()]);
+        run.run().is_quiet_success().wrote_lines((0..8).map(|rank| format!("{rank}: groups exchanged")));
+    }
+}
+
 /// The same programs without a launcher.
 #[test]
 fn without_a_launcher_the_process_is_a_job_of_one_rank() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -22,8 +22,10 @@ pub(crate) const RANKS: u32 = 3;
 pub(crate) enum Launcher {
     /// scela-run, with one agent.
     Scela,
-    /// MPICH's mpiexec.
+    /// Debian's MPICH's mpiexec, version 4.
     Hydra,
+    /// The mpiexec of PyPI's MPICH, version 5: this file.
+    Hydra5(PathBuf),
     /// Slurm's srun, with this number of nodes.
     Srun(Arc<Slurm>, usize),
     /// No launcher: the program runs by itself.
@@ -45,6 +47,17 @@ pub(crate) fn all() -> Vec<Launcher> {
     launchers
 }
 
+/// Returns the mpiexec of PyPI's MPICH, which `tests/run` installs; prints a notice if it is missing.
+pub(crate) fn hydra5() -> Option<Launcher> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-venv").into_os_string();
+    let mpiexec = PathBuf::from(std::env::var_os("TESTS_VENV").unwrap_or_else(default)).join("bin/mpiexec");
+    if mpiexec.is_file() {
+        return Some(Launcher::Hydra5(mpiexec));
+    }
+    skip(&format!("there is no {}; ./tests/run installs PyPI's mpich", mpiexec.display()));
+    None
+}
+
 /// Returns srun with one node and with two; none if Slurm is not installed.
 #[track_caller]
 pub(crate) fn sruns() -> Vec<Launcher> {
@@ -63,6 +76,7 @@ impl Launcher {
         match self {
             Self::Scela => "scela",
             Self::Hydra => "hydra",
+            Self::Hydra5(_) => "hydra-5",
             Self::Srun(_, 1) => "srun",
             Self::Srun(..) => "srun-2-nodes",
             Self::None => "none",
@@ -82,6 +96,9 @@ impl Launcher {
         match (self, api) {
             // Hydra ends the job on a command that it does not know.
             (Self::Hydra, Api::Pmi2) => &["ring", "connect", "spawn"],
+            // Hydra 5 also ends it on an empty value.
+            (Self::Hydra5(_), Api::Pmi) => &["texts"],
+            (Self::Hydra5(_), Api::Pmi2) => &["ring", "connect", "spawn", "texts", "attributes"],
             // Slurm does not answer these; with two nodes, it waits for attributes of the other node.
             (Self::Srun(_, 1), Api::Pmi2) => &["connect"],
             (Self::Srun(..), Api::Pmi2) => &["connect", "attributes"],
@@ -139,6 +156,11 @@ impl Launcher {
             }
             Self::Hydra => {
                 let mut command = Command::new("mpiexec.hydra");
+                command.args(["-n", &RANKS.to_string()]).arg(program);
+                command
+            }
+            Self::Hydra5(mpiexec) => {
+                let mut command = Command::new(mpiexec);
                 command.args(["-n", &RANKS.to_string()]).arg(program);
                 command
             }

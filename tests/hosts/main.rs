@@ -9,6 +9,7 @@
 //! | `mocks` | the mock commands of PBS, LSF, SGE and Flux start the given command on the given host |
 //! | `mpich` | MPICH over ssh, with nothing installed on the hosts, and without hosts that fail |
 //! | `no_ports` | links over the remote shells that started the agents, where only ssh gets through |
+//! | `open_mpi` | Open MPI 5, which PMIx serves, over ssh and in a Slurm job |
 //! | `readme` | the cluster commands of README.md do what README.md says |
 //! | `slurm` | the tests' Slurm provides nodes and starts ranks on them |
 //! | `slurm_launch` | agents started by one Slurm step, on nodes of this machine and on hosts |
@@ -24,6 +25,7 @@ mod managers;
 mod mocks;
 mod mpich;
 mod no_ports;
+mod open_mpi;
 mod readme;
 mod slurm;
 mod slurm_launch;

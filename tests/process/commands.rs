@@ -250,3 +250,35 @@ fn connections_to_a_port_that_use_up_the_descriptors_keep_no_rank_out() {
         }
     }
 }
+
+/// Ranks 0 and 3, on different agents, see each other's puts; rank 1 sees them after the fence of all.
+#[test]
+fn a_group_exchanges_puts_in_a_barrier_of_its_own() {
+    let outcome = scela().np(4).agents(2).program(script([
+        "init",
+        "@0",
+        "put a 0",
+        "cmd=barrier_in group=0,3:5",
+        "get d",
+        "@3",
+        "put d 3",
+        "cmd=barrier_in group=3,0:5",
+        "get a",
+        "@*",
+        "fence",
+        "@1",
+        "get a",
+        "get d",
+        "@*",
+        "finalize",
+    ]));
+    let released = |rank: u32| format!("{rank}: cmd=barrier_out rc=0");
+    outcome.run().is_quiet_success().wrote_lines([
+        released(0),
+        "0: d=3".into(),
+        released(3),
+        "3: a=0".into(),
+        "1: a=0".into(),
+        "1: d=3".into(),
+    ]);
+}

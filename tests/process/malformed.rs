@@ -147,8 +147,10 @@ fn an_abort_may_precede_init_and_lack_a_code() {
 }
 
 #[test]
-fn groups_in_a_barrier_are_refused() {
-    assert_replies(&["cmd=barrier_in group=0,1:0"], &["cmd=barrier_out rc=-1 msg=groups_are_unsupported"]);
+fn invalid_groups_in_a_barrier_are_refused() {
+    assert_replies(&["cmd=barrier_in group=0,99:0"], &["cmd=barrier_out rc=-1 msg=group_invalid"]);
+    let not_in_group = "cmd=barrier_out rc=-1 msg=a_process_of_the_group_has_died_or_does_not_exist";
+    assert_replies(&["cmd=barrier_in group=2:0"], &[not_in_group]);
 }
 
 #[test]

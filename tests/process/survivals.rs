@@ -67,7 +67,8 @@ fn what_a_dead_rank_has_started_ends_with_it() {
     let running = going_on().np(2).program(program).spawn();
     running.wait_for("worker");
     let workers = || running.world().processes().iter().filter(|one| one.argv.iter().any(|w| w == "1234567")).count();
-    assert_eq!(workers(), 1);
+    // The shell prints before its child has become the worker.
+    running.wait_until("the worker runs", || (workers() == 1).then_some(()));
     running.world().ranks().iter().filter(|(rank, _)| *rank == 1).for_each(|(_, rank)| rank.signal(Signal::SIGKILL));
     running.wait_until("the worker of the dead rank ends", || (workers() == 0).then_some(()));
     assert!(running.world().ranks().iter().any(|(rank, _)| *rank == 0), "rank 0 still runs");

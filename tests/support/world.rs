@@ -116,8 +116,11 @@ impl World {
     }
 
     fn owns(&self, process: &Process) -> bool {
+        let environment = process.environment();
         process.argv.iter().any(|word| word.contains(&self.label))
-            || process.environment().get(MARK).is_some_and(|mark| *mark == self.label)
+            || environment.get(MARK).is_some_and(|mark| *mark == self.label)
+            // `scela-pmix` gets no other variable of the run.
+            || environment.get("TMPDIR").is_some_and(|directory| directory.contains(&self.label))
     }
 
     /// Returns the agents, by pid.
@@ -128,6 +131,11 @@ impl World {
     /// Returns the guardians.
     pub fn guardians(&self) -> Vec<Process> {
         self.named("scela-guard")
+    }
+
+    /// Returns the processes that serve PMIx, by pid.
+    pub fn pmix_servers(&self) -> Vec<Process> {
+        self.named("scela-pmix")
     }
 
     fn named(&self, name: &str) -> Vec<Process> {

@@ -47,6 +47,7 @@ pub(super) enum Global {
     OnFailure,
     MaxRestarts,
     DisableAutoCleanup,
+    WithFt,
     AgentsPerNode,
     AgentsAsNodes,
     Fanout,
@@ -313,9 +314,9 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::GenvAll), &["genvall"], &[], group::ENVIRONMENT,
         "pass all of your environment (default)"),
     spec(Id::Global(Global::Mpi), &["mpi"], &["KIND"], group::ENVIRONMENT,
-        "set what this MPI library needs: openmpi (3 and 4),\n\
-         none, or auto, which inspects the program's file\n\
-         (default)"),
+        "serve this MPI library: openmpi (3 and 4), pmix\n\
+         (Open MPI 5), none, or auto, which inspects the\n\
+         program's file (default)"),
     spec(Id::Global(Global::MemoryAllocKinds), &["memory-alloc-kinds"], &["KINDS"], group::ENVIRONMENT,
         "the kinds of memory that the program asks MPI to\n\
          support: mpi,system,cuda:device (MPICH 4.3 and later)"),
@@ -354,6 +355,9 @@ pub(super) const OPTIONS: &[Spec] = &[
          hosts kept by --spares replace lost ones"),
     spec(Id::Global(Global::DisableAutoCleanup), &["disable-auto-cleanup"], &[], group::ENDING,
         "the same as --on-failure continue"),
+    spec(Id::Global(Global::WithFt), &["with-ft"], &["KIND"], group::ENDING,
+        "as Open MPI 5 does: ulfm (or mpi) turns on its fault\n\
+         tolerance and --on-failure continue; none does not"),
     spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,
         "count an agent or host that is silent for TIME as lost\n\
          (default: 20 seconds; 5 seconds with --on-failure\n\

@@ -23,7 +23,10 @@ use super::values::{self, OPTION};
 use super::{ReadFile, Typed};
 use crate::cluster::node_list::HostSource;
 use crate::forecast::simulate::Simulation;
-use crate::plan::request::{Command, EnvPolicy, Options, Program, Request, TypedAt};
+use crate::plan::request::{Command, EnvChange, EnvPolicy, Options, Program, Request, TypedAt};
+
+/// Open MPI 5's variable that turns on its fault tolerance (ULFM).
+const FAULT_TOLERANCE: &str = "OMPI_MCA_mpi_ft_enable";
 use crate::refusal::Refusal;
 
 /// Builds what the segments of a command line ask for.
@@ -318,6 +321,12 @@ impl TypedOptions {
             Global::OnFailure => options.on_failure = values::on_failure(value)?,
             Global::MaxRestarts => options.max_restarts = Some(values::number(value, 1, RESTARTS_MAX)?),
             Global::DisableAutoCleanup => options.on_failure = FailurePolicy::Continue,
+            Global::WithFt => {
+                if values::fault_tolerance(value)? {
+                    options.on_failure = FailurePolicy::Continue;
+                    options.genv.push(EnvChange::Set(FAULT_TOLERANCE.into(), "1".into()));
+                }
+            }
             Global::CleanShm => options.clean_shm = values::clean_shm(value)?,
             Global::AgentsPerNode => {
                 options.agents_per_node = Some(values::number(value, 1, AGENTS_PER_NODE_MAX)?);

@@ -202,6 +202,11 @@ fn options_of_the_session() {
     check_options(&["--on-failure continue", "-on-failure=Continue", "-disable-auto-cleanup"], |o| {
         o.on_failure = FailurePolicy::Continue;
     });
+    check_options(&["--with-ft ulfm", "-with-ft=MPI"], |o| {
+        o.on_failure = FailurePolicy::Continue;
+        o.genv.push(EnvChange::Set("OMPI_MCA_mpi_ft_enable".into(), "1".into()));
+    });
+    check_options(&["--with-ft none", "--with-ft off"], |_| {});
     check_options(&["--on-failure restart", "-on-failure restart=job"], |o| o.on_failure = FailurePolicy::Restart);
     check_options(&["--on-failure restart --max-restarts 7"], |o| {
         (o.on_failure, o.max_restarts) = (FailurePolicy::Restart, Some(7));

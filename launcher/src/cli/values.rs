@@ -352,6 +352,13 @@ pub(super) fn on_failure(value: &OsStr) -> Parsed<FailurePolicy> {
     choice(value, &choices, &[], unknown, format!("leave '{OPTION}' out"))
 }
 
+/// Parses the kind of fault tolerance. Returns whether there is some.
+pub(super) fn fault_tolerance(value: &OsStr) -> Parsed<bool> {
+    let choices = [("none", false), ("ulfm", true)];
+    let unknown = |value: &str, names: &str| format!("there is no fault tolerance '{value}', only {names}");
+    choice(value, &choices, &[("mpi", true), ("no", false), ("off", false)], unknown, format!("leave '{OPTION}' out"))
+}
+
 /// Parses an MPI library's name.
 pub(super) fn mpi(value: &OsStr) -> Parsed<Mpi> {
     let choices = Mpi::ALL.map(|mpi| (mpi.name(), mpi));

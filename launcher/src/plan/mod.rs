@@ -13,6 +13,7 @@ pub mod machine;
 pub mod mpi;
 pub mod pattern;
 pub mod pmix;
+mod python;
 pub mod remote_launch;
 pub mod request;
 use std::ffi::OsString;

@@ -4,18 +4,20 @@
 //! each node gets a process that serves PMIx with a libpmix that is loaded at run time: the one that the program itself loads
 //! is there on all nodes and fits it best.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nla::core::{CommandPlan, PmixPlan, SessionPlan};
 use nla::sys;
 
 use crate::cluster::node_list::NodeList;
 use crate::plan::Plan;
-use crate::plan::elf;
+use crate::plan::elf::{self, Needs};
 use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
 use crate::plan::mpi::{BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, is_open_mpi, version};
+use crate::plan::python;
 use crate::plan::request::{Mpi, Request};
 use crate::refusal::Refusal;
 
@@ -23,6 +25,8 @@ use crate::refusal::Refusal;
 pub const LIBRARY_VARIABLE: &str = "SCELA_PMIX_LIBRARY";
 /// The file name of libpmix.
 const LIBRARY: &str = "libpmix.so.2";
+/// The most libraries between a program and libpmix: Fortran's libmpi, libmpi itself and libopen-pal.
+const LEVELS_MAX: u32 = 3;
 
 /// Returns whether the job needs PMIx.
 pub(super) fn is_needed(plan: &Plan) -> bool {
@@ -37,7 +41,7 @@ pub(super) fn is_needed(plan: &Plan) -> bool {
 fn speaks_pmix(session: &SessionPlan, command: &CommandPlan) -> bool {
     match version(session, command) {
         Some(version) => version == OpenMpi::ThroughPmix,
-        None => program(session, command).is_some_and(|(_, needs)| needs.has("libpmix.so")),
+        None => user_of_pmix(session, command).is_some_and(|(_, needs)| needs.has("libpmix.so")),
     }
 }
 
@@ -95,28 +99,29 @@ fn library(plan: &Plan, machine: &Machine) -> Result<PathBuf, Refusal> {
 
 /// Returns the libpmix that a command's program loads, by itself or through Open MPI.
 fn loaded_by(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
-    let (program, needs) = program(session, command)?;
+    let (program, needs) = user_of_pmix(session, command)?;
     let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
-    if needs.has("libpmix.so") {
-        return Some(elf::find(LIBRARY, &program, &needs, library_path)?.0);
-    }
-    let name = needs.libraries.iter().find(|library| is_open_mpi(library))?;
-    let mut found = elf::find(name, &program, &needs, library_path)?;
-    // libmpi itself, or libopen-pal below it, needs libpmix.
-    for below in [&is_open_mpi as &dyn Fn(&str) -> bool, &|name: &str| name.starts_with("libopen-pal.so")] {
-        let (path, needs) = &found;
-        if needs.has("libpmix.so") {
-            break;
-        }
-        if let Some(next) = needs.libraries.iter().find(|name| below(name)) {
-            found = elf::find(next, path, needs, library_path)?;
-        }
-    }
-    let (path, needs) = &found;
-    Some(elf::find(LIBRARY, path, needs, library_path)?.0)
+    libpmix_below(&program, &needs, library_path, LEVELS_MAX)
 }
 
-fn program(session: &SessionPlan, command: &CommandPlan) -> Option<(PathBuf, elf::Needs)> {
+/// Returns the libpmix that a file needs, by itself or through libraries of Open MPI down to this many levels below.
+fn libpmix_below(file: &Path, needs: &Needs, library_path: Option<&OsStr>, levels: u32) -> Option<PathBuf> {
+    if needs.has("libpmix.so") {
+        return Some(elf::find(LIBRARY, file, needs, library_path)?.0);
+    }
+    let below = levels.checked_sub(1)?;
+    let mut libraries = needs.libraries.iter().filter(|name| is_open_mpi(name) || name.starts_with("libopen-pal.so"));
+    libraries.find_map(|name| {
+        let (path, needs) = elf::find(name, file, needs, library_path)?;
+        libpmix_below(&path, &needs, library_path, below)
+    })
+}
+
+/// Returns the file by which a command would load libpmix, and what it needs: the program's, or Python's MPI library.
+fn user_of_pmix(session: &SessionPlan, command: &CommandPlan) -> Option<(PathBuf, Needs)> {
+    if let Some(library) = python::open_mpi(session, command) {
+        return Some(library);
+    }
     let program = elf::program_of(session, command).ok()?;
     let needs = elf::needs(&program)?;
     Some((program, needs))

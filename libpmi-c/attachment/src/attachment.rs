@@ -14,7 +14,7 @@ use pmi::client::ClientError;
 use pmi::limits::ABORT_MESSAGE_BYTES_MAX;
 use pmi::v1::client::Maxes;
 use pmi::v2::client::Ring;
-use pmi::{Puts, SpawnRequest, SpawnedJob, v1, v2};
+use pmi::{Puts, Ranks, SpawnRequest, SpawnedJob, v1, v2};
 
 use crate::client::{Client, SCELA_MAXES, Version};
 use crate::clique::ranks_on_same_node;
@@ -49,6 +49,8 @@ pub struct Attachment {
     /// The descriptor to poll for a closed connection; -1 without one.
     descriptor: AtomicI32,
     own_puts: OwnPuts,
+    /// A fence of a group has shown puts that the segment does not have.
+    has_group_puts: AtomicBool,
     connection: Mutex<Connection>,
     /// Held by the thread that waits in a fence or finalises.
     fencing: Mutex<()>,
@@ -85,6 +87,7 @@ impl Attachment {
             is_aborting: AtomicBool::new(false),
             descriptor: AtomicI32::new(-1),
             own_puts: OwnPuts::new(),
+            has_group_puts: AtomicBool::new(false),
             connection: Mutex::new(Connection { client: None, is_lost: false, known: Vec::new() }),
             fencing: Mutex::new(()),
         }
@@ -182,7 +185,9 @@ impl Attachment {
         }
         match member.segment.as_ref().and_then(Segment::view) {
             // The agent's list changes at any time; the segment only with a fence.
-            Some(_) if key == DEAD_PROCESSES => self.get_from_server(key),
+            Some(_) if key == DEAD_PROCESSES || self.has_group_puts.load(Ordering::Acquire) => {
+                self.get_from_server(key)
+            }
             Some(view) => Ok(view.get(key).map(Cow::Borrowed)),
             None => self.get_from_server(key),
         }
@@ -210,6 +215,28 @@ impl Attachment {
             }
         }
         self.own_puts.end_fence();
+        // The release has the puts of all groups.
+        self.has_group_puts.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Waits until these ranks, this one among them, have arrived with the same tag. Their puts are then visible to each
+    /// other, and after the next [`Attachment::fence`] to all ranks.
+    ///
+    /// Until that fence, [`Attachment::get`] asks the server, because the segment does not have these puts. Fails on servers
+    /// other than ScELA's, and if a rank of the group has died.
+    pub fn fence_group(&self, member: &Member, ranks: &Ranks, tag: u32) -> Result<(), Error> {
+        check_process()?;
+        if member.is_singleton() {
+            return Ok(());
+        }
+        if !member.is_scela {
+            return Err(Error::Unsupported);
+        }
+        let _fencing = self.fencing.lock().map_err(|_| Error::Broken)?;
+        let unsent = if member.segment.is_some() { self.own_puts.entries() } else { Vec::new() };
+        self.ask(|client| client.fence_group(&unsent, ranks, tag))?;
+        self.has_group_puts.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use pmi::v1::client::Maxes;
 use pmi::v1::command::Command;
 use pmi::v1::reply::ReplyLine;
 use pmi::v2::client::{InitError, Ring};
-use pmi::{Board, Epoch, JobAttributes, Mapping, Puts, Rank, SpawnRequest, SpawnedJob, v1, v2};
+use pmi::{Board, Epoch, JobAttributes, Mapping, Puts, Rank, Ranks, SpawnRequest, SpawnedJob, v1, v2};
 
 use crate::environment::{Environment, ServerAddress};
 use crate::error::Error;
@@ -117,6 +117,15 @@ impl Client {
             Self::V1(client) => Ok(client.barrier()?),
             Self::V2(client) => Ok(client.fence()?),
         }
+    }
+
+    /// Sends puts and waits for these ranks.
+    pub(crate) fn fence_group(&mut self, unsent: &[Entry], ranks: &Ranks, tag: u32) -> Result<(), Error> {
+        let Self::V1(client) = self else { return Err(Error::Unsupported) };
+        for (key, value) in unsent {
+            client.put(key, value)?;
+        }
+        Ok(client.barrier_group(ranks, tag)?)
     }
 
     /// Sends `puts` and arrives at a fence whose release shows in the segment.

@@ -31,4 +31,4 @@ pub use member::Member;
 pub use pmi::board::PutRefusal;
 pub use pmi::client::ClientError;
 pub use pmi::v1::client::Maxes;
-pub use pmi::{SpawnCommand, SpawnRequest, SpawnedJob, limits};
+pub use pmi::{Rank, Ranks, SpawnCommand, SpawnRequest, SpawnedJob, limits};

@@ -558,8 +558,8 @@ pub(super) trait Parent: Sized {
             && self.child_toward(agent) == Some(from)
             && self.leads_elsewhere(to, from)
             && self.owner_of(namespace, agent) == Some(to)
-            // Only the root sends `LookUp`.
-            && !matches!(kind, InquiryKind::LookUp { .. })
+            // Only the root sends these.
+            && !matches!(kind, InquiryKind::LookUp { .. } | InquiryKind::Modex { .. })
             && kind.is_bounded();
         if allowed {
             self.route_inquiry(inquiry, turn);

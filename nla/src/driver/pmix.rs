@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, remove_dir_all};
+use std::fs::remove_dir_all;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -35,8 +34,6 @@ const ANSWER_TIME: Duration = Duration::from_secs(90);
 const LEAVE_TIME: Duration = Duration::from_secs(2);
 /// Messages that may wait in each direction. A rank has few calls under way.
 const MESSAGES_MAX: usize = 1 << 16;
-/// How often another name is tried for the directory.
-const TRIES: u32 = 16;
 
 /// What `scela-pmix` has done.
 pub(super) enum PmixEvent {
@@ -69,7 +66,7 @@ impl Pmix {
         processes: &Processes,
         tasks: &Tasks,
     ) -> io::Result<Self> {
-        let directory = private_directory()?;
+        let directory = sys::pmix::make_directory(&std::env::temp_dir())?;
         let (ours, theirs) = StdStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("scela-pmix").arg(PMIX_ARGUMENT).process_group(0);
@@ -177,20 +174,6 @@ impl Pmix {
             tracing::warn!(%error, directory = %directory.display(), "a directory cannot be removed");
         }
     }
-}
-
-/// Makes a directory that no other user can enter.
-fn private_directory() -> io::Result<PathBuf> {
-    let parent = std::env::temp_dir();
-    for number in 0..TRIES {
-        let directory = parent.join(format!("scela-pmix-{}-{number}", std::process::id()));
-        match DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            result => return result.map(|()| directory),
-        }
-    }
-    let text = format!("no directory scela-pmix-* can be made in {}: all names are taken", parent.display());
-    Err(io::Error::other(text))
 }
 
 async fn read_all(read: OwnedReadHalf, messages: mpsc::Sender<ToAgent>) {

@@ -597,12 +597,9 @@ fn command_of(
     set(mark, own.clone());
     // gfortran would buffer the output.
     set("GFORTRAN_UNBUFFERED_PRECONNECTED", "y".to_owned());
-    if first.is_some_and(|first| local_size(plan, first) as usize > cores)
-        && OVERSUBSCRIBED.iter().all(|name| !environment.contains_key(name.as_bytes()))
-    {
-        for (name, value) in first.into_iter().flat_map(|first| oversubscribed(local_size(plan, first), cores)) {
-            environment.insert(name.as_bytes(), value.into_bytes());
-        }
+    if first.is_some_and(|first| local_size(plan, first) as usize > cores) {
+        let (name, value) = OVERSUBSCRIBED;
+        environment.entry(name.as_bytes()).or_insert_with(|| value.into());
     }
     for name in PER_RANK {
         environment.remove(name.as_bytes());
@@ -631,16 +628,11 @@ fn local_sizes(plan: &NamespacePlan, rank: Rank) -> [(&'static str, String); 2] 
 /// PMIx's variable for a rank's number.
 const PMIX_RANK: &str = "PMIX_RANK";
 
-/// The variables about oversubscription. If the user sets one of them, [`oversubscribed`] sets none.
-const OVERSUBSCRIBED: [&str; 3] = ["I_MPI_INFO_LCPU", "I_MPI_PIN_MAPPING", "I_MPI_THREAD_YIELD"];
-
-/// Tells Intel MPI, as its own Hydra does, that `ranks` ranks of a node share fewer `cores`; it then yields the processor
-/// while it waits. Without this, waiting ranks spin: an IMB test of 0.4 s with 4 ranks on 2 cores takes 53 s. The library
-/// compares the number of processors with the number at the head of the mapping (rank and processor), and ignores a
-/// mapping without pairs. -1 means that no rank is pinned. Other libraries do not read these variables.
-fn oversubscribed(ranks: u32, cores: usize) -> [(&'static str, String); 2] {
-    [("I_MPI_INFO_LCPU", cores.to_string()), ("I_MPI_PIN_MAPPING", format!("{ranks}:0 -1"))]
-}
+/// Makes Intel MPI yield the processor while it waits, for ranks that share cores: set unless the user has set it. Otherwise
+/// waiting ranks spin: an IMB test of 0.4 s with 4 ranks on 2 cores takes 53 s. Its own Hydra sets I_MPI_INFO_LCPU and
+/// I_MPI_PIN_MAPPING instead, from which the library sees that ranks share cores. Without Hydra's twenty other I_MPI_INFO
+/// variables, the library (2021.18) crashes with these two. Other libraries do not read the variable.
+const OVERSUBSCRIBED: (&str, &str) = ("I_MPI_THREAD_YIELD", "2");
 
 const PER_RANK: [&str; 5] = ["PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", segment::VARIABLE];
 

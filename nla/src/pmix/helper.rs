@@ -18,7 +18,7 @@ use pmi::SpawnCommand;
 use super::message::{
     Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper, name_of, read_frame, write_frame,
 };
-use super::registration::{infos, local_ranks, plain_maps};
+use super::registration::{cpuset, infos, local_ranks, plain_maps};
 use crate::core::Variable;
 use crate::sys;
 use crate::sys::pmix::{self, Completion, Posted, Process, Program, Server, Upcall, Value};
@@ -66,7 +66,12 @@ fn serve() -> io::Result<()> {
                         send(&outgoing, ToAgent::Ready(Ok(begun.version())));
                         server = Some((begun, directory));
                     }
-                    Err(why) => send(&outgoing, ToAgent::Ready(Err(why))),
+                    Err(why) => {
+                        send(&outgoing, ToAgent::Ready(Err(why)));
+                        // An exit now could overtake the message.
+                        while read_frame::<ToHelper>(&mut from_agent)?.is_some() {}
+                        return Ok(());
+                    }
                 }
             }
             (ToHelper::Register(registration), Some((server, directory))) => {
@@ -143,7 +148,9 @@ fn register(server: &Server, directory: &str, registration: &Registration) -> Re
     let local = local_ranks(registration);
     let oversubscribed = local.len() > sys::cores() as u64;
     let (nodes, ranks) = (server.node_map(&maps.nodes), server.process_map(&maps.ranks));
-    let infos = infos(registration, nodes, ranks, directory, oversubscribed);
+    let locality = |(rank, cpus): &(u32, String)| Some((*rank, server.locality(&cpuset(cpus))?));
+    let localities = registration.cpus.iter().filter_map(locality).collect();
+    let infos = infos(registration, nodes, ranks, directory, oversubscribed, &localities);
     let process = |rank: u32| Process { namespace: registration.name.clone(), rank: Some(rank) };
     let register = || {
         server.register(&registration.name, local.len() as u32, &infos)?;

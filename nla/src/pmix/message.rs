@@ -62,6 +62,8 @@ pub struct Registration {
     pub spawner: Option<String>,
     /// Its ranks and programs.
     pub job: JobDescription,
+    /// The ranks here that are bound, and their processors: `0,2-3`.
+    pub cpus: Vec<(u32, String)>,
 }
 
 /// The result of a call. One that does not fit the call counts as a failure.

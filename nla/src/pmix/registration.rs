@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use litemap::LiteMap;
 use pmi::{JobDescription, Rank, Ranks};
 
 use super::message::Registration;
@@ -53,17 +54,21 @@ pub(super) fn local_ranks(registration: &Registration) -> Ranks {
 }
 
 /// Returns all keys of the namespace. `nodes` and `ranks` are libpmix's forms of [`PlainMaps`], `directory` that of the
-/// session's files, `oversubscribed` says that the node has more ranks than processors.
+/// session's files, `oversubscribed` says that the node has more ranks than processors. `localities` are libpmix's descriptions
+/// of where the bound ranks are, as far as it knows them.
 pub(super) fn infos(
     registration: &Registration,
     nodes: Value,
     ranks: Value,
     directory: &str,
     oversubscribed: bool,
+    localities: &LiteMap<u32, String>,
 ) -> Vec<Info> {
-    let Registration { name, hosts, node, spawner, job } = registration;
+    let Registration { name, hosts, node, spawner, job, cpus } = registration;
     let local = local_ranks(registration);
     let host = hosts.get(*node as usize).map_or("", String::as_str);
+    // libpmix numbers the nodes by their places in the map.
+    let number = nodes_used(registration, *node);
     let peers = Value::Text(list(local.iter().map(|rank| rank.0)).into_bytes());
     let first = local.first().map_or(0, |rank| rank.0);
     let local_size = local.len() as u32;
@@ -75,7 +80,7 @@ pub(super) fn infos(
         ("pmix.job.size", Value::U32(job.size)),
         ("pmix.univ.size", Value::U32(universe)),
         ("pmix.max.size", Value::U32(job.size)),
-        ("pmix.num.nodes", Value::U32(nodes_used(registration))),
+        ("pmix.num.nodes", Value::U32(nodes_used(registration, hosts.len() as u32))),
         ("pmix.job.napps", Value::U32(job.programs.len() as u32)),
         ("pmix.local.size", Value::U32(local_size)),
         ("pmix.lpeers", peers.clone()),
@@ -92,16 +97,19 @@ pub(super) fn infos(
         let parent = Process { namespace: spawner.clone(), rank: Some(0) };
         infos.push(("pmix.parent", Value::Process(parent)));
     }
-    infos.push((
-        "pmix.node.arr",
-        Value::Infos(vec![
-            ("pmix.hname", text(host)),
-            ("pmix.nodeid", Value::U32(*node)),
-            ("pmix.local.size", Value::U32(local_size)),
-            ("pmix.lpeers", peers),
-            ("pmix.lldr", Value::Rank(first)),
-        ]),
-    ));
+    // A node without ranks is in no map and has no number.
+    if local_size > 0 {
+        infos.push((
+            "pmix.node.arr",
+            Value::Infos(vec![
+                ("pmix.hname", text(host)),
+                ("pmix.nodeid", Value::U32(number)),
+                ("pmix.local.size", Value::U32(local_size)),
+                ("pmix.lpeers", peers),
+                ("pmix.lldr", Value::Rank(first)),
+            ]),
+        ));
+    }
     infos.extend(applications(job));
     infos.extend(local.iter().zip(0..).map(|(rank, local_rank)| {
         let (appnum, before) = application_of(job, rank);
@@ -109,7 +117,7 @@ pub(super) fn infos(
             ("pmix.rank", Value::Rank(rank.0)),
             ("pmix.lrank", Value::U16(local_rank)),
             ("pmix.nrank", Value::U16(local_rank)),
-            ("pmix.nodeid", Value::U32(*node)),
+            ("pmix.nodeid", Value::U32(number)),
             ("pmix.hname", text(host)),
             ("pmix.appnum", Value::U32(appnum)),
             ("pmix.apprank", Value::Rank(rank.0 - before)),
@@ -121,6 +129,10 @@ pub(super) fn infos(
             let parent = Process { namespace: spawner.clone(), rank: Some(0) };
             process.push(("pmix.parent", Value::Process(parent)));
         }
+        if let Some((_, cpus)) = cpus.iter().find(|(bound, _)| *bound == rank.0) {
+            process.push(("pmix.cpuset", text(&cpuset(cpus))));
+        }
+        process.extend(localities.get(&rank.0).map(|locality| ("pmix.locstr", text(locality))));
         ("pmix.pdata", Value::Infos(process))
     }));
     infos
@@ -165,9 +177,15 @@ fn application_of(job: &JobDescription, rank: Rank) -> (u32, u32) {
     (0, 0)
 }
 
-fn nodes_used(registration: &Registration) -> u32 {
+/// Returns the number of nodes before `end` that have ranks.
+fn nodes_used(registration: &Registration, end: u32) -> u32 {
     let used = |node: &u32| registration.job.mapping.local_size(*node) > 0;
-    (0..registration.hosts.len() as u32).filter(used).count() as u32
+    (0..end).filter(used).count() as u32
+}
+
+/// Returns PMIx's name of a set of processors.
+pub(super) fn cpuset(cpus: &str) -> String {
+    format!("hwloc:{cpus}")
 }
 
 fn text(text: &str) -> Value {
@@ -196,6 +214,7 @@ mod tests {
                 mapping: Mapping::from_nodes(nodes.iter().copied()),
                 programs: programs.iter().map(program).collect(),
             },
+            cpus: Vec::new(),
         }
     }
 
@@ -210,8 +229,26 @@ mod tests {
     }
 
     #[test]
+    fn a_node_has_the_number_of_its_place_in_the_map() {
+        let keys = |nodes: &[u32]| infos(&registration(nodes, &[2]), text(""), text(""), "/", false, &LiteMap::new());
+        for (nodes, number) in [([0, 1], 1), ([1, 2], 0)] {
+            let keys = keys(&nodes);
+            let arrays: Vec<_> = ["pmix.node.arr", "pmix.pdata"].iter().flat_map(|key| find(&keys, key)).collect();
+            assert_eq!(arrays.len(), 2, "{arrays:?}");
+            for array in arrays {
+                let Value::Infos(array) = array else { panic!("{array:?}") };
+                assert_eq!(find(array, "pmix.nodeid"), [&Value::U32(number)]);
+            }
+        }
+        assert!(find(&keys(&[0, 2]), "pmix.node.arr").is_empty());
+    }
+
+    #[test]
     fn each_rank_here_has_its_numbers() {
-        let infos = infos(&registration(&[0, 1, 0, 1], &[1, 3]), text("nodes"), text("ranks"), "/tmp/d", true);
+        let localities = [(3, "NM0".to_owned())].into_iter().collect();
+        let mut registration = registration(&[0, 1, 0, 1], &[1, 3]);
+        registration.cpus = vec![(3, "0,2-3".to_owned())];
+        let infos = infos(&registration, text("nodes"), text("ranks"), "/tmp/d", true, &localities);
         assert_eq!(find(&infos, "pmix.job.size"), [&Value::U32(4)]);
         assert_eq!(find(&infos, "pmix.num.nodes"), [&Value::U32(2)]);
         assert_eq!(find(&infos, "pmix.lpeers"), [&text("1,3")]);
@@ -229,12 +266,18 @@ mod tests {
         let expected =
             |rank, local, app, in_app| [Value::Rank(rank), Value::U16(local), Value::U32(app), Value::Rank(in_app)];
         assert_eq!(numbers, [expected(1, 0, 1, 0), expected(3, 1, 1, 2)]);
+        let ranks = find(&infos, "pmix.pdata");
+        let [Value::Infos(unbound), Value::Infos(bound)] = ranks[..] else { panic!("{ranks:?}") };
+        assert!(find(unbound, "pmix.cpuset").is_empty() && find(unbound, "pmix.locstr").is_empty());
+        assert_eq!(find(bound, "pmix.cpuset"), [&text("hwloc:0,2-3")]);
+        assert_eq!(find(bound, "pmix.locstr"), [&text("NM0")]);
     }
 
     #[test]
     fn only_a_spawned_namespace_has_a_parent() {
         let mut registration = registration(&[1], &[1]);
-        let infos_of = |registration: &Registration| infos(registration, text(""), text(""), "/", false);
+        let infos_of =
+            |registration: &Registration| infos(registration, text(""), text(""), "/", false, &LiteMap::new());
         let parent = Process { namespace: "s.parent".to_owned(), rank: Some(0) };
         assert_eq!(find(&infos_of(&registration), "pmix.parent"), [&Value::Process(parent)]);
         registration.spawner = None;

@@ -124,8 +124,8 @@ impl Relay {
         }
     }
 
-    /// Registers a namespace with `ranks` here. [`Step::Prepared`] follows.
-    pub fn register(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> ToHelper {
+    /// Registers a namespace with `ranks` here, some of them bound to these processors. [`Step::Prepared`] follows.
+    pub fn register(&mut self, plan: &NamespacePlan, ranks: &Ranks, cpus: Vec<(u32, String)>) -> ToHelper {
         let name = self.plan.name_of(&plan.kvsname);
         let node = ranks.first().and_then(|rank| plan.mapping.node_of(rank)).unwrap_or_default();
         let nodes = (0..self.plan.hosts.len() as u32).filter(|node| plan.mapping.local_size(*node) > 0).collect();
@@ -147,6 +147,7 @@ impl Relay {
             node,
             spawner,
             job: plan.describe(),
+            cpus,
         }))
     }
 
@@ -351,7 +352,7 @@ impl Relay {
                 let spawner = job.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
                 let node = self.known.first().map_or(0, |known| known.node);
                 let hosts = self.plan.hosts.clone();
-                let registration = Registration { name, hosts, node, spawner, job: *job };
+                let registration = Registration { name, hosts, node, spawner, job: *job, cpus: Vec::new() };
                 return steps.push(Step::Send(ToHelper::Register(Box::new(registration))));
             }
             (Asked::Description(name), _) => return self.on_foreign(&name, false, steps),

@@ -47,6 +47,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::cgroup::AgentGroup;
 use super::descriptors;
 use super::identity;
+use super::pmix;
 use super::reap::{self, Ended};
 use super::shell::ShellState;
 use super::spawn::reset_sigchld;
@@ -157,6 +158,8 @@ impl Guardian {
     fn watch(mut self) -> i32 {
         let cause = self.wait_for_cause();
         let (killed, abandoned) = self.kill_all();
+        // An agent that was killed has left its directory.
+        pmix::remove_directories(&std::env::temp_dir(), self.agent);
         let code = match (&cause, &killed) {
             (Cause::Signalled(signal), _) => 128 + signal,
             (Cause::AgentEnded(ended), _) | (_, Some(ended)) => ended.code(),

@@ -50,6 +50,11 @@ impl PendingPuts {
         }
     }
 
+    /// Returns the encoded puts.
+    pub fn bytes(&self) -> &[u8] {
+        self.puts.bytes()
+    }
+
     /// Returns the last value that was put for a key.
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
         if self.by_hash.is_empty() {

@@ -110,6 +110,13 @@ impl Puts {
         Ok(puts)
     }
 
+    /// Checks the form of batches that ranks have encoded, one after the other.
+    pub fn from_peers(bytes: &[u8]) -> Result<Self, PutsError> {
+        let puts = Self(bytes.to_vec());
+        puts.validate()?;
+        Ok(puts)
+    }
+
     /// Returns the encoded batch.
     pub fn bytes(&self) -> &[u8] {
         &self.0

@@ -384,7 +384,9 @@ fn unknown_and_obsolete_commands_do_not_kill_the_job() {
     world.check("cmd=initack pmiid=1", "cmd=initack_result rc=-1 msg=unsupported");
     world.check("cmd=create_kvs", "cmd=newkvs rc=0 kvsname=kvs_1");
     world.check("cmd=destroy_kvs kvsname=x", "cmd=kvs_destroyed rc=0 msg=success");
-    world.check("cmd=barrier_in group=NODE:7", "cmd=barrier_out rc=-1 msg=groups_are_unsupported");
+    for group in ["NODE:7", "0-4:7", ":7", "0,1", "1-0:7", "0:x"] {
+        world.check(&format!("cmd=barrier_in group={group}"), "cmd=barrier_out rc=-1 msg=group_invalid");
+    }
     world.check("", "");
     world.check("   ", "");
 }

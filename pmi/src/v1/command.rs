@@ -60,7 +60,7 @@ pub enum Command<'a> {
     DestroyKvs,
     /// `barrier_in`.
     BarrierIn {
-        /// `group`, of PMI 1.2, which is never offered.
+        /// `group`, of PMI 1.2: ranks and a tag, `0,3,8-9:17`, or `WORLD:17`.
         group: Option<&'a [u8]>,
     },
     /// `publish_name`.

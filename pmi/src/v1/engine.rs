@@ -7,7 +7,7 @@ use super::reply;
 use super::spawn::{SpawnError, SpawnReader};
 use crate::engine::{self, Dialect, Operation, Outcome, Refusal, Turn, Violation};
 use crate::rank_state::{RankState, Version, readable};
-use crate::{Board, Request, SpawnRequest};
+use crate::{Board, Ranks, Request, SpawnRequest};
 
 /// PMI-1's part of a conversation.
 #[derive(Clone, Debug, Default)]
@@ -97,8 +97,11 @@ impl Turn<'_, Lines> {
         let reply = match command {
             Command::Get { key, .. } => return Ok(self.get(key)),
             Command::Put { key, value, .. } => return Ok(self.on_put(key, value)),
-            // A server of PMI 1.1 should not receive a group. MPICH 5, which sends one, heeds `rc`.
-            Command::BarrierIn { group: Some(_) } => Reply::Refused("barrier_out", "groups_are_unsupported"),
+            // MPICH 5 sends groups to servers of PMI 1.2 only, from several threads at once; our libpmi sends them here.
+            Command::BarrierIn { group: Some(group) } => match parse_group(group, self.state.attributes.size) {
+                Some((ranks, tag)) => return self.group_fence(ranks, tag, Violation::BarrierBeforeInit),
+                None => Reply::Refused("barrier_out", "group_invalid"),
+            },
             Command::BarrierIn { group: None } => return self.fence(Violation::BarrierBeforeInit),
             Command::Init { version, .. } => return Ok(self.on_init(version)),
             Command::Finalize => return Ok(self.finalize()),
@@ -175,6 +178,18 @@ impl Turn<'_, Lines> {
         .write(self.out);
         None
     }
+}
+
+/// Parses a group of ranks below `size`, and its tag. `NODE` is not a group here: libpmi names the ranks.
+fn parse_group(group: &[u8], size: u32) -> Option<(Ranks, u32)> {
+    let (members, tag) = std::str::from_utf8(group).ok()?.split_once(':')?;
+    let tag = tag.parse().ok()?;
+    if members == "WORLD" {
+        return Some((Ranks::range(0..size), tag));
+    }
+    let ranks: Ranks = members.parse().ok()?;
+    ranks.last().filter(|last| last.0 < size)?;
+    Some((ranks, tag))
 }
 
 /// Returns the name of the reply to a request.

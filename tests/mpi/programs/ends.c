@@ -3,10 +3,12 @@
  * abort   MPI_Abort(CODE)
  * exit    _exit(CODE) without MPI_Finalize
  * signal  raise(CODE)
+ * wait    writes a line and waits for a signal
  * after   every rank finalizes, then rank WHO returns CODE
  */
 #include <mpi.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,6 +30,11 @@ int main(int argc, char **argv)
             _exit(code);
         if (strcmp(how, "signal") == 0)
             raise(code);
+        if (strcmp(how, "wait") == 0) {
+            printf("rank %d waits\n", rank);
+            fflush(stdout);
+            pause();
+        }
     }
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();

@@ -155,7 +155,8 @@ fn needed() -> impl Iterator<Item = PathBuf> {
     let test = std::env::current_exe().expect("the path of the test program");
     let target = test.ancestors().nth(3).map(Path::to_owned);
     let program = std::env::var_os("SCELA_RUN").and_then(|path| Some(PathBuf::from(path).parent()?.to_owned()));
-    let venvs = ["TESTS_VENV", "TESTS_VENV_INTEL"].into_iter().filter_map(std::env::var_os).map(PathBuf::from);
+    let venvs = ["TESTS_VENV", "TESTS_VENV_INTEL", "TESTS_VENV_OPENMPI"];
+    let venvs = venvs.into_iter().filter_map(std::env::var_os).map(PathBuf::from);
     [repository, target, program].into_iter().flatten().chain(venvs)
 }
 

@@ -1,6 +1,6 @@
 //! The binding of ranks to processors and memory: which part of its node each rank gets.
 //!
-//! [`seats`] is a function of the node's [`Topology`], of what the agent is [`Allowed`], of the session's
+//! [`seats()`] is a function of the node's [`Topology`], of what the agent is [`Allowed`], of the session's
 //! [`BindingPolicy`] and of the number of ranks on the node. Each agent computes it for its node, so a plan carries only
 //! the policy, and nodes of one session may differ.
 

@@ -37,7 +37,7 @@ pub struct BoundRanks {
     pub cpus: CpuSet,
     /// Their memory nodes; empty if their memory is not bound.
     pub memory: CpuSet,
-    /// A [`picture`](super::picture) of the binding; empty if the node is too large for one.
+    /// A [`picture`](super::picture()) of the binding; empty if the node is too large for one.
     #[serde(deserialize_with = "deserialize_one_line")]
     pub picture: String,
     /// Their devices, as in `gpu 0,1, fpga 0`; empty if they asked for none.

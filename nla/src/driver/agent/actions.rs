@@ -147,16 +147,13 @@ impl AgentDriver {
             }
             self.input.borrow_mut().open(&takers, children.cloned().collect());
         }
-        let pmix = self.startup.as_ref().and_then(|startup| startup.session().pmix.clone());
-        if let Some(pmix) = pmix.filter(|_| !ranks.is_empty())
-            && let Err(why) = self.register(&pmix, &plan, &ranks)
-        {
+        let report = self.startup.as_mut().map(|startup| startup.binder.begin(&plan, &ranks)).unwrap_or_default();
+        if let Err(why) = self.register(&plan, &ranks) {
             return self.handle(Input::NotStarted(id, ranks, NotStartedReason::Reported(why)));
         }
         match &mut self.startup {
             // A spare agent may take over ranks at any time: its board is kept up to date.
             Some(startup) if !ranks.is_empty() || startup.revives_ranks() => {
-                let report = startup.binder.begin(&plan, &ranks);
                 let local = startup.enqueue(plan, &ranks, board);
                 self.namespaces.insert(id, local);
                 if !report.is_empty() {

@@ -2,27 +2,31 @@
 
 use std::collections::VecDeque;
 
-use pmi::{Answer, Ranks, Request};
+use pmi::{Answer, Rank, Ranks, Request};
 
 use super::AgentDriver;
-use crate::core::{Input, NamespaceId, NamespacePlan, PmixPlan};
+use crate::core::{Input, NamespaceId, NamespacePlan};
 use crate::driver::pmix::{Pmix, PmixEvent};
 use crate::driver::table::Key;
 use crate::pmix::relay::Step;
 use crate::sys;
 
 impl AgentDriver {
-    /// Registers a namespace, before its ranks start. Starts `scela-pmix` for the first one.
-    pub(super) fn register(&mut self, pmix: &PmixPlan, plan: &NamespacePlan, ranks: &Ranks) -> Result<(), String> {
+    /// Registers a namespace, before its ranks start, if they are served by PMIx. Starts `scela-pmix` for the first one.
+    pub(super) fn register(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> Result<(), String> {
+        let Some(startup) = self.startup.as_ref().filter(|_| !ranks.is_empty()) else { return Ok(()) };
+        let Some(pmix) = &startup.session().pmix else { return Ok(()) };
+        // A seat that cannot be had is an error of the start.
+        let seat = |rank: Rank| Some((rank.0, startup.binder.seat(plan, rank).ok()??.cpus.to_string()));
+        let cpus = ranks.iter().filter_map(seat).collect();
         if self.pmix.is_none() {
-            let session = self.startup.as_ref().ok_or("its agent could not set itself up")?.session();
             let node = ranks.first().and_then(|rank| plan.mapping.node_of(rank)).unwrap_or_default();
             let host = pmix.hosts.get(node as usize).cloned().unwrap_or_else(sys::host_name);
-            let started = Pmix::start(pmix, host, session, &self.started, &self.links.tasks);
+            let started = Pmix::start(pmix, host, startup.session(), &self.started, &self.links.tasks);
             self.pmix = Some(started.map_err(|error| format!("scela-pmix could not be started: {error}"))?);
         }
         if let Some(pmix) = &mut self.pmix {
-            let message = pmix.relay.register(plan, ranks);
+            let message = pmix.relay.register(plan, ranks, cpus);
             pmix.await_registration(plan.id);
             pmix.send(message);
         }

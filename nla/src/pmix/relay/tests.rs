@@ -56,7 +56,7 @@ impl World {
     fn new() -> Self {
         let hosts = vec!["n0".to_owned(), "n1".to_owned()];
         let mut relay = Relay::new(PmixPlan { library: b"libpmix.so.2".to_vec(), secret: "c0ffee".to_owned(), hosts });
-        let ToHelper::Register(registration) = relay.register(&plan(JOB, 4), &ranks("0-1")) else {
+        let ToHelper::Register(registration) = relay.register(&plan(JOB, 4), &ranks("0-1"), Vec::new()) else {
             panic!("it registers the namespace")
         };
         assert_eq!((registration.name.as_str(), registration.node), (NAME, 0));

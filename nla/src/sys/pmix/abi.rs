@@ -232,6 +232,13 @@ pub(super) struct RawProgram {
     pub(super) info_count: usize,
 }
 
+/// `pmix_cpuset_t`.
+#[repr(C)]
+pub(super) struct RawCpuset {
+    pub(super) source: *mut c_char,
+    pub(super) bitmap: *mut c_void,
+}
+
 /// `pmix_data_buffer_t`.
 #[repr(C)]
 pub(super) struct RawBuffer {

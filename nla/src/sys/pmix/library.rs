@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::abi::{RawBuffer, RawInfo, RawProcess, Status};
+use super::abi::{RawBuffer, RawCpuset, RawInfo, RawProcess, Status};
 use super::completion::OperationDone;
 use super::upcalls::Module;
 
@@ -37,6 +37,8 @@ pub(super) struct Functions {
         Option<OperationDone>,
         *mut c_void,
     ) -> Status,
+    pub(super) parse_cpuset: unsafe extern "C" fn(*const c_char, *mut RawCpuset) -> Status,
+    pub(super) locality: unsafe extern "C" fn(*const RawCpuset, *mut *mut c_char) -> Status,
     pub(super) error_string: unsafe extern "C" fn(Status) -> *const c_char,
     pub(super) version: unsafe extern "C" fn() -> *const c_char,
 }
@@ -79,6 +81,8 @@ pub(super) fn load(library: &Path) -> Result<Functions, PmixError> {
             data_pack: symbol(handle, c"PMIx_Data_pack")?,
             data_unpack: symbol(handle, c"PMIx_Data_unpack")?,
             notify_event: symbol(handle, c"PMIx_Notify_event")?,
+            parse_cpuset: symbol(handle, c"PMIx_Parse_cpuset_string")?,
+            locality: symbol(handle, c"PMIx_server_generate_locality_string")?,
             error_string: symbol(handle, c"PMIx_Error_string")?,
             version: symbol(handle, c"PMIx_Get_version")?,
         })

@@ -6,6 +6,7 @@
 
 mod abi;
 mod completion;
+mod directory;
 mod library;
 mod upcalls;
 
@@ -17,10 +18,11 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use self::abi::{Infos, OPERATION_SUCCEEDED, RawProcess, SUCCESS, Status};
+use self::abi::{Infos, OPERATION_SUCCEEDED, RawCpuset, RawProcess, SUCCESS, Status};
 pub use self::abi::{Process, Value};
 use self::completion::OperationDone;
 pub use self::completion::{Completion, Outcome, Posted};
+pub use self::directory::{make_directory, remove_directories};
 pub use self::library::PmixError;
 use self::library::{Functions, load};
 pub use self::upcalls::{Program, Upcall};
@@ -181,6 +183,22 @@ impl Server {
     /// Makes libpmix's form of the lists of ranks of all nodes.
     pub fn process_map(&self, ranks: &str) -> Value {
         self.map(ranks, self.functions.generate_ppn)
+    }
+
+    /// Describes where these processors (`hwloc:0,2-3`) are on this node. `None` if libpmix does not know.
+    pub fn locality(&self, cpus: &str) -> Option<String> {
+        let cpus = CString::new(cpus).ok()?;
+        let mut set = RawCpuset { source: ptr::null_mut(), bitmap: ptr::null_mut() };
+        let mut locality: *mut c_char = ptr::null_mut();
+        // SAFETY: the types are those of the header. The bitmap, some words, is not freed: only libpmix's hwloc can.
+        let status = unsafe {
+            match (self.functions.parse_cpuset)(cpus.as_ptr(), &raw mut set) {
+                SUCCESS => (self.functions.locality)(&raw const set, &raw mut locality),
+                error => error,
+            }
+        };
+        // SAFETY: the result is a C string.
+        (status == SUCCESS && !locality.is_null()).then(|| unsafe { CStr::from_ptr(locality) }.to_string_lossy().into())
     }
 
     fn map(&self, plain: &str, make: unsafe extern "C" fn(*const c_char, *mut *mut c_char) -> Status) -> Value {

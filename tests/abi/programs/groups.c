@@ -1,0 +1,52 @@
+/* Groups of ranks wait for each other (PMI-1.2's PMI_Barrier_group) and see each other's values at once; the others see
+ * them after the next barrier of all. */
+#include "either.h"
+
+#define ROUNDS 3
+
+static void name(char *text, int who, int round)
+{
+    sprintf(text, "r%d-%d", who, round);
+}
+
+/* The ranks whose numbers have this rank's remainder, in descending order. */
+static int members(int group[], int groups)
+{
+    int count = 0;
+    for (int other = size - 1; other >= 0; other--)
+        if (other % groups == rank % groups)
+            group[count++] = other;
+    return count;
+}
+
+int main(void)
+{
+    int group[64];
+    char key[64];
+    begin();
+    must(PMI_Barrier_group(PMI_GROUP_SELF, 0, NULL), "the group of this rank");
+    must(PMI_Barrier_group(PMI_GROUP_NODE, 0, "node"), "the group of the node");
+    if (PMI_Barrier_group(&size, 1, NULL) != PMI_ERR_INVALID_ARG)
+        must(1, "a rank that does not exist");
+    for (int round = 0; round < ROUNDS; round++) {
+        /* All ranks, then every second, third ... */
+        int count = members(group, round + 1);
+        name(key, rank, round);
+        put(key, key);
+        must(PMI_Barrier_group(group, count, round == 1 ? "tag" : NULL), "a group");
+        for (int at = 0; at < count; at++) {
+            name(key, group[at], round);
+            expect(key, key);
+        }
+    }
+    must(PMI_Barrier_group(PMI_GROUP_WORLD, 0, NULL), "all ranks");
+    for (int other = 0; other < size; other++)
+        for (int round = 0; round < ROUNDS; round++) {
+            name(key, other, round);
+            expect(key, key);
+        }
+    must(PMI_Barrier_group(PMI_GROUP_WORLD, 0, "tag"), "all ranks with a tag");
+    printf("%d: groups exchanged\n", rank);
+    end();
+    return 0;
+}
