@@ -309,10 +309,13 @@ fn a_library_that_is_no_libpmix_is_reported_before_a_rank_starts() {
 }
 
 #[test]
-fn sessions_make_communicators_over_nodes() {
+fn sessions_make_communicators() {
     let Some(mpi) = open_mpi_5() else { return };
-    for nodes in [2, 4] {
-        let outcome = mpi.scela_over(nodes).np(5).program(mpi.c("sessions", &[])).run();
+    for nodes in NODES {
+        // On one node they use shared memory. Over TCP, ranks of Open MPI 5.0.11 write to others that have already left, under
+        // prterun as here.
+        let run = if nodes == 1 { mpi.scela() } else { mpi.scela_over(nodes) };
+        let outcome = run.np(5).program(mpi.c("sessions", &[])).run();
         succeeded(&outcome, (0..5).map(|rank| format!("rank {rank} of 5: sum 15")));
     }
 }
