@@ -39,6 +39,9 @@ pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> O
 /// explain it.
 fn silence(library: &str, access: PmiAccess) -> Option<&'static str> {
     const NO_PMIX: &str = "which finds its launcher by PMIx; try '--mpi pmix'";
+    if access.has_pmix && library.starts_with("libpmix.so") {
+        return Some("which was served by PMIx and was not initialized, or was refused");
+    }
     if mpi::is_open_mpi(library) {
         return match (access.open_mpi?, access.names_libpmi) {
             (OpenMpi::ThroughPmix, _) if access.has_pmix => {
@@ -108,7 +111,8 @@ mod tests {
         check("libpmi.so.0", PmiAccess::default(), None);
         check("libpmi.so.0", slurm, Some("speaks to srun only"));
         check("libpmi2.so.0", slurm, None);
-        check("libpmix.so.2", PmiAccess::default(), Some("PMIx"));
+        check("libpmix.so.2", PmiAccess::default(), Some("try '--mpi pmix'"));
+        check("libpmix.so.2", PmiAccess { has_pmix: true, ..PmiAccess::default() }, Some("was served by PMIx"));
         check("libc.so.6", slurm, None);
     }
 }
