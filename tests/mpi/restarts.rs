@@ -11,7 +11,7 @@ fn a_program_with_checkpoints_goes_on_after_a_crash() {
             let place = directory.path().join(crash);
             std::fs::create_dir(&place).expect("a new directory");
             let program = mpi.c("checkpoint", &[&place.display().to_string(), "20", crash]);
-            mpi.scela().args(["--on-failure", "restart"]).np(4).agents(2).program(program).run()
+            mpi.scela_on_one_node(2).args(["--on-failure", "restart"]).np(4).program(program).run()
         };
         succeeded(&run("0"), ["from step 0", "sum 2100"]);
         let outcome = run("12");

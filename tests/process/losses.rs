@@ -103,7 +103,7 @@ fn the_processes_of_a_lost_agent_end_while_the_others_go_on() {
     running.wait_for_times("here", 2);
     let started =
         || running.world().processes().into_iter().find(|process| process.argv.iter().any(|w| w == "1234567"));
-    assert!(started().is_some());
+    running.wait_until("the child of rank 1 runs its program", started);
     kill_with_its_guardian(&Tree::new(2, 32).process(running.world(), 2));
     running.wait_until("the child of the lost rank ends", || started().is_none().then_some(()));
     assert_eq!(running.world().ranks().len(), 1, "the other rank runs");
