@@ -174,8 +174,10 @@ fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
             Outgoing::Message(message) => message,
             Outgoing::Upcall(upcall) => match upcall {
                 Upcall::Joined(process) => ToAgent::Joined(name_of(process)),
-                Upcall::Finalized(process) => ToAgent::Finalized(name_of(process)),
-                Upcall::Abort { process, code, message } => ToAgent::Abort(name_of(process), code, message),
+                Upcall::Finalized(process, done) => ToAgent::Finalized(keep(done), name_of(process)),
+                Upcall::Abort { process, code, message, done } => {
+                    ToAgent::Abort(keep(done), name_of(process), code, message)
+                }
                 Upcall::Fence { members, data, collect, done } => ToAgent::Fence {
                     call: keep(done),
                     members: members.into_iter().map(name_of).collect(),

@@ -93,12 +93,15 @@ pub enum ToAgent {
     /// A rank has initialized PMIx.
     Joined(ProcessName),
     /// A rank has finalized PMIx.
-    Finalized(ProcessName),
+    ///
+    /// The number is that of the call, which [`ToHelper::Answer`] repeats; this holds for all calls below. The rank goes on
+    /// after the answer, so the agent learns of this before the rank can exit.
+    Finalized(u64, ProcessName),
     /// A rank has called `PMIx_Abort`, with its status and its message.
-    Abort(ProcessName, i32, String),
+    Abort(u64, ProcessName, i32, String),
     /// All ranks of this node that take part have arrived at a fence.
     Fence {
-        /// The number of the call, which [`ToHelper::Answer`] repeats. This holds for all calls below.
+        /// The number of the call.
         call: u64,
         /// All ranks that take part, on all nodes.
         members: Vec<ProcessName>,

@@ -190,9 +190,13 @@ impl Relay {
                 None => self.on_foreign(&name, result.is_ok(), steps),
             },
             ToAgent::Joined(process) => self.report(&process, Request::Joined, steps),
-            ToAgent::Finalized(process) => self.report(&process, Request::Finalized, steps),
-            ToAgent::Abort(process, code, message) => {
+            ToAgent::Finalized(call, process) => {
+                self.report(&process, Request::Finalized, steps);
+                steps.push(Step::Send(ToHelper::Answer(call, Outcome::Done)));
+            }
+            ToAgent::Abort(call, process, code, message) => {
                 self.report(&process, Request::Abort { code, message }, steps);
+                steps.push(Step::Send(ToHelper::Answer(call, Outcome::Done)));
             }
             ToAgent::Fence { call, members, data, collect } => self.on_fence(call, &members, data, collect, steps),
             ToAgent::Modex(call, process) => self.on_modex(call, process, steps),

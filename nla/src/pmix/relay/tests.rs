@@ -312,3 +312,31 @@ fn an_answer_that_the_relay_has_not_asked_for_is_returned() {
     }
     assert!(steps.is_empty());
 }
+
+/// A rank exits as soon as its abort or finalize is answered. Its exit must not reach the core first.
+#[test]
+fn aborts_and_finalizes_are_answered_after_the_core_knows_them() {
+    let mut world = World::new();
+    let steps = world.after(ToAgent::Abort(7, process(1), 256, "bye".to_owned()));
+    let [Step::Ask(NS, Rank(1), Request::Abort { code: 256, message }), Step::Send(ToHelper::Answer(7, Outcome::Done))] =
+        &steps[..]
+    else {
+        panic!("{steps:?}")
+    };
+    assert_eq!(message, "bye");
+    let steps = world.after(ToAgent::Finalized(8, process(0)));
+    assert!(
+        matches!(
+            &steps[..],
+            [Step::Ask(NS, Rank(0), Request::Finalized), Step::Send(ToHelper::Answer(8, Outcome::Done))]
+        ),
+        "{steps:?}"
+    );
+}
+
+/// libpmix must not wait for ever because of a rank that the agent does not know.
+#[test]
+fn an_abort_of_an_unknown_rank_is_answered() {
+    let steps = World::new().after(ToAgent::Abort(7, process(3), 1, String::new()));
+    assert!(matches!(&steps[..], [Step::Send(ToHelper::Answer(7, Outcome::Done))]), "{steps:?}");
+}

@@ -38,9 +38,9 @@ pub struct Program {
 pub enum Upcall {
     /// A rank has initialized PMIx.
     Joined(Process),
-    /// A rank has finalized PMIx.
-    Finalized(Process),
-    /// A rank has called `PMIx_Abort`.
+    /// A rank has finalized PMIx. It goes on when the call is completed.
+    Finalized(Process, Completion),
+    /// A rank has called `PMIx_Abort`. It goes on when the call is completed.
     Abort {
         /// The rank.
         process: Process,
@@ -48,6 +48,8 @@ pub enum Upcall {
         code: i32,
         /// Its message; may be empty.
         message: String,
+        /// Completes it.
+        done: Completion,
     },
     /// All ranks of this node that take part have arrived at a fence.
     Fence {
@@ -178,6 +180,16 @@ pub(super) fn slice<'a, T>(array: *const T, length: usize) -> &'a [T] {
     unsafe { std::slice::from_raw_parts(array, length) }
 }
 
+/// Returns the callback of a call, with its data.
+macro_rules! completion {
+    ($kind:ident, $done:expr, $data:expr) => {
+        match $done {
+            Some(done) => Completion { callback: Callback::$kind(done), data: $data },
+            None => return ERROR,
+        }
+    };
+}
+
 type Raw = *const RawProcess;
 type Infos = *const RawInfo;
 type Data = *mut c_void;
@@ -197,8 +209,10 @@ extern "C" fn client_connected2(
     tell(process(raw).map(Upcall::Joined))
 }
 
-extern "C" fn client_finalized(raw: Raw, _server_object: Data, _done: Data, _data: Data) -> Status {
-    tell(process(raw).map(Upcall::Finalized))
+extern "C" fn client_finalized(raw: Raw, _server_object: Data, done: Option<OperationDone>, data: Data) -> Status {
+    let done = completion!(Operation, done, data);
+    let Some(process) = process(raw) else { return ERROR };
+    ask(Upcall::Finalized(process, done))
 }
 
 extern "C" fn abort(
@@ -208,21 +222,13 @@ extern "C" fn abort(
     message: *const c_char,
     _processes: Raw,
     _count: usize,
-    _done: Data,
-    _data: Data,
+    done: Option<OperationDone>,
+    data: Data,
 ) -> Status {
+    let done = completion!(Operation, done, data);
+    let Some(process) = process(raw) else { return ERROR };
     let message = c_text(message, MESSAGE_BYTES_MAX).unwrap_or_default();
-    tell(process(raw).map(|process| Upcall::Abort { process, code, message }))
-}
-
-/// Returns the callback of a call, with its data.
-macro_rules! completion {
-    ($kind:ident, $done:expr, $data:expr) => {
-        match $done {
-            Some(done) => Completion { callback: Callback::$kind(done), data: $data },
-            None => return ERROR,
-        }
-    };
+    ask(Upcall::Abort { process, code, message, done })
 }
 
 extern "C" fn fence(
