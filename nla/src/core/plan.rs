@@ -104,7 +104,7 @@ pub struct SessionPlan {
     pub dead_time: Duration,
     /// Agents listen for other agents, so that one whose parent is lost can join an ancestor.
     pub has_ports: bool,
-    /// Each rank leads a session of its own. Otherwise it leads only a process group.
+    /// Ranks may lead sessions of their own: see [`SessionPlan::leads_sessions`].
     pub rank_sessions: bool,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
@@ -166,6 +166,15 @@ impl SessionPlan {
     /// Whether the ranks of a lost agent start on another one, while the others go on.
     pub(super) fn moves_ranks(&self) -> bool {
         self.on_failure == FailurePolicy::RestartRank && self.has_ports
+    }
+
+    /// Whether each of an agent's `ranks` on `cores` processors leads a session of its own. Otherwise it leads only a process
+    /// group.
+    ///
+    /// Open MPI's ranks call sched_yield while they wait, if PMIx says that they share processors. The kernel then runs
+    /// another task of the same session, but no other session (sched_autogroup).
+    pub fn leads_sessions(&self, ranks: u64, cores: usize) -> bool {
+        self.rank_sessions && (self.pmix.is_none() || ranks <= cores as u64)
     }
 
     /// The plan for ranks on another node than the launcher's: without the variables that are bound to its host.
@@ -494,6 +503,17 @@ mod tests {
             accelerators: AcceleratorPlan::default(),
             sent: Duration::ZERO,
         }
+    }
+
+    #[test]
+    fn ranks_that_yield_to_each_other_share_a_session() {
+        let mut plan = session(&[]);
+        assert!(plan.leads_sessions(3, 2), "PMI does not tell them to yield");
+        plan.pmix = Some(PmixPlan { library: Vec::new(), secret: String::new(), hosts: vec!["a".to_owned()] });
+        assert!(plan.leads_sessions(2, 2));
+        assert!(!plan.leads_sessions(3, 2));
+        plan.rank_sessions = false;
+        assert!(!plan.leads_sessions(2, 2));
     }
 
     #[test]

@@ -45,6 +45,7 @@ pub(super) struct StartOrder {
     pub(super) stderr: OwnedFd,
     pub(super) pmi: Option<OwnedFd>,
     pub(super) seat: Seat,
+    pub(super) leads_session: bool,
 }
 
 /// The result of an order.
@@ -157,6 +158,7 @@ fn start(spawner: &mut Spawner, order: StartOrder, null: &OwnedFd) -> Result<Chi
         stderr: order.stderr.as_fd(),
         pmi: order.pmi.as_ref().map(AsFd::as_fd),
     };
+    spawner.lead_sessions(order.leads_session);
     let masks = Masks { cpus: order.seat.cpus.words(), memory: order.seat.memory.words() };
     spawner.spawn(&order.image, &order.variables, descriptors, masks)
 }

@@ -57,6 +57,8 @@ struct Shared {
     attributes: Arc<JobAttributes>,
     board: Rc<RefCell<SharedBoard>>,
     port: Option<PortServer>,
+    /// Each rank leads a session of its own.
+    leads_session: bool,
     /// Empty until the spawner thread has found the programs.
     commands: OnceCell<Vec<Result<Arc<Image>, ImageError>>>,
 }
@@ -146,7 +148,7 @@ impl Startup {
                 "ranks get less here than the user's shell has"
             );
         }
-        let spawner = Spawner::new(fitted)?.with_sessions(session.rank_sessions);
+        let spawner = Spawner::new(fitted)?;
         Ok(Self {
             binder,
             session,
@@ -246,7 +248,10 @@ impl Startup {
             self.order_programs(plan.id, commands);
         }
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
-        let shared = Rc::new(Shared { plan, attributes, board: Rc::clone(&board), port, commands: OnceCell::new() });
+        let leads_session = self.session.leads_sessions(ranks.len(), sys::cores());
+        let board_of = Rc::clone(&board);
+        let commands = OnceCell::new();
+        let shared = Rc::new(Shared { plan, attributes, board: board_of, port, leads_session, commands });
         self.jobs.push_back(Job { shared: Rc::clone(&shared), left: ranks.iter().collect(), incarnation: None });
         Local { board, in_segment: 0, shared }
     }
@@ -396,6 +401,7 @@ impl Startup {
             stderr: err_write,
             pmi: theirs,
             seat,
+            leads_session: shared.leads_session,
         };
         let begin = if job.incarnation.is_some() { Conversation::of_restarted } else { Conversation::new };
         let pending = PendingRank {

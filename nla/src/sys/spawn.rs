@@ -214,13 +214,12 @@ impl Spawner {
         Ok(if close_range_works() { spawner } else { spawner.copying() })
     }
 
-    /// Chooses whether each child leads a session of its own, which is the default, or only a process group.
+    /// Chooses whether each later child leads a session of its own, which is the default, or only a process group.
     ///
     /// The kernel's autogroups (sched_autogroup) share the processor out among sessions. Children in one session have the
     /// share of one program on a machine with other load.
-    pub fn with_sessions(mut self, leads_session: bool) -> Self {
+    pub fn lead_sessions(&mut self, leads_session: bool) {
         self.leads_session = leads_session;
-        self
     }
 
     /// Returns the child in launch, for the thread that reaps.
