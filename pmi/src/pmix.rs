@@ -51,11 +51,11 @@ pub enum PmixRequest {
 /// The answer to a [`PmixRequest`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum PmixAnswer {
-    /// The rank's data; `None` if it has ended or there is no such rank.
+    /// The rank's data; `None` if the rank has ended or does not exist.
     Modex(Option<Bytes>),
-    /// All ranks have come; `None` if one of them never will, or if there are too many meetings.
+    /// All ranks have arrived; `None` if one of them has ended before, or if there are too many meetings.
     Met(Option<Met>),
-    /// The job; `None` if there is none of this name.
+    /// The job; `None` if no job has this name.
     Described(Option<Box<JobDescription>>),
     /// Whether all values were published, or removed.
     Posted(Result<(), NameError>),
@@ -77,7 +77,7 @@ pub struct Meeting {
     pub data: Bytes,
 }
 
-/// A meeting to which all ranks have come.
+/// A meeting at which all ranks have arrived.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Met {
     /// Its number: no other meeting of the session has it. At least 1.

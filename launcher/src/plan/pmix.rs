@@ -1,8 +1,8 @@
 //! PMIx: which jobs need it, and which libpmix serves them.
 //!
-//! Open MPI 5 and others find their launcher by PMIx alone. Where such a program is seen in its file, or `--mpi pmix` says so,
-//! each node gets a process that serves PMIx with a libpmix that is loaded at run time: the one that the program itself loads
-//! is there on all nodes and fits it best.
+//! Open MPI 5 and others find their launcher by PMIx alone. If a program's file shows that it needs PMIx, or with `--mpi pmix`,
+//! each node gets a process that serves PMIx with a libpmix that is loaded at run time. The libpmix that the program itself loads
+//! is installed on all nodes and has the program's version.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -69,7 +69,7 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
     let library = library(plan, machine)?;
     let hosts = hosts(plan, nodes);
     if options.agents_as_nodes && !is_set(&machine.environment, BTL) {
-        // Of equal names the last one wins, so this comes before the user's.
+        // The last of several equal names counts, so insert this one before the user's.
         for command in &mut plan.settings.first.commands {
             command.set.insert(0, (BTL.into(), BTL_WITHOUT_SHARED_MEMORY.into()));
         }

@@ -1,4 +1,4 @@
-//! Which MPI library a Python program uses: the interpreter's file does not say it.
+//! Finds the MPI library that a Python program uses: the interpreter's file does not name it.
 //!
 //! mpi4py's wheel looks for the library at run time: first what MPI4PY_MPIABI and MPI4PY_LIBMPI name, then what is installed
 //! beside the interpreter, as the wheels of MPI libraries install it. This follows the second rule, for virtual environments.
@@ -38,7 +38,7 @@ fn library_beside(program: &Path, choice: Option<&str>) -> Option<PathBuf> {
     let library = lib.join("libmpi.so.40");
     let is_chosen = match choice {
         Some(choice) => choice == "openmpi",
-        // MPICH's and Intel's library come first.
+        // mpi4py prefers MPICH's and Intel's library.
         None => !lib.join("libmpi.so.12").exists(),
     };
     (has_mpi4py && is_chosen && library.exists()).then_some(library)

@@ -32,7 +32,7 @@ pub(super) struct Binder {
     last: RefCell<Option<Computed>>,
     /// Tells other sessions on this machine which processors this agent's ranks use.
     marks: Option<CpuMarks>,
-    /// Nobody has asked for a binding, and another session uses the same processors.
+    /// The user has asked for no binding, and another session uses the same processors.
     gives_way: bool,
 }
 
@@ -48,7 +48,7 @@ impl Binder {
     }
 
     /// The policy for a namespace here; `None` if it asks for nothing. Ranks of MPI_Comm_spawn are not bound: they would
-    /// get the processors of those that have spawned them.
+    /// get the processors of those that spawned them.
     fn policy(&self, plan: &NamespacePlan) -> Option<&BindingPolicy> {
         let asks = self.policy.bind_to != BindTo::Nothing || self.policy.memory != MemoryPolicy::Inherited;
         (asks && plan.spawner.is_none() && !self.gives_way && self.may_share()).then_some(&self.policy)
@@ -129,8 +129,8 @@ impl Binder {
         report
     }
 
-    /// Marks the processors of `ranks`, and gives way to other sessions if nobody has asked for this binding. Returns what the
-    /// user should know, if this agent has the node's first rank.
+    /// Marks the processors of `ranks`, and gives way to other sessions if the user has not asked for this binding.
+    /// Returns a note for the user, if this agent has the node's first rank.
     fn settle(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> Option<BindingNote> {
         let policy = self.policy(plan)?;
         let (first, size) = self.local(plan, ranks.first()?)?;

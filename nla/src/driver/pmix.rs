@@ -35,7 +35,7 @@ const LEAVE_TIME: Duration = Duration::from_secs(2);
 /// Messages that may wait in each direction. A rank has few calls under way.
 const MESSAGES_MAX: usize = 1 << 16;
 
-/// What `scela-pmix` has done.
+/// An event of `scela-pmix`.
 pub(super) enum PmixEvent {
     /// It has sent a message.
     Message(Box<ToAgent>),
@@ -52,7 +52,7 @@ pub(super) struct Pmix {
     directory: PathBuf,
     /// Namespaces that are not registered yet.
     awaited: HashSet<NamespaceId>,
-    /// Until when they must be.
+    /// The time by which they must be registered.
     until: Instant,
     has_ended: bool,
 }
@@ -71,7 +71,7 @@ impl Pmix {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("scela-pmix").arg(PMIX_ARGUMENT).process_group(0);
         command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::null());
-        // What an enclosing launcher has set must not reach libpmix.
+        // The variables of an enclosing launcher must not reach libpmix.
         command.env_clear();
         for (name, value) in &session.environment {
             if [&b"LD_LIBRARY_PATH"[..], b"HOME", b"PATH"].contains(&name.as_slice()) {
@@ -121,7 +121,7 @@ impl Pmix {
     /// Sends a message.
     pub(super) fn send(&mut self, message: ToHelper) {
         if let Err(error) = self.to_helper.try_send(message) {
-            // It has ended, which is reported, or does not read: then the ranks that wait would wait for ever.
+            // Either it has ended, which is reported, or it does not read, and waiting ranks would never be answered.
             tracing::error!(%error, "scela-pmix takes no message");
             self.process.end();
         }
@@ -133,12 +133,12 @@ impl Pmix {
         self.until = Instant::now() + ANSWER_TIME;
     }
 
-    /// Notes that a namespace is registered, or is not going to be.
+    /// Notes that the registration of a namespace has succeeded or failed.
     pub(super) fn note_registered(&mut self, namespace: NamespaceId) {
         self.awaited.remove(&namespace);
     }
 
-    /// Takes the namespaces that are not registered.
+    /// Takes the namespaces that are not registered yet.
     pub(super) fn take_awaited(&mut self) -> Vec<NamespaceId> {
         self.awaited.drain().collect()
     }
@@ -163,7 +163,7 @@ impl Pmix {
 }
 
 impl Pmix {
-    /// Lets the process end: it first does what it was asked for. Then removes the directory.
+    /// Closes the socket, so that the process handles its last messages and ends. Then removes the directory.
     pub(super) async fn leave(self) {
         let Self { process, to_helper, from_helper, directory, .. } = self;
         drop((to_helper, from_helper));
@@ -205,7 +205,7 @@ async fn read_all(read: OwnedReadHalf, messages: mpsc::Sender<ToAgent>) {
 async fn write_all(mut write: OwnedWriteHalf, mut messages: mpsc::Receiver<ToHelper>) {
     while let Some(message) = messages.recv().await {
         let mut bytes = Vec::new();
-        // An error of the socket is an end, which the reader reports.
+        // The reader reports the end of the socket.
         if write_frame(&mut bytes, &message).is_err() || write.write_all(&bytes).await.is_err() {
             return;
         }

@@ -34,7 +34,7 @@ pub fn run_helper() -> ExitCode {
     match serve() {
         Ok(()) => sys::pmix::exit_now(0),
         Err(error) => {
-            // The agent reads the end of the socket. Without SCELA_LOG there is no standard error.
+            // The agent notices the end of the socket. Without SCELA_LOG, standard error is /dev/null.
             tracing::error!(%error, "scela-pmix ends");
             ExitCode::FAILURE
         }
@@ -68,7 +68,7 @@ fn serve() -> io::Result<()> {
                     }
                     Err(why) => {
                         send(&outgoing, ToAgent::Ready(Err(why)));
-                        // An exit now could overtake the message.
+                        // The writer may not have sent the message yet, so do not exit before the agent closes the socket.
                         while read_frame::<ToHelper>(&mut from_agent)?.is_some() {}
                         return Ok(());
                     }
@@ -160,7 +160,7 @@ fn register(server: &Server, directory: &str, registration: &Registration) -> Re
     register().map_err(|error| error.to_string())
 }
 
-/// Writes all messages to the agent, and keeps the calls that it is to answer.
+/// Writes all messages to the agent, and stores the calls that the agent will answer.
 fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
     let mut socket = BufWriter::new(socket);
     let mut last_call = 0;
@@ -211,7 +211,7 @@ fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
                 Upcall::Got { call, data } => ToAgent::Got(call, data.map(Into::into)),
             },
         };
-        // If the agent is gone, the reader of its messages ends the process.
+        // If the agent has ended, the reader of its messages ends the process.
         if write_frame(&mut socket, &message).and_then(|()| socket.flush()).is_err() {
             return;
         }

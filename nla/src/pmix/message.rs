@@ -39,7 +39,7 @@ pub enum ToHelper {
     Register(Box<Registration>),
     /// The namespace has ended.
     Deregister(String),
-    /// A rank's process has ended. What it has left for libpmix to remove is removed.
+    /// A rank's process has ended. libpmix removes the files that the rank has registered for removal.
     Ended(ProcessName),
     /// A rank of any node has died, and others go on.
     Died(ProcessName),
@@ -112,7 +112,7 @@ pub enum ToAgent {
     },
     /// A rank of this node asks for the data of a rank of another one.
     Modex(u64, ProcessName),
-    /// A rank publishes what stands behind these keys.
+    /// A rank publishes these keys and values.
     Publish {
         /// The number of the call.
         call: u64,
@@ -143,7 +143,7 @@ pub enum ToAgent {
     Got(u64, Option<Bytes>),
 }
 
-/// What ranks meet for.
+/// The purpose of a meeting.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Purpose {
     /// They connect themselves: each learns of the namespaces of all.

@@ -26,7 +26,7 @@ const NUMBER_BYTES: usize = 4;
 pub enum Step {
     /// Send a message to `scela-pmix`.
     Send(ToHelper),
-    /// Hand a request of a rank to the core, or answer a get from the board here. The answer comes back to
+    /// Hand a request of a rank to the core, or answer a get from this agent's board. Pass the answer to
     /// [`Relay::on_answer`].
     Ask(NamespaceId, Rank, Request),
     /// Start the ranks of the namespace with these variables; or do not start them, for this reason.
@@ -76,7 +76,7 @@ struct Fence {
     collected: BytesMut,
 }
 
-/// What the root was asked for.
+/// A request to the root, and its use when it is answered.
 #[derive(Clone, Debug)]
 enum Asked {
     /// The answer is that to the call.
@@ -96,7 +96,7 @@ enum Asked {
 pub struct Relay {
     plan: PmixPlan,
     known: Vec<Known>,
-    /// Ranks here in whose name the root was asked and has not answered, and what for.
+    /// The ranks here on whose behalf a request to the root is open, and that request.
     asking: HashMap<(NamespaceId, Rank), Asked>,
     /// Requests to the root that wait until a rank has none.
     to_ask: VecDeque<(Asked, PmixRequest)>,
@@ -385,7 +385,7 @@ impl Relay {
         self.ask_next(steps);
     }
 
-    /// libpmix knows a namespace without ranks here, or never will.
+    /// The registration of a namespace without ranks here has succeeded or failed.
     fn on_foreign(&mut self, name: &str, is_known: bool, steps: &mut Vec<Step>) {
         if is_known {
             self.foreign.insert(name.to_owned());

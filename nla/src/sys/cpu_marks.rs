@@ -2,8 +2,8 @@
 //!
 //! A mark is a lock of one byte of the directory /dev/shm, at an offset made of the numbers of the user, the session and the
 //! processor. It ends with the process that has it, needs no file of its own, and a process can have any number of them with
-//! one descriptor. Processes with another /dev/shm, such as those of another container, do not see it. Other users could set
-//! marks in this one's name; so a mark is a reason to say something, or not to bind what nobody asked to be bound.
+//! one descriptor. Processes with another /dev/shm, such as those of another container, do not see it. Other users can forge
+//! marks of this user, so a mark only causes a message, or leaves ranks unbound that the user has not asked to bind.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,4 +1,4 @@
-//! The devices of a node, and how a rank is told about its own.
+//! The devices of a node, and the variables by which a rank finds its own.
 
 use super::resource::{Resources, label};
 use crate::core::limits::{DEVICES_MAX, RESOURCE_WORD_BYTES_MAX};
@@ -26,7 +26,7 @@ impl Device {
     }
 }
 
-/// Who has made the graphics processors of a node, and so which variables choose among them.
+/// The vendor of a node's graphics processors, which determines the variables that choose among them.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Vendor {
     /// NVIDIA.

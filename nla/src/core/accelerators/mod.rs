@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub struct AcceleratorPlan {
     /// The devices that each rank gets.
     pub requests: Resources,
-    /// What the node of these ranks offers by the hosts file. The agent of other ranks looks for devices itself.
+    /// The devices that the hosts file lists for the node of these ranks. For other ranks, the agent looks for devices itself.
     pub offers: Vec<(Ranks, Resources)>,
 }
 

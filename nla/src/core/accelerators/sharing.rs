@@ -101,7 +101,7 @@ pub fn share(devices: &[Device], near: &[CpuSet], requests: &Resources) -> Resul
     Ok(shares)
 }
 
-/// Lists devices by name and type. What `but` has taken counts as free: it does not start.
+/// Lists devices by name and type. The devices of the rank `but` count as free: that rank does not start.
 fn holdings(devices: &[Device], owners: &[Option<u32>], but: u32) -> Vec<Holding> {
     let mut all: Vec<Holding> = Vec::new();
     for (device, owner) in devices.iter().zip(owners) {

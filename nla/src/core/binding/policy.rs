@@ -1,4 +1,4 @@
-//! What the user has asked for.
+//! The binding that the user has asked for.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub struct BindingPolicy {
     pub map_within: Option<MapWithin>,
     /// The cores of each rank, or the hardware threads if ranks are bound to such.
     pub cpus_per_rank: Option<u32>,
-    /// If a node has more ranks than room, several ranks get the same processors. Otherwise none of its ranks is bound then.
+    /// If a node has fewer places than ranks, several ranks get the same processors. Without this, none of them is bound.
     pub overloads: bool,
     /// The memory that ranks may use.
     pub memory: MemoryPolicy,

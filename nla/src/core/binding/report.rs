@@ -1,4 +1,4 @@
-//! What an agent has bound, for the user.
+//! Reports to the user how an agent has bound its ranks.
 
 use litemap::LiteMap;
 use pmi::{Rank, Ranks};
@@ -15,7 +15,7 @@ use crate::core::words::deserialize_one_line;
 pub struct BindingReport {
     /// The bindings, if the user wants them reported.
     pub bound: Vec<BoundRanks>,
-    /// What the user should know besides. Only the agent with the node's first rank says it.
+    /// A note for the user. Only the agent with the node's first rank reports it.
     pub note: Option<BindingNote>,
 }
 

@@ -4,7 +4,7 @@ use super::cpu_set::CpuSet;
 use super::policy::{BindTo, BindingPolicy, MapWithin, MemoryPolicy};
 use super::topology::{Level, Topology};
 
-/// What an agent, and so each of its ranks, may use.
+/// The processors and memory that an agent, and thus each of its ranks, may use.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Allowed {
     /// The processors.
@@ -172,7 +172,7 @@ impl Node<'_> {
             }
             None if level == unit => {
                 let near: Vec<CpuSet> = pools(&self.parts(Level::Numa)).concat();
-                // A rank is across two NUMA nodes only if the ranks do not fit otherwise.
+                // A rank spans two NUMA nodes only if the ranks do not fit otherwise.
                 if near.len() >= ranks { near } else { chunks(&units, per_rank) }
             }
             None => spread(pools(&wider), ranks),

@@ -23,15 +23,15 @@ pub(super) struct Meetings {
 struct Open {
     name: Vec<u8>,
     members: Vec<(String, Option<Ranks>)>,
-    /// The ranks that have not come.
+    /// The ranks that have not arrived.
     missing: Vec<(NamespaceId, Ranks)>,
-    /// Those that wait for the reply, with their data.
+    /// The requesters that wait for the reply, with their data.
     came: Vec<(Requester, Bytes)>,
     bytes: usize,
 }
 
 impl Open {
-    /// Takes ranks that have come. Returns false if they are not expected, or their data is too long.
+    /// Notes the arrival of ranks. Returns false if they are not expected, or if their data is too long.
     fn come(&mut self, requester: Requester, here: &[(NamespaceId, Ranks)], data: Bytes) -> bool {
         for (namespace, ranks) in here {
             let missing = self.missing.iter_mut().find(|(expected, _)| expected == namespace);
@@ -49,7 +49,7 @@ impl Open {
 }
 
 impl Root {
-    /// Ranks of an agent have come to a meeting.
+    /// Ranks of an agent have arrived at a meeting.
     pub(super) fn meet(&mut self, requester: Requester, meeting: Meeting, turn: &mut Turn<'_>) {
         let Meeting { name, members, here, data } = meeting;
         let here: Option<Vec<_>> =
@@ -92,7 +92,7 @@ impl Root {
         all.contains_all(&ranks).then_some((plan.id, ranks))
     }
 
-    /// Ends the meetings to which a rank will never come, because it has ended.
+    /// Fails the meetings that wait for a rank that has ended.
     pub(super) fn end_hopeless_meetings(&mut self, turn: &mut Turn<'_>) {
         let namespaces = &self.namespaces;
         let is_hopeless = |open: &mut Open| {
@@ -108,7 +108,7 @@ impl Root {
         }
     }
 
-    /// Answers all of a meeting but `but` that it has failed.
+    /// Answers all requesters of a failed meeting except `but`.
     fn refuse_meeting(&mut self, open: &Open, but: Requester, turn: &mut Turn<'_>) {
         for (requester, _) in open.came.iter().filter(|(requester, _)| *requester != but) {
             self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);

@@ -1,4 +1,4 @@
-//! What ranks have published by PMIx, and the ranks that wait for it.
+//! Values that ranks have published by PMIx, and the ranks that wait for some.
 //!
 //! Unlike names of PMI, a value may be read once only, and a reader may wait for it.
 

@@ -16,7 +16,7 @@ impl AgentDriver {
     pub(super) fn register(&mut self, plan: &NamespacePlan, ranks: &Ranks) -> Result<(), String> {
         let Some(startup) = self.startup.as_ref().filter(|_| !ranks.is_empty()) else { return Ok(()) };
         let Some(pmix) = &startup.session().pmix else { return Ok(()) };
-        // A seat that cannot be had is an error of the start.
+        // If the binding is impossible, the start of the rank reports it.
         let seat = |rank: Rank| Some((rank.0, startup.binder.seat(plan, rank).ok()??.cpus.to_string()));
         let cpus = ranks.iter().filter_map(seat).collect();
         if self.pmix.is_none() {
@@ -72,7 +72,7 @@ impl AgentDriver {
                     Some(answer) => {
                         if let Some(pmix) = &mut self.pmix {
                             let mut more = Vec::new();
-                            // The relay has asked for it.
+                            // The relay has asked for this answer, so nothing is left of it.
                             let _ = pmix.relay.on_answer((namespace, rank), answer, &mut more);
                             steps.extend(more);
                         }
@@ -105,7 +105,7 @@ impl AgentDriver {
         input.into_iter().for_each(|input| self.handle(input));
     }
 
-    /// Answers a get from the board here, if that knows.
+    /// Answers a get from this agent's board, if the board knows the answer.
     fn got_here(&self, namespace: NamespaceId, request: &Request) -> Option<Answer> {
         let Request::Get { key } = request else { return None };
         let local = self.namespaces.get(&namespace)?;

@@ -107,7 +107,7 @@ fn text(array: &[c_char]) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A value with the type that PMIx is told.
+/// A value, with its type for PMIx.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Value {
     /// `PMIX_BOOL`

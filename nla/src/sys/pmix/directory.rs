@@ -34,7 +34,7 @@ pub fn remove_directories(parent: &Path, pid: u32) {
         let directory = name(parent, pid, number);
         // A link is not followed.
         if fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir() && found.uid() == user) {
-            // What cannot be removed is left: there is nobody to tell.
+            // Ignore errors: the agent that could report them has ended.
             let _ = fs::remove_dir_all(&directory);
         }
     }

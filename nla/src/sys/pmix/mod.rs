@@ -142,7 +142,7 @@ impl Server {
         Ok(variables)
     }
 
-    /// Tells all ranks of this node that ask for such events that a rank has died.
+    /// Notifies the ranks of this node that have registered for such events that a rank has died.
     pub fn report_death(&self, process: &Process) {
         const PROC_ABORTED: Status = -7;
         const RANGE_LOCAL: u8 = 2;
@@ -212,7 +212,7 @@ impl Server {
         }
         // SAFETY: as above.
         let made = unsafe { CStr::from_ptr(made) }.to_bytes();
-        // A compressed blob contains NULs, and its length is not told.
+        // A compressed blob contains NULs, and libpmix does not return its length.
         if made.starts_with(b"blob:") { raw() } else { Value::Map(made.to_vec()) }
     }
 

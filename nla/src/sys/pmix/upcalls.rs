@@ -141,7 +141,7 @@ pub(super) static UPCALLS: OnceLock<Sender<Upcall>> = OnceLock::new();
 
 pub(super) fn report(upcall: Upcall) {
     if let Some(upcalls) = UPCALLS.get() {
-        // The receiver is gone only when the process ends.
+        // The receiver is dropped only when the process ends.
         let _ = upcalls.send(upcall);
     }
 }
@@ -275,7 +275,7 @@ extern "C" fn lookup(
 ) -> Status {
     let done = completion!(Lookup, done, data);
     let Some(keys) = c_array(keys, KEYS_MAX) else { return ERROR };
-    // Whether as a flag or as a number of keys: to be there at all means to wait.
+    // `pmix.wait` is a flag or a number of keys. Its presence alone means to wait.
     let wait = slice(infos, count).iter().any(|info| info.key().as_deref() == Some("pmix.wait"));
     ask(Upcall::Lookup { keys, wait, done })
 }
@@ -363,8 +363,8 @@ extern "C" fn group(
     // PMIX_GROUP_CONSTRUCT is 0.
     let ends = operation != 0;
     let infos = slice(infos, info_count);
-    // The end of a group whose ranks are all here is nobody else's concern. libpmix 5.0 calls a second time with the same data
-    // unless the first call completes at once, and two completions free the data twice.
+    // No other node needs to know that a group of local ranks ends. Complete the call at once: otherwise libpmix 5.0 makes a
+    // second upcall with the same data, and two completions free the data twice.
     if ends && infos.iter().any(|info| info.is_true("pmix.grp.lcl")) {
         return OPERATION_SUCCEEDED;
     }
