@@ -1,4 +1,4 @@
-//! Tells the program the commit that it is built from, if git knows it.
+//! Tells the program the commit that it is built from, if git knows it, and exports what libpmix shall call.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,6 +10,10 @@ fn main() {
         (!text.is_empty()).then_some(text)
     };
     println!("cargo::rerun-if-changed=build.rs");
+    // nla's `accept` (nla/src/sys/pmix/accept.rs).
+    let exports = Path::new(env!("CARGO_MANIFEST_DIR")).join("exports.txt");
+    println!("cargo::rerun-if-changed={}", exports.display());
+    println!("cargo::rustc-link-arg-bins=-Wl,--dynamic-list={}", exports.display());
     // Built from an archive, git may find the repository of another project around it.
     let is_own = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).filter(|_| is_own);

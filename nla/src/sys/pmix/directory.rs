@@ -1,41 +1,39 @@
 //! The directory of a session's files on one node: only its user can enter it.
 //!
-//! Its name has the agent's pid, so that the guardian of an agent that was killed finds it.
+//! Its name has the agent's pid, so that the guardian of an agent that was killed finds it. The rest of the name is random:
+//! other users cannot take all names before.
 
-use std::fs::{self, DirBuilder};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Names that are tried: other users may have taken some.
-const NAMES: u32 = 16;
+use nix::unistd::mkdtemp;
 
-fn name(parent: &Path, pid: u32, number: u32) -> PathBuf {
-    parent.join(format!("scela-pmix-{pid}-{number}"))
+fn prefix(pid: u32) -> String {
+    format!("scela-pmix-{pid}-")
 }
 
-/// Makes a directory of this process in `parent`.
+/// Makes a directory of this process, with mode 0700, in `parent`.
 pub fn make_directory(parent: &Path) -> io::Result<PathBuf> {
-    for number in 0..NAMES {
-        let directory = name(parent, std::process::id(), number);
-        match DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            result => return result.map(|()| directory),
-        }
-    }
-    let text = format!("no directory scela-pmix-* can be made in {}: all names are taken", parent.display());
-    Err(io::Error::other(text))
+    let template = parent.join(prefix(std::process::id()) + "XXXXXX");
+    mkdtemp(&template).map_err(|errno| {
+        let hint = if errno == nix::Error::ENOENT { "; set TMPDIR to a directory that exists" } else { "" };
+        let error = io::Error::from(errno);
+        io::Error::new(error.kind(), format!("no directory can be made in {}: {error}{hint}", parent.display()))
+    })
 }
 
 /// Removes the directories in `parent` of a process that has ended. Those of other users stay.
 pub fn remove_directories(parent: &Path, pid: u32) {
-    let user = nix::unistd::geteuid().as_raw();
-    for number in 0..NAMES {
-        let directory = name(parent, pid, number);
+    let (user, prefix) = (nix::unistd::geteuid().as_raw(), prefix(pid));
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let is_named = entry.file_name().as_bytes().starts_with(prefix.as_bytes());
         // A link is not followed.
-        if fs::symlink_metadata(&directory).is_ok_and(|found| found.is_dir() && found.uid() == user) {
+        if is_named && entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == user) {
             // Ignore errors: the agent that could report them has ended.
-            let _ = fs::remove_dir_all(&directory);
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
@@ -50,27 +48,35 @@ mod tests {
     fn only_the_processs_own_directories_are_removed() {
         let parent = tempfile::tempdir().unwrap();
         let pid = std::process::id();
+        let named = |rest: &str| parent.path().join(prefix(pid) + rest);
         let other = parent.path().join("other");
         fs::create_dir(&other).unwrap();
         fs::write(other.join("file"), "").unwrap();
-        symlink(&other, name(parent.path(), pid, 0)).unwrap();
-        fs::write(name(parent.path(), pid, 1), "").unwrap();
+        symlink(&other, named("link")).unwrap();
+        fs::write(named("file"), "").unwrap();
         let made = make_directory(parent.path()).unwrap();
-        assert_eq!(made, name(parent.path(), pid, 2), "the other names are taken");
-        assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::metadata(&made).unwrap().permissions().mode() & 0o7777, 0o700);
         fs::write(made.join("file"), "").unwrap();
-        remove_directories(parent.path(), pid + 1);
+        remove_directories(parent.path(), pid / 10);
         assert!(made.exists());
         remove_directories(parent.path(), pid);
-        assert!(!made.exists() && other.join("file").exists() && name(parent.path(), pid, 1).exists());
+        assert!(!made.exists() && other.join("file").exists() && named("file").exists());
     }
 
     #[test]
-    fn a_directory_needs_a_free_name() {
+    fn the_names_of_directories_cannot_be_foreseen() {
         let parent = tempfile::tempdir().unwrap();
-        for _ in 0..NAMES {
-            make_directory(parent.path()).unwrap();
-        }
-        assert!(make_directory(parent.path()).is_err());
+        let made = [(); 3].map(|()| make_directory(parent.path()).unwrap());
+        let random = |path: &Path| path.to_string_lossy().rsplit('-').next().unwrap().to_owned();
+        assert!(made.iter().all(|path| random(path).len() == 6 && random(path) != "XXXXXX"));
+        assert!(random(&made[0]) != random(&made[1]) && random(&made[1]) != random(&made[2]));
+    }
+
+    #[test]
+    fn a_missing_parent_is_named() {
+        let error = make_directory(Path::new("/nonexistent")).unwrap_err();
+        let expected = "no directory can be made in /nonexistent: No such file or directory (os error 2); \
+                        set TMPDIR to a directory that exists";
+        assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::NotFound, expected));
     }
 }

@@ -59,6 +59,10 @@ pub(super) fn load(library: &Path) -> Result<Functions, PmixError> {
         let text = "this scela-run is linked statically and can load no library; use one that is linked dynamically";
         return Err(PmixError { call: "dlopen", text: text.to_owned() });
     }
+    if !super::accept::is_exported() {
+        let text = "this scela-run does not export its function 'accept', so strangers could stop the ranks; build it as README says";
+        return Err(PmixError { call: "dlopen", text: text.to_owned() });
+    }
     let path = CString::new(library.as_os_str().as_bytes())
         .map_err(|error| PmixError { call: "dlopen", text: error.to_string() })?;
     // SAFETY: loading runs the library's constructors; the user has chosen it. It is never closed.

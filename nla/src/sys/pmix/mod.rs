@@ -5,6 +5,7 @@
 //! `pmix_server.h`; `docs/design` says why the library is not linked.
 
 mod abi;
+mod accept;
 mod completion;
 mod directory;
 mod library;
