@@ -16,7 +16,7 @@ use super::cause::Failure;
 use super::group::RankGroup;
 use super::ids::{AgentId, GuardianAt, NamespaceId};
 use super::leftovers::FileReport;
-use super::limits::MODEX_BYTES_MAX;
+use super::limits::{MODEX_BYTES_MAX, RANKS_MAX};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
@@ -201,6 +201,10 @@ pub enum Up {
     Stats(Box<Stats>),
 }
 
+/// A request that an agent makes for its node, and not for one rank, has a number from this one on in place of the rank. No rank
+/// has such a number. A rank can have one request under way, a node one for each number.
+pub const NODE_REQUESTS_FROM: u32 = RANKS_MAX;
+
 /// A rank that waits for an answer, and its agent.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Requester {
@@ -208,7 +212,7 @@ pub struct Requester {
     pub agent: AgentId,
     /// The rank's namespace.
     pub namespace: NamespaceId,
-    /// The rank.
+    /// The rank; or a number from [`NODE_REQUESTS_FROM`] on.
     pub rank: Rank,
     /// The number of the request at its agent. A repeated request has the same.
     pub number: u32,

@@ -58,7 +58,9 @@ pub use leftovers::{
     mapped_files,
 };
 pub use lookup::GetCounts;
-pub use message::{Contribution, Down, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Up, Update};
+pub use message::{
+    Contribution, Down, Inquiry, InquiryKind, NODE_REQUESTS_FROM, ReleaseContent, Reply, Requester, Up, Update,
+};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, SessionPlan, Variable, is_bound_to_host};
 pub use reason::{LossReason, NotStartedReason, Violation};

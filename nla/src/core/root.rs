@@ -336,7 +336,7 @@ pub struct Root {
     posts: Posts,
     meetings: Meetings,
     /// The last request of each rank, by its number, and the reply; if the session goes on after the loss of an agent.
-    answered: LiteMap<(NamespaceId, Rank), (u32, Option<Reply>)>,
+    answered: LiteMap<(AgentId, NamespaceId, Rank), (u32, Option<Reply>)>,
     failures: Vec<Failure>,
     /// Failures beyond those in `failures`.
     failures_more: u64,

@@ -14,10 +14,12 @@ use pmi::{
 };
 
 use super::message::{Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper};
-use crate::core::{NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
+use crate::core::{NODE_REQUESTS_FROM, NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
 
 /// The key of a node's data on the board is this and the number of the node.
 const KEY: &str = "pmix-node-";
+/// Calls of this node's ranks that the root may be asked for at a time. More wait.
+const CALLS_MAX: u32 = 4096;
 /// Bytes of the fence's number before the data.
 const NUMBER_BYTES: usize = 4;
 
@@ -96,9 +98,9 @@ enum Asked {
 pub struct Relay {
     plan: PmixPlan,
     known: Vec<Known>,
-    /// The ranks here on whose behalf a request to the root is open, and that request.
+    /// The requests to the root that are open: those of this node by their numbers, and those of ranks that spawn.
     asking: HashMap<(NamespaceId, Rank), Asked>,
-    /// Requests to the root that wait until a rank has none.
+    /// Requests to the root that wait for a number.
     to_ask: VecDeque<(Asked, PmixRequest)>,
     /// Namespaces without ranks here that are registered: ranks here have connected themselves with theirs.
     foreign: BTreeSet<String>,
@@ -152,10 +154,15 @@ impl Relay {
     }
 
     /// Forgets a namespace.
-    pub fn forget(&mut self, namespace: NamespaceId) -> Option<ToHelper> {
-        let at = self.known.iter().position(|known| known.id == namespace)?;
-        self.asking.retain(|(asking, _), _| *asking != namespace);
-        Some(ToHelper::Deregister(self.known.swap_remove(at).name))
+    pub fn forget(&mut self, namespace: NamespaceId, steps: &mut Vec<Step>) {
+        let Some(at) = self.known.iter().position(|known| known.id == namespace) else { return };
+        steps.push(Step::Send(ToHelper::Deregister(self.known.remove(at).name)));
+        // The answers to them would not arrive.
+        let lost: Vec<_> = self.asking.extract_if(|(asking, _), _| *asking == namespace).collect();
+        for (_, asked) in lost {
+            self.fail(&asked, steps);
+        }
+        self.ask_next(steps);
     }
 
     /// The process of a rank here has ended.
@@ -167,8 +174,8 @@ impl Relay {
             fence.left.remove(rank);
         }
         known.advance(steps);
+        // Nobody waits for the answer to its spawn.
         self.asking.remove(&(namespace, rank));
-        self.ask_next(steps);
     }
 
     /// Ranks of a namespace have died, here or elsewhere, and others go on.
@@ -297,7 +304,7 @@ impl Relay {
     fn meet(&mut self, asked: Asked, name: Vec<u8>, processes: &[ProcessName], data: Bytes, steps: &mut Vec<Step>) {
         let mut members: BTreeMap<&str, Option<Ranks>> = BTreeMap::new();
         for (name, rank) in processes {
-            let Some(job) = self.plan.job_of(name) else { continue };
+            let Some(job) = self.plan.job_of(name) else { return self.fail(&asked, steps) };
             match (members.entry(job).or_insert_with(|| Some(Ranks::new())), rank) {
                 (Some(ranks), Some(rank)) => drop(ranks.insert(Rank(*rank))),
                 (all, None) => *all = None,
@@ -319,11 +326,12 @@ impl Relay {
         self.ask_next(steps);
     }
 
-    /// Sends requests to the root, as long as there is a rank without one: the core takes one of each.
+    /// Sends requests to the root, each under a number that no other one has. Under a number the core takes one at a time.
     fn ask_next(&mut self, steps: &mut Vec<Step>) {
+        let Some(namespace) = self.known.first().map(|known| known.id) else { return };
         while !self.to_ask.is_empty() {
-            let mut all = self.known.iter().flat_map(|known| known.own.iter().map(|rank| (known.id, rank)));
-            let Some(key) = all.find(|key| !self.asking.contains_key(key)) else { return };
+            let mut numbers = (0..CALLS_MAX).map(|number| (namespace, Rank(NODE_REQUESTS_FROM + number)));
+            let Some(key) = numbers.find(|key| !self.asking.contains_key(key)) else { return };
             if let Some((asked, request)) = self.to_ask.pop_front() {
                 self.asking.insert(key, asked);
                 steps.push(Step::Ask(key.0, key.1, Request::Ask(RootRequest::Pmix(request))));
@@ -359,13 +367,19 @@ impl Relay {
                 let registration = Registration { name, hosts, node, spawner, job: *job, cpus: Vec::new() };
                 return steps.push(Step::Send(ToHelper::Register(Box::new(registration))));
             }
-            (Asked::Description(name), _) => return self.on_foreign(&name, false, steps),
-            (
-                Asked::Call(call) | Asked::Fence { call, .. } | Asked::Group { call, .. } | Asked::Connect { call, .. },
-                _,
-            ) => (call, Outcome::Failed),
+            (asked, _) => return self.fail(&asked, steps),
         };
         steps.push(Step::Send(ToHelper::Answer(call, outcome)));
+    }
+
+    /// A call cannot be answered.
+    fn fail(&mut self, asked: &Asked, steps: &mut Vec<Step>) {
+        match asked {
+            Asked::Call(call) | Asked::Fence { call, .. } | Asked::Group { call, .. } | Asked::Connect { call, .. } => {
+                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed)));
+            }
+            Asked::Description(name) => self.on_foreign(name, false, steps),
+        }
     }
 
     /// All ranks have met. libpmix must know their namespaces before they go on.
@@ -455,7 +469,7 @@ impl Known {
         let of_this = members.iter().all(|(name, _)| *name == self.name);
         let every = || {
             let ranks: Ranks = members.iter().filter_map(|(_, rank)| rank.map(Rank)).collect();
-            ranks.len() == u64::from(self.size)
+            ranks == Ranks::range(0..self.size)
         };
         !members.is_empty() && of_this && (members.iter().any(|(_, rank)| rank.is_none()) || every())
     }

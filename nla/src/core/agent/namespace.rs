@@ -10,7 +10,7 @@ use crate::core::exchange::{Exchange, MoveIn};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::limits::{EXIT_BATCH, FENCE_SLOW};
 use crate::core::lookup::Peer;
-use crate::core::message::{Contribution, InquiryKind, Requester, Up};
+use crate::core::message::{Contribution, InquiryKind, NODE_REQUESTS_FROM, Requester, Up};
 use crate::core::parent::EndState;
 use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
@@ -32,6 +32,15 @@ pub(super) enum Stage {
 }
 
 /// One of this agent's ranks.
+/// The requests of one rank, or of the node under one number, to other agents and the launcher.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asks {
+    /// How many were made.
+    requests: u32,
+    /// The number of the request that was not answered.
+    asking: Option<u32>,
+}
+
 #[derive(Debug, Default)]
 struct LocalRank {
     stage: Stage,
@@ -45,10 +54,7 @@ struct LocalRank {
     active: bool,
     /// It waits for another agent to answer when an attribute of the node is put.
     inquiring: bool,
-    /// The number of its requests to other agents and the launcher.
-    requests: u32,
-    /// The number of the request that was not answered.
-    asking: Option<u32>,
+    asks: Asks,
     /// The number of the start that follows once its process has ended.
     revival: Option<u32>,
     /// It has started again and has not caught up with the fences of the others.
@@ -86,6 +92,8 @@ pub(super) struct Namespace {
     /// This agent's ranks.
     pub(super) own: Ranks,
     locals: LiteMap<Rank, LocalRank>,
+    /// The requests of the node, by their numbers from [`NODE_REQUESTS_FROM`] on.
+    node_asks: LiteMap<Rank, Asks>,
     /// This agent's ranks that have not ended.
     pub(super) live: u64,
     /// Children with ranks, and this agent if it has any, whose ranks are not all started.
@@ -163,6 +171,7 @@ impl Namespace {
             gone_count: 0,
             dead: Ranks::new(),
             locals,
+            node_asks: LiteMap::new(),
             own,
             exchange,
         }
@@ -245,7 +254,8 @@ impl Namespace {
             let requests = moved.incarnation.wrapping_shl(REQUESTS_OF_START_BITS);
             for rank in moved.ranks.iter() {
                 let catch_up = Some(CatchUp::default());
-                self.locals.insert(rank, LocalRank { requests, catch_up, ..LocalRank::default() });
+                let asks = Asks { requests, asking: None };
+                self.locals.insert(rank, LocalRank { asks, catch_up, ..LocalRank::default() });
             }
         }
         self.exchange.move_in(moved, child);
@@ -277,7 +287,8 @@ impl Namespace {
         let incarnation = local.revival.take()?;
         let catch_up = Some(CatchUp::default());
         // Numbers of requests are not used again: the answer to an old one may be under way.
-        *local = LocalRank { stage: Stage::Ended, requests: local.requests, catch_up, ..LocalRank::default() };
+        let asks = Asks { requests: local.asks.requests, asking: None };
+        *local = LocalRank { stage: Stage::Ended, asks, catch_up, ..LocalRank::default() };
         local.enter(rank, Stage::Starting, "it starts again");
         self.live += 1;
         Some(incarnation)
@@ -445,26 +456,33 @@ impl Namespace {
         self.locals.get_mut(&rank).is_some_and(|local| std::mem::take(&mut local.inquiring))
     }
 
-    /// Numbers a new request of one of this agent's ranks.
+    /// The requests of one of this agent's ranks, or of its node under this number.
+    fn asks(&mut self, rank: Rank) -> Option<&mut Asks> {
+        if rank.0 >= NODE_REQUESTS_FROM {
+            return Some(self.node_asks.entry(rank).or_default());
+        }
+        self.locals.get_mut(&rank).map(|local| &mut local.asks)
+    }
+
+    /// Numbers a new request of one of this agent's ranks, or of its node.
     pub(super) fn next_request(&mut self, rank: Rank) -> Requester {
         let mut number = 0;
-        if let Some(local) = self.locals.get_mut(&rank) {
-            number = local.requests;
-            local.requests = number.wrapping_add(1);
-            local.asking = Some(number);
+        if let Some(asks) = self.asks(rank) {
+            number = asks.requests;
+            *asks = Asks { requests: number.wrapping_add(1), asking: Some(number) };
         }
         Requester { agent: self.here, namespace: self.id, rank, number }
     }
 
     /// The last request of one of this agent's ranks.
     pub(super) fn last_request(&self, rank: Rank) -> Requester {
-        let number = self.locals.get(&rank).map_or(0, |local| local.requests.wrapping_sub(1));
+        let number = self.locals.get(&rank).map_or(0, |local| local.asks.requests.wrapping_sub(1));
         Requester { agent: self.here, namespace: self.id, rank, number }
     }
 
     /// Takes the reply to a rank's request. Returns whether the rank waits for it: a repeated request has two replies.
     pub(super) fn take_reply(&mut self, rank: Rank, number: u32) -> bool {
-        self.locals.get_mut(&rank).is_some_and(|local| local.asking.take_if(|asking| *asking == number).is_some())
+        self.asks(rank).is_some_and(|asks| asks.asking.take_if(|asking| *asking == number).is_some())
     }
 
     /// The value that is on the board from the beginning.

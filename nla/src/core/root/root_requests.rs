@@ -38,7 +38,7 @@ impl Root {
             RootRequest::GetFromJob { job, key } => match self.look_up(requester, &job, key) {
                 Some(inquiry) => {
                     // The agent's reply does not pass here: a repeated request is passed on again.
-                    self.answered.remove(&(requester.namespace, requester.rank));
+                    self.answered.remove(&(requester.agent, requester.namespace, requester.rank));
                     return self.route_inquiry(inquiry, turn);
                 }
                 None => Reply::GotFromJob(None),
@@ -54,7 +54,7 @@ impl Root {
     /// Sends the root's reply to a request.
     pub(super) fn reply(&mut self, requester: Requester, reply: Reply, turn: &mut Turn<'_>) {
         if self.adopts() {
-            let key = (requester.namespace, requester.rank);
+            let key = (requester.agent, requester.namespace, requester.rank);
             self.answered.insert(key, (requester.number, Some(reply.clone())));
         }
         self.route_reply(requester, reply, turn);
@@ -66,7 +66,7 @@ impl Root {
         if !self.adopts() {
             return false;
         }
-        let key = (requester.namespace, requester.rank);
+        let key = (requester.agent, requester.namespace, requester.rank);
         match self.answered.get(&key).cloned() {
             Some((number, reply)) if number == requester.number => {
                 if let Some(reply) = reply {
@@ -96,7 +96,7 @@ impl Root {
             PmixRequest::Modex { job, rank } => {
                 let Some(inquiry) = self.modex(requester, &job, rank) else { return Some(PmixAnswer::Modex(None)) };
                 // The agent's reply does not pass here: a repeated request is passed on again.
-                self.answered.remove(&(requester.namespace, requester.rank));
+                self.answered.remove(&(requester.agent, requester.namespace, requester.rank));
                 self.route_inquiry(inquiry, turn);
                 return None;
             }

@@ -172,10 +172,10 @@ impl AgentDriver {
             self.forgotten.board_gets += board.board().answered();
             self.forgotten.segments += board.readers;
         }
-        if let Some(pmix) = &mut self.pmix
-            && let Some(message) = pmix.relay.forget(namespace)
-        {
-            pmix.send(message);
+        if let Some(pmix) = &mut self.pmix {
+            let mut steps = Vec::new();
+            pmix.relay.forget(namespace, &mut steps);
+            self.take_steps(steps);
         }
     }
 

@@ -201,20 +201,60 @@ fn a_fence_of_some_ranks_is_a_meeting() {
     assert_eq!(answer(&steps), (3, Outcome::Data(Bytes::from_static(b"de"))));
 }
 
+/// A lookup that waits, or a rank that ends, must not stop the calls of others.
 #[test]
-fn each_rank_has_one_request_at_the_root_at_a_time() {
+fn each_call_has_a_number_of_its_own_at_the_root() {
     let mut world = World::new();
     let modex = |call, rank| ToAgent::Modex(call, process(rank));
-    let first = asked(&world.after(modex(1, 2))).0;
-    let second = asked(&world.after(modex(2, 3))).0;
-    assert_ne!(first, second);
-    assert!(world.after(modex(3, 2)).is_empty(), "it waits");
-    let steps = world.answered(second.0, Answer::Pmix(PmixAnswer::Modex(None)));
-    assert_eq!(answer(&steps[..1]), (2, Outcome::Failed));
-    assert_eq!(asked(&steps[1..]).0, second);
+    let numbers: Vec<_> = (1..=5).map(|call| asked(&world.after(modex(call, 2))).0.0).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4].map(|number| NODE_REQUESTS_FROM + number), "no rank has these numbers");
+    let mut steps = Vec::new();
+    world.relay.on_ended(NS, Rank(0), &mut steps);
+    world.relay.on_ended(NS, Rank(1), &mut steps);
+    assert!(matches!(steps[..], [Step::Send(ToHelper::Ended(_)), Step::Send(ToHelper::Ended(_))]), "{steps:?}");
+    let steps = world.answered(numbers[1], Answer::Pmix(PmixAnswer::Modex(None)));
+    assert_eq!(answer(&steps), (2, Outcome::Failed));
     let data = Bytes::from_static(b"data");
-    let steps = world.answered(first.0, Answer::Pmix(PmixAnswer::Modex(Some(data.clone()))));
+    let steps = world.answered(numbers[0], Answer::Pmix(PmixAnswer::Modex(Some(data.clone()))));
     assert_eq!(answer(&steps), (1, Outcome::Data(data)));
+    assert_eq!(asked(&world.after(modex(6, 2))).0.0, numbers[0], "it is free again");
+}
+
+#[test]
+fn calls_beyond_the_bound_wait_for_a_number() {
+    let mut world = World::new();
+    for call in 0..u64::from(CALLS_MAX) {
+        assert_eq!(world.after(ToAgent::Modex(call, process(2))).len(), 1);
+    }
+    assert!(world.after(ToAgent::Modex(9999, process(3))).is_empty());
+    let steps = world.answered(NODE_REQUESTS_FROM + 7, Answer::Pmix(PmixAnswer::Modex(None)));
+    assert_eq!(answer(&steps[..1]), (7, Outcome::Failed));
+    assert_eq!(asked(&steps[1..]).0.0, NODE_REQUESTS_FROM + 7);
+}
+
+#[test]
+fn the_calls_under_a_namespace_fail_when_it_is_forgotten() {
+    let mut world = World::new();
+    asked(&world.after(ToAgent::Lookup(3, vec![b"key".to_vec()], true)));
+    let mut steps = Vec::new();
+    world.relay.forget(NS, &mut steps);
+    assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(name)) if name == NAME), "{steps:?}");
+    assert_eq!(answer(&steps[1..]), (3, Outcome::Failed));
+}
+
+#[test]
+fn calls_that_name_no_process_of_the_session_fail() {
+    let mut world = World::new();
+    let stranger = ("foreign".to_owned(), Some(0));
+    let meet =
+        |purpose| ToAgent::Meet { call: 4, purpose, members: vec![process(0), stranger.clone()], data: Bytes::new() };
+    for purpose in [Purpose::Connect, Purpose::Disconnect, Purpose::Group("g".to_owned())] {
+        assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed));
+    }
+    // As many as the namespace has ranks, but not these: the root refuses it.
+    let members = [0, 1, 2, 99].map(process);
+    let (_, request) = asked(&world.after(fence(5, &members, b"", false)));
+    assert!(matches!(request, PmixRequest::Meet(_)), "{request:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Inquiries about attributes of nodes and boards of other namespaces.
 
 use super::*;
-use crate::core::message::{Inquiry, InquiryKind};
+use crate::core::message::{Inquiry, InquiryKind, NODE_REQUESTS_FROM};
 
 fn get(key: &str, wait: bool) -> Request {
     Request::NodeGet { key: key.into(), wait }
@@ -191,4 +191,25 @@ fn questions_about_other_namespaces_go_to_the_root() {
         ask(1, RootRequest::GetFromJob { job: job(), key: key() })
     );
     assert_eq!(world.asks(0, Request::Segment), [], "the driver answers it");
+}
+
+/// A rank has one request under way. A node may have several, under different numbers.
+#[test]
+fn requests_of_the_node_are_answered_in_any_order() {
+    let mut world = World::leaf(1, "0");
+    let lookup = || RootRequest::Lookup { service: b"s".to_vec() };
+    let asks = |world: &mut World, number: u32, round| {
+        let requester = Requester { number: round, ..requester(1, NODE_REQUESTS_FROM + number) };
+        let actions = world.asks(NODE_REQUESTS_FROM + number, Request::Ask(lookup()));
+        assert_eq!(actions, [Action::ToParent(Up::Ask { requester, request: lookup() })]);
+        requester
+    };
+    let (first, second) = (asks(&mut world, 0, 0), asks(&mut world, 1, 0));
+    let reply = |requester| Input::FromParent(Down::Reply { requester, reply: Reply::Found(Ok(b"p".to_vec())) });
+    let answer = |requester: Requester| [Action::Answer(NS, requester.rank, Answer::Found(Ok(b"p".to_vec())))];
+    assert_eq!(world.after(T, reply(second)), answer(second));
+    assert_eq!(world.after(T, reply(second)), [], "a repeated request has two replies");
+    let again = asks(&mut world, 1, 1);
+    assert_eq!(world.after(T, reply(first)), answer(first));
+    assert_eq!(world.after(T, reply(again)), answer(again));
 }

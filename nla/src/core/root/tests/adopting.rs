@@ -3,6 +3,7 @@
 use super::*;
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::limits::{GATHER_WINDOW, REJOIN_MARGIN};
+use crate::core::message::NODE_REQUESTS_FROM;
 use crate::core::parent::Heritage;
 
 const LOST: RootInput = RootInput::ChildLost(AgentId(1), LossReason::Closed);
@@ -137,4 +138,17 @@ fn a_request_that_an_adopted_agent_repeats_is_answered_as_before() {
     let published = |result| Reply::Published(result);
     assert_eq!([publish(0), publish(0)], [published(Ok(())), published(Ok(()))]);
     assert_eq!(publish(1), published(Err(NameError::Taken)), "it is another request");
+}
+
+#[test]
+fn requests_of_two_nodes_under_the_same_number_are_two_requests() {
+    let mut world = World::chain(FailurePolicy::Continue);
+    let publish = RootRequest::Publish { service: b"s".to_vec(), port: b"p".to_vec() };
+    let replies = [(1, Ok(())), (2, Err(NameError::Taken))].map(|(agent, expected)| {
+        let requester = requester(agent, NODE_REQUESTS_FROM);
+        let actions = world.up(T, 1, Up::Ask { requester, request: publish.clone() });
+        let reply = Down::Reply { requester, reply: Reply::Published(expected) };
+        (sent(&actions, 1) == [&reply], actions)
+    });
+    assert!(replies.iter().all(|(is_expected, _)| *is_expected), "{replies:?}");
 }

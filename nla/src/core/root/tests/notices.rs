@@ -209,11 +209,11 @@ fn spawned_jobs_that_run_are_not_forgotten() {
 fn only_the_replies_to_a_forgotten_job_are_forgotten_with_it() {
     let mut world = World::running();
     for namespace in [0, 1] {
-        world.root.answered.insert((NamespaceId(namespace), Rank(0)), (0, None));
+        world.root.answered.insert((AgentId(1), NamespaceId(namespace), Rank(0)), (0, None));
     }
     spawn(&mut world, 2);
     world.root.forget(NamespaceId(1));
-    assert_eq!(world.root.answered.keys().collect::<Vec<_>>(), [&(NS, Rank(0))]);
+    assert_eq!(world.root.answered.keys().collect::<Vec<_>>(), [&(AgentId(1), NS, Rank(0))]);
 }
 
 #[test]
