@@ -181,6 +181,8 @@ fn variables_of_an_outer_launcher_are_removed() {
         "SLURM_PROCID",
         "OMPI_COMM_WORLD_RANK",
         "MPIRUN_RSH_LAUNCH",
+        "MPIRUN_RANK",
+        "MPIRUN_NPROCS",
     ];
     let names_own_socket = |value: &str| value.starts_with("2:");
     let outer = [("PMI_RANK", "77"), ("PMI_SIZE", "99"), ("SCELA_SEGMENT", "5"), ("SCELA_AGENT", "5")];
