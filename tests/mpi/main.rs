@@ -14,6 +14,7 @@
 //! | `restarts` | a program that writes checkpoints starts again after a crash |
 //! | `open_mpi` | which programs get the path of ScELA's libpmi.so |
 //! | `intel` | the three ways in which Intel MPI may use PMI |
+//! | `charm` | charm4py, whose charmrun starts its processes by `scela-run`, and clients of CCS |
 //! | `pmix` | what ranks do through PMIx only, libpmix of two versions, and the loss of `scela-pmix` |
 //! | `pmix_security` | PMIx serves the job's own ranks only |
 //! | `library` | the paths of the libraries, and how programs are compiled with them |
@@ -21,6 +22,7 @@
 //! Under Hydra, MPICH leaves `mpich_shm_*` in /dev/shm when its ranks are killed. Each run has a /dev/shm of its own,
 //! which is removed with the run.
 
+mod charm;
 mod ends;
 mod intel;
 mod library;

@@ -110,15 +110,17 @@ fn signal_dispositions_are_those_of_the_shell() {
     ignored(scela().np(1).shell("trap '' HUP")).is_quiet_success().wrote(&format!("SigIgn:\t{with_hup:016x}\n"));
 }
 
-/// Intel MPI spins while it waits unless it knows that ranks share cores.
+/// Intel MPI and Open MPI 4 spin while they wait unless they know that ranks share cores.
 #[test]
 fn ranks_that_share_cores_are_told_so() {
     let cores = nla::sys::cores();
-    let told = |run: Run| variables(run).1.get("I_MPI_THREAD_YIELD").cloned();
-    let many = || scela().np(cores as u32 + 1);
-    assert_eq!(told(many()).as_deref(), Some("2"));
-    assert_eq!(told(many().env("I_MPI_THREAD_YIELD", "1")).as_deref(), Some("1"), "the user has decided");
-    assert_eq!(told(scela().np(cores as u32)), None);
+    for (name, value) in [("I_MPI_THREAD_YIELD", "2"), ("OMPI_MCA_mpi_oversubscribe", "1")] {
+        let told = |run: Run| variables(run).1.get(name).cloned();
+        let many = || scela().np(cores as u32 + 1);
+        assert_eq!(told(many()).as_deref(), Some(value));
+        assert_eq!(told(many().env(name, "0")).as_deref(), Some("0"), "the user has decided");
+        assert_eq!(told(scela().np(cores as u32)), None);
+    }
 }
 
 #[test]
@@ -181,6 +183,8 @@ fn variables_of_an_outer_launcher_are_removed() {
         "SLURM_PROCID",
         "OMPI_COMM_WORLD_RANK",
         "MPIRUN_RSH_LAUNCH",
+        "MPIRUN_RANK",
+        "MPIRUN_NPROCS",
     ];
     let names_own_socket = |value: &str| value.starts_with("2:");
     let outer = [("PMI_RANK", "77"), ("PMI_SIZE", "99"), ("SCELA_SEGMENT", "5"), ("SCELA_AGENT", "5")];

@@ -112,10 +112,13 @@ pub(crate) fn is_foreign(name: &[u8]) -> bool {
         "SLURM_PTY_",
         "FLUX_TASK_",
     ];
-    const NAMES: [&str; 18] = [
+    const NAMES: [&str; 20] = [
         "MPI_LOCALRANKID",
         "MPI_LOCALNRANKS",
         "MPIRUN_RSH_LAUNCH",
+        // charmrun's script reads these two before PMI_RANK and PMI_SIZE.
+        "MPIRUN_RANK",
+        "MPIRUN_NPROCS",
         "I_MPI_PMI_LIBRARY",
         "OMPI_UNIVERSE_SIZE",
         "OMPI_APP_CTX_NUM_PROCS",
