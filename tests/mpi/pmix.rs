@@ -315,6 +315,23 @@ fn a_rank_that_ends_without_joining_is_reported() {
 }
 
 #[test]
+fn sigquit_says_who_has_not_joined() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let running = mpi.scela().np(1).program(mpi.c("world", &[])).and(1, sh("echo ready; exec sleep 1000")).spawn();
+    running.wait_for("ready");
+    running.wait_until("rank 0 has joined", || {
+        running.signal(Signal::SIGQUIT);
+        let host = host_name();
+        let said = running.stderr().text();
+        let joined = said.contains(&format!("rank 0 on {host}: ")) && said.contains(", has joined PMIx\n");
+        let other = format!("rank 1 on {host}: sleeping, has not joined PMIx so far\n");
+        (joined && said.contains(&other)).then_some(())
+    });
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+#[test]
 fn the_survivors_of_a_death_finish_on_one_node() {
     let Some(mpi) = open_mpi_5() else { return };
     for _ in 0..10 {

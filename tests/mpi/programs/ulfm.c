@@ -4,7 +4,8 @@
 #include <signal.h>
 #include <stdio.h>
 
-int main(int argc, char **argv) {
+int main(int argc, char **argv)
+{
     int rank, size, survivors = 0, one = 1, sum = 0;
     MPI_Comm rest;
     MPI_Init(&argc, &argv);
