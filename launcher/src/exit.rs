@@ -72,7 +72,7 @@ pub fn code(outcome: &Outcome) -> u8 {
             Cause::Lost { .. } => LOST,
             Cause::Signal { signal, .. } | Cause::Terminated { signal } => signalled(*signal),
             Cause::Abort { code, .. } | Cause::Code(code) => low_byte(*code),
-            Cause::Broken { .. } | Cause::ExitedEarly { .. } => 1,
+            Cause::Broken { .. } | Cause::ExitedEarly { .. } | Cause::Unjoined => 1,
         },
     }
 }

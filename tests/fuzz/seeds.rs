@@ -187,6 +187,7 @@ fn ups() -> Vec<Up> {
         failure(Cause::Abort { code: 1, message: "out of luck".to_owned() }),
         failure(Cause::Broken { why: "sent a line without a command".to_owned() }),
         failure(Cause::ExitedEarly { in_fence: true }),
+        failure(Cause::Unjoined),
         Up::FailedMore { count: 9 },
         ask(RootRequest::Publish { service: b"s".to_vec(), port: b"p".to_vec() }),
         ask(RootRequest::Lookup { service: b"s".to_vec() }),

@@ -299,6 +299,51 @@ fn a_rank_killed_from_outside_is_reported() {
     outcome.took_less_than(LOSS_TIME_MAX);
 }
 
+/// libpmix completes the fences of one node by itself, without a word while a rank is missing.
+#[test]
+fn a_rank_that_ends_without_joining_is_reported() {
+    let Some(mpi) = open_mpi_5() else { return };
+    for (end, options) in [("exit 0", &[][..]), ("kill -9 $$", &["--on-failure", "continue"])] {
+        let outcome = mpi.scela().np(1).args(options).program(mpi.c("world", &[])).and(1, sh(end)).run();
+        if options.is_empty() {
+            outcome.has_code(1).says("rank 1 on ").says("ended without joining PMIx");
+        } else {
+            outcome.has_code(137).says("1 more failure was reported");
+        }
+        outcome.took_less_than(LOSS_TIME_MAX);
+    }
+}
+
+#[test]
+fn sigquit_says_who_has_not_joined() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let running = mpi.scela().np(1).program(mpi.c("world", &[])).and(1, sh("echo ready; exec sleep 1000")).spawn();
+    running.wait_for("ready");
+    running.wait_until("rank 0 has joined", || {
+        running.signal(Signal::SIGQUIT);
+        let host = host_name();
+        let said = running.stderr().text();
+        let joined = said.contains(&format!("rank 0 on {host}: ")) && said.contains(", has joined PMIx\n");
+        let other = format!("rank 1 on {host}: sleeping, has not joined PMIx so far\n");
+        (joined && said.contains(&other)).then_some(())
+    });
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
+#[test]
+fn the_survivors_of_a_death_finish_on_one_node() {
+    let Some(mpi) = open_mpi_5() else { return };
+    for _ in 0..10 {
+        let run = mpi.scela().np(4).args(["--on-failure", "continue", "--with-ft", "ulfm"]);
+        let outcome = run.program(mpi.c("ulfm", &[])).run();
+        outcome.has_code(137).took_less_than(LOSS_TIME_MAX);
+        for rank in 0..3 {
+            outcome.wrote_among_others(&format!("rank {rank}: 3 survivors, sum 3"));
+        }
+    }
+}
+
 #[test]
 fn the_loss_of_a_pmix_server_is_reported() {
     let Some(mpi) = open_mpi_5() else { return };

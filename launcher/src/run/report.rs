@@ -235,6 +235,11 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
         Cause::ExitedEarly { in_fence: false } => {
             format!("{ranks} on {host} ended without MPI_Finalize while others still run")
         }
+        Cause::Unjoined => {
+            format!(
+                "{ranks} on {host} ended without joining PMIx, and others on the node, which have joined it, still run"
+            )
+        }
     }
 }
 
@@ -252,7 +257,7 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
             "was the program's MPI library built for another process manager? SCELA_LOG=trace shows its messages"
                 .to_owned()
         }
-        Cause::ExitedEarly { .. } => {
+        Cause::ExitedEarly { .. } | Cause::Unjoined => {
             "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned()
         }
         Cause::Lost { .. } => {

@@ -110,6 +110,9 @@ fn ranks_that_exit_without_finalize_are_reported() {
     assert!(report_of(8, 0, early).starts_with(
         "ranks 3,5-7 on n0427 ended without MPI_Finalize while others wait for it in a fence\n  the job's 4 other ranks"
     ));
+    assert!(report_of(8, 0, failure("3", Cause::Unjoined)).starts_with(
+        "rank 3 on n0427 ended without joining PMIx, and others on the node, which have joined it, still run\n"
+    ));
 }
 
 #[test]

@@ -19,12 +19,17 @@ const HOSTS_BYTES_MAX: usize = 200;
 const FAILURE_BYTES_MAX: usize = 1024;
 
 /// Returns the lines of the report, the first of which is its heading. `waits` are the lines about what the session itself waits
-/// for.
-pub(crate) fn survey_lines(survey: &Survey, waits: Vec<String>, locations: &RankLocations) -> Vec<String> {
+/// for. `by_pmix` says that ranks are served by PMIx, of whose calls agents see a few only.
+pub(crate) fn survey_lines(
+    survey: &Survey,
+    waits: Vec<String>,
+    locations: &RankLocations,
+    by_pmix: bool,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for namespace in &survey.namespaces {
-        lines.push(heading(namespace));
-        let all = activity_lines(namespace, locations);
+        lines.push(heading(namespace, by_pmix));
+        let all = activity_lines(namespace, locations, by_pmix);
         let more = all.len().saturating_sub(LINES_MAX);
         lines.extend(all.into_iter().take(LINES_MAX));
         if more > 0 {
@@ -98,7 +103,7 @@ fn plural<T>(count: u64, one: T, many: T) -> T {
     if count == 1 { one } else { many }
 }
 
-fn heading(survey: &NamespaceSurvey) -> String {
+fn heading(survey: &NamespaceSurvey, by_pmix: bool) -> String {
     let NamespaceSurvey { namespace, fence, arrived, missing } = survey;
     let of = if *namespace == NamespaceId::FIRST { String::new() } else { format!(" of namespace {namespace}") };
     let is_started = |group: &&Group| group.activity.process != ProcessState::NotStarted;
@@ -107,6 +112,11 @@ fn heading(survey: &NamespaceSurvey) -> String {
     match (*arrived, missing) {
         (0, 0) => format!("no rank{of} runs"),
         (0, _) if running == 0 => format!("{missing} {}{of} being started", plural(missing, "rank is", "ranks are")),
+        // libpmix tells of a fence when all ranks of the node have arrived.
+        (0, _) if by_pmix => {
+            let (rank, runs) = plural(running, ("rank", "runs"), ("ranks", "run"));
+            format!("{running} {rank}{of} {runs}, and on no node all have arrived at a fence")
+        }
         (0, _) if running == 1 => format!("1 rank{of} runs, and waits in no fence"),
         (0, _) => format!("{running} ranks{of} run, and none waits in a fence"),
         (1, 0) => format!("fence {fence}{of}: the only rank has arrived"),
@@ -119,7 +129,7 @@ fn heading(survey: &NamespaceSurvey) -> String {
 }
 
 /// One line for each different thing that ranks do.
-fn activity_lines(survey: &NamespaceSurvey, locations: &RankLocations) -> Vec<String> {
+fn activity_lines(survey: &NamespaceSurvey, locations: &RankLocations, by_pmix: bool) -> Vec<String> {
     survey
         .missing
         .iter()
@@ -128,7 +138,7 @@ fn activity_lines(survey: &NamespaceSurvey, locations: &RankLocations) -> Vec<St
             let hosts = hosts_of(survey.namespace, ranks, locations);
             let rank = if group.count() == 1 { "rank" } else { "ranks" };
             let more = if *more == 0 { String::new() } else { format!(" and {more} others") };
-            format!("  {rank} {ranks}{more}{hosts}: {}", what(*activity))
+            format!("  {rank} {ranks}{more}{hosts}: {}", what(*activity, by_pmix))
         })
         .collect()
 }
@@ -142,7 +152,7 @@ fn hosts_of(namespace: NamespaceId, ranks: &Ranks, locations: &RankLocations) ->
     format!(" on {}", fold_within(hosts.keys(), HOSTS_BYTES_MAX))
 }
 
-fn what(Activity { call, process }: Activity) -> String {
+fn what(Activity { call, process }: Activity, by_pmix: bool) -> String {
     let process = match process {
         ProcessState::Running => "running",
         ProcessState::Sleeping => "sleeping",
@@ -152,6 +162,11 @@ fn what(Activity { call, process }: Activity) -> String {
         ProcessState::NotStarted => return "being started".to_owned(),
     };
     let call = match call {
+        LastCall::None if by_pmix => return format!("{process}, has not joined PMIx so far"),
+        LastCall::Init if by_pmix => return format!("{process}, has joined PMIx"),
+        LastCall::Fence if by_pmix => return format!("{process}, has passed a fence"),
+        LastCall::Finalize if by_pmix => return format!("{process}, has finalized PMIx"),
+        LastCall::Abort if by_pmix => return format!("{process}, has called PMIx_Abort"),
         LastCall::None => return format!("{process}, no PMI call so far"),
         LastCall::Init => "PMI_Init",
         LastCall::Put => "a put",
@@ -193,7 +208,7 @@ mod tests {
         let missing = vec![(STOPPED, Ranks::range(15..16)), (SLEEPS, Ranks::range(4..10))];
         let survey = Survey { namespaces: vec![namespace(4, missing)], silent: vec![AgentId(4), AgentId(3)] };
         assert_eq!(
-            survey_lines(&survey, Vec::new(), &locations()),
+            survey_lines(&survey, Vec::new(), &locations(), false),
             [
                 "fence 3: 4 ranks have arrived and wait for 7",
                 "  rank 15 on node004: stopped by a signal or a debugger, no PMI call so far",
@@ -203,19 +218,42 @@ mod tests {
         );
     }
 
+    /// Agents see the beginning and the end of PMIx, and a fence once all ranks of the node have arrived.
+    #[test]
+    fn of_pmix_only_what_agents_see_is_claimed() {
+        let calls = [LastCall::None, LastCall::Init, LastCall::Fence, LastCall::Finalize];
+        let missing = (0..)
+            .zip(calls)
+            .map(|(rank, call)| (Activity { call, process: ProcessState::Sleeping }, Ranks::range(rank..rank + 1)));
+        let survey = Survey { namespaces: vec![namespace(0, missing.collect())], silent: vec![] };
+        assert_eq!(
+            survey_lines(&survey, Vec::new(), &locations(), true),
+            [
+                "4 ranks run, and on no node all have arrived at a fence",
+                "  rank 0 on node001: sleeping, has not joined PMIx so far",
+                "  rank 1 on node001: sleeping, has joined PMIx",
+                "  rank 2 on node001: sleeping, has passed a fence",
+                "  rank 3 on node001: sleeping, has finalized PMIx",
+            ]
+        );
+        let one = Survey { namespaces: vec![namespace(0, vec![(STOPPED, Ranks::range(0..1))])], silent: vec![] };
+        let lines = survey_lines(&one, Vec::new(), &locations(), true);
+        assert_eq!(lines[0], "1 rank runs, and on no node all have arrived at a fence");
+    }
+
     #[test]
     fn headings_agree_with_the_numbers_of_ranks() {
         const STARTING: Activity = Activity { call: LastCall::None, process: ProcessState::NotStarted };
         let text = |arrived, missing: &[(Activity, std::ops::Range<u32>)]| {
             let missing = missing.iter().map(|(activity, ranks)| (*activity, Ranks::range(ranks.clone()))).collect();
-            heading(&namespace(arrived, missing))
+            heading(&namespace(arrived, missing), false)
         };
         assert_eq!(text(1, &[(SLEEPS, 0..1)]), "fence 3: 1 rank has arrived and waits for 1");
         assert_eq!(text(1, &[]), "fence 3: the only rank has arrived");
         assert_eq!(text(0, &[(SLEEPS, 0..1)]), "1 rank runs, and waits in no fence");
         assert_eq!(text(0, &[(SLEEPS, 0..2), (STARTING, 2..4)]), "2 ranks run, and none waits in a fence");
         assert_eq!(text(0, &[(STARTING, 2..4)]), "2 ranks are being started");
-        assert_eq!(what(STARTING), "being started");
+        assert_eq!(what(STARTING, false), "being started");
     }
 
     #[test]
@@ -247,14 +285,14 @@ mod tests {
             line(Wait::Dead(Ranks::range(1..2), Some(first))),
             "rank 1 is dead; first failure: rank 1 on node001 exited with code 3"
         );
-        let lines = survey_lines(&Survey::default(), vec![line(Wait::Output)], &locations());
+        let lines = survey_lines(&Survey::default(), vec![line(Wait::Output)], &locations(), false);
         assert_eq!(lines, ["all ranks have ended; their output waits for its reader"]);
     }
 
     #[test]
     fn a_job_without_a_fence_is_described_too() {
         let survey = Survey { namespaces: vec![namespace(0, vec![(SLEEPS, Ranks::range(0..2))])], silent: vec![] };
-        assert_eq!(survey_lines(&survey, Vec::new(), &locations())[0], "2 ranks run, and none waits in a fence");
-        assert_eq!(survey_lines(&Survey::default(), Vec::new(), &locations()), ["no rank runs"]);
+        assert_eq!(survey_lines(&survey, Vec::new(), &locations(), false)[0], "2 ranks run, and none waits in a fence");
+        assert_eq!(survey_lines(&Survey::default(), Vec::new(), &locations(), false), ["no rank runs"]);
     }
 }

@@ -122,6 +122,8 @@ pub struct Agent {
     is_configured: bool,
     /// The session's plan, if the session goes on after the loss of an agent.
     plan: Option<Box<SessionPlan>>,
+    /// The session's ranks are served by PMIx, too.
+    has_pmix: bool,
     /// The session's plan asks for statistics.
     reports_stats: bool,
     /// The driver's counts, until they are reported.
@@ -160,6 +162,7 @@ impl Agent {
             on_failure: FailurePolicy::default(),
             is_configured: false,
             plan: None,
+            has_pmix: false,
             reports_stats: false,
             counted: None,
             plan_sent: Time::ZERO,
@@ -289,6 +292,7 @@ impl Agent {
                 self.on_failure = plan.on_failure;
                 self.is_configured = true;
                 self.plan = self.adopts().then(|| plan.clone());
+                self.has_pmix = plan.pmix.is_some();
                 self.reports_stats = plan.stats;
                 self.plan_sent = plan.sent;
                 turn.push(Action::Configure(plan));
@@ -374,7 +378,8 @@ impl Agent {
         } else if plan.spawner.is_none() {
             self.times.on_restarted(turn.now);
         }
-        let namespace = Namespace::new(&plan, self.here, &self.children.subtrees(), self.cache, self.adopts());
+        let namespace =
+            Namespace::new(&plan, self.here, &self.children.subtrees(), self.cache, self.adopts(), self.has_pmix);
         let without_agent = namespace.without_agent(&plan, self.here);
         let mut board = namespace.exchange.cache.board();
         if self.goes_on() {
@@ -465,6 +470,9 @@ impl Agent {
             let all = all || ns.is_exited();
             turn.extend(ns.due_reports(turn.now, all).into_iter().map(Action::ToParent));
         }
+        if self.is_serving() {
+            self.report_unjoined(turn);
+        }
         if self.failures_more > 0 && all {
             let count = std::mem::take(&mut self.failures_more);
             turn.push(Action::ToParent(Up::FailedMore { count }));
@@ -474,6 +482,16 @@ impl Agent {
         {
             self.signal_all(SIGKILL, turn);
             self.enter(Phase::Ending { signal: SIGKILL, kill_at: None }, "the grace is over");
+        }
+    }
+
+    /// Reports ranks that have ended without joining PMIx while others of their node need them.
+    fn report_unjoined(&mut self, turn: &mut Turn<'_>) {
+        let unjoined = self.namespaces.iter_mut();
+        let unjoined: Vec<_> = unjoined.filter_map(|(id, ns)| Some((*id, ns.take_unjoined(turn.now)?))).collect();
+        for (namespace, ranks) in unjoined {
+            let (at, agent, cause) = (turn.now, self.id(), Cause::Unjoined);
+            self.report_failure(Failure { at, agent, namespace, ranks, cause }, turn);
         }
     }
 

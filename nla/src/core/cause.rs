@@ -59,6 +59,10 @@ pub enum Cause {
         /// still running after [`UNFINALIZED_TIME`](super::limits::UNFINALIZED_TIME).
         in_fence: bool,
     },
+    /// A rank ended without having joined PMIx, and others of its node that have joined it were still running after
+    /// [`UNFINALIZED_TIME`](super::limits::UNFINALIZED_TIME). libpmix lets none of them pass a fence without it, so the session
+    /// ends under any failure policy that does not start ranks again.
+    Unjoined,
 }
 
 const SIGPIPE: i32 = 13;
@@ -74,7 +78,7 @@ impl Cause {
             Self::Signal { .. } => 2,
             Self::Abort { .. } => 3,
             Self::Code(_) | Self::Broken { .. } => 4,
-            Self::ExitedEarly { .. } => 6,
+            Self::ExitedEarly { .. } | Self::Unjoined => 6,
         }
     }
 }

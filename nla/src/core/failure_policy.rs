@@ -61,6 +61,7 @@ impl FailurePolicy {
             | Cause::Code(_)
             | Cause::Broken { .. }
             | Cause::ExitedEarly { .. }
+            | Cause::Unjoined
             // MPI libraries abort when another rank dies.
             | Cause::Abort { .. } => true,
             Cause::Lost { .. } => adopts,
@@ -70,7 +71,8 @@ impl FailurePolicy {
     }
 
     /// Whether the other ranks go on after a failure with this cause. Under any policy, a rank that aborts the job, a
-    /// rank that could not be started, and a resource manager that ends an agent end the session.
+    /// rank that could not be started or ended without joining PMIx, and a resource manager that ends an agent end the
+    /// session.
     pub(super) fn survives(self, cause: &Cause) -> bool {
         match cause {
             Cause::Signal { .. }
@@ -78,7 +80,7 @@ impl FailurePolicy {
             | Cause::Broken { .. }
             | Cause::ExitedEarly { .. }
             | Cause::Lost { .. } => self == Self::Continue,
-            Cause::NotStarted { .. } | Cause::Terminated { .. } | Cause::Abort { .. } => false,
+            Cause::NotStarted { .. } | Cause::Terminated { .. } | Cause::Abort { .. } | Cause::Unjoined => false,
         }
     }
 }

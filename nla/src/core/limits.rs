@@ -72,7 +72,8 @@ pub const EXIT_BATCH: Duration = Duration::from_millis(20);
 /// A fence that is open for longer is reported to the root, so that the root can name the ranks that are missing.
 pub const FENCE_SLOW: Duration = Duration::from_millis(250);
 /// A rank that spoke PMI and ended with code 0 without finalizing fails the job if others still run after this time:
-/// they may wait for it inside of MPI, which no agent can see.
+/// they may wait for it inside of MPI, which no agent can see. So does a rank that ended without joining PMIx, if others of
+/// its node have joined it: they wait for it inside of libpmix.
 pub const UNFINALIZED_TIME: Duration = Duration::from_secs(2);
 /// The time between SIGKILL and the report of the end after which a subtree counts as lost.
 pub const END_MARGIN: Duration = Duration::from_secs(10);

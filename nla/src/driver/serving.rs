@@ -240,7 +240,7 @@ fn shown(bytes: &[u8]) -> impl Display {
 }
 
 /// Returns the name of a request in surveys.
-fn call_of(request: &Request) -> LastCall {
+pub(super) fn call_of(request: &Request) -> LastCall {
     match request {
         Request::Joined => LastCall::Init,
         Request::Fence { .. } | Request::GroupFence { .. } => LastCall::Fence,

@@ -40,6 +40,13 @@ impl RankTable {
         last_call
     }
 
+    /// Notes a call of a rank that its task has not seen.
+    pub(super) fn note_call(&self, key: Key, call: LastCall) {
+        if let Some(entry) = self.by_rank.get(&key) {
+            entry.last_call.set(call);
+        }
+    }
+
     /// Stores the out-of-memory killer's count of killed processes before any rank runs.
     pub(super) fn note_oom_kills(&mut self) {
         self.oom_kills = sys::out_of_memory_kills().unwrap_or_default();

@@ -39,7 +39,8 @@ pub enum ToHelper {
     Register(Box<Registration>),
     /// The namespace has ended.
     Deregister(String),
-    /// A rank's process has ended. libpmix removes the files that the rank has registered for removal.
+    /// The process of a rank that is not connected has ended. libpmix forgets the rank, and removes the files that it has
+    /// registered for removal. Those of other ranks are removed at the end of the namespace.
     Ended(ProcessName),
     /// A rank of any node has died, and others go on.
     Died(ProcessName),

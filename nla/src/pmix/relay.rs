@@ -52,6 +52,8 @@ struct Known {
     nodes: Vec<u32>,
     /// The ranks here that have not ended.
     own: Ranks,
+    /// The ranks here that are connected to `scela-pmix`: they have joined PMIx and not finalized it.
+    connected: Ranks,
     /// The ranks that have died.
     dead: Ranks,
     /// The number of fences of all ranks that this node has entered.
@@ -138,6 +140,7 @@ impl Relay {
             node,
             nodes,
             own: ranks.clone(),
+            connected: Ranks::new(),
             dead: Ranks::new(),
             fences: 0,
             open: VecDeque::new(),
@@ -169,7 +172,11 @@ impl Relay {
     pub fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, steps: &mut Vec<Step>) {
         let Some(known) = self.known.iter_mut().find(|known| known.id == namespace) else { return };
         known.own.remove(rank);
-        steps.push(Step::Send(ToHelper::Ended((known.name.clone(), Some(rank.0)))));
+        // libpmix stops waiting for a rank only when it sees the end of its connection. It does not see that of a rank that
+        // it was told to forget.
+        if !known.connected.remove(rank) {
+            steps.push(Step::Send(ToHelper::Ended((known.name.clone(), Some(rank.0)))));
+        }
         for fence in &mut known.open {
             fence.left.remove(rank);
         }
@@ -196,8 +203,12 @@ impl Relay {
                 Some(known) => steps.push(Step::Prepared(known.id, result)),
                 None => self.on_foreign(&name, result.is_ok(), steps),
             },
-            ToAgent::Joined(process) => self.report(&process, Request::Joined, steps),
+            ToAgent::Joined(process) => {
+                self.note_connected(&process, true);
+                self.report(&process, Request::Joined, steps);
+            }
             ToAgent::Finalized(call, process) => {
+                self.note_connected(&process, false);
                 self.report(&process, Request::Finalized, steps);
                 steps.push(Step::Send(ToHelper::Answer(call, Outcome::Done)));
             }
@@ -220,6 +231,18 @@ impl Relay {
                 if let Some(requester) = self.asked.remove(&call) {
                     steps.push(Step::Reply(requester, data));
                 }
+            }
+        }
+    }
+
+    /// Notes that a rank here has joined PMIx, or finalized it.
+    fn note_connected(&mut self, (name, rank): &ProcessName, is_connected: bool) {
+        let known = self.known.iter_mut().find(|known| known.name == *name);
+        if let (Some(known), Some(rank)) = (known, rank.map(Rank)) {
+            if is_connected && known.own.contains(rank) {
+                known.connected.insert(rank);
+            } else {
+                known.connected.remove(rank);
             }
         }
     }

@@ -369,7 +369,7 @@ impl Session {
                 if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {
                     let line = |wait| wait_line(wait, at, self.root.agents_progress(), &self.locations);
                     let waits = waits.iter().map(line).collect();
-                    self.reporter.notes(&survey_lines(survey, waits, &self.locations));
+                    self.reporter.notes(&survey_lines(survey, waits, &self.locations, self.plan.pmix.is_some()));
                 }
             }
             Notice::GoesOn(failure) => {

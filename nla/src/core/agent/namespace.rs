@@ -8,7 +8,7 @@ use super::reviving::{CatchUp, CatchUpStep};
 use crate::core::cache::CachePolicy;
 use crate::core::exchange::{Exchange, MoveIn};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::limits::{EXIT_BATCH, FENCE_SLOW};
+use crate::core::limits::{EXIT_BATCH, FENCE_SLOW, UNFINALIZED_TIME};
 use crate::core::lookup::Peer;
 use crate::core::message::{Contribution, InquiryKind, NODE_REQUESTS_FROM, Requester, Up};
 use crate::core::parent::EndState;
@@ -52,6 +52,8 @@ struct LocalRank {
     failed: bool,
     /// It has spoken PMI and not finalized it.
     active: bool,
+    /// It has spoken PMI at some time.
+    joined: bool,
     /// It waits for another agent to answer when an attribute of the node is put.
     inquiring: bool,
     asks: Asks,
@@ -76,6 +78,9 @@ pub(super) struct Namespace {
     /// The ranks are those of the job itself, of its first start or of a later one.
     pub(super) is_job: bool,
     pub(super) exchange: Exchange,
+    /// Ranks here that have not joined keep those that have from going on, without a fence that the core knows: libpmix
+    /// completes those of one node by itself.
+    by_pmix: bool,
     /// The root has ordered its end: what its ranks do is no failure any more.
     pub(super) undone: bool,
     /// The root has forgotten the namespace.
@@ -96,6 +101,12 @@ pub(super) struct Namespace {
     node_asks: LiteMap<Rank, Asks>,
     /// This agent's ranks that have not ended.
     pub(super) live: u64,
+    /// The number of those that have spoken PMI and not finalized it.
+    active: u64,
+    /// This agent's ranks that have ended without having spoken PMI, and were not reported for it.
+    unjoined: Ranks,
+    /// Since when there have been both in a namespace that is served by PMIx.
+    unjoined_since: Option<Time>,
     /// Children with ranks, and this agent if it has any, whose ranks are not all started.
     unstarted: Vec<AgentId>,
     contacted: bool,
@@ -135,6 +146,7 @@ impl Namespace {
         children: &[Subtree],
         policy: CachePolicy,
         adopts: bool,
+        by_pmix: bool,
     ) -> Self {
         let own = plan.ranks_at(here.head()).cloned().unwrap_or_default();
         let exchange = Exchange::new(plan, here, children, policy);
@@ -146,6 +158,7 @@ impl Namespace {
         Self {
             id: plan.id,
             is_job: plan.spawner.is_none(),
+            by_pmix,
             undone: false,
             forgotten: false,
             node: NodeAttributes::default(),
@@ -155,6 +168,9 @@ impl Namespace {
             owners: plan.owners.clone(),
             preputs: plan.preputs.clone(),
             live: own.len(),
+            active: 0,
+            unjoined: Ranks::new(),
+            unjoined_since: None,
             unstarted: exchange.with_ranks().chain(has_own).collect(),
             contacted: false,
             plan: adopts.then(|| Box::new(plan.clone())),
@@ -268,6 +284,10 @@ impl Namespace {
         local.enter(rank, Stage::Ended, why);
         local.waiting = false;
         self.live -= 1;
+        self.active -= u64::from(local.active);
+        if !local.joined {
+            self.unjoined.insert(rank);
+        }
         self.node.forget(rank);
         Some(EndState { fences: local.fences, unfinished: local.active })
     }
@@ -291,6 +311,7 @@ impl Namespace {
         *local = LocalRank { stage: Stage::Ended, asks, catch_up, ..LocalRank::default() };
         local.enter(rank, Stage::Starting, "it starts again");
         self.live += 1;
+        self.unjoined.remove(rank);
         Some(incarnation)
     }
 
@@ -322,9 +343,25 @@ impl Namespace {
 
     /// Notes that one of this agent's ranks has initialized (true) or finalized (false) PMI.
     pub(super) fn set_active(&mut self, rank: Rank, active: bool) {
-        if let Some(local) = self.locals.get_mut(&rank) {
+        if let Some(local) = self.locals.get_mut(&rank).filter(|local| local.stage != Stage::Ended) {
+            self.active = self.active + u64::from(active) - u64::from(local.active);
             local.active = active;
+            local.joined = true;
         }
+    }
+
+    /// Takes this agent's ranks that have ended without joining PMIx, if others here that have joined it have run on for
+    /// [`UNFINALIZED_TIME`].
+    pub(super) fn take_unjoined(&mut self, now: Time) -> Option<Ranks> {
+        if !self.by_pmix || self.undone || self.active == 0 || self.unjoined.is_empty() {
+            self.unjoined_since = None;
+            return None;
+        }
+        let since = *self.unjoined_since.get_or_insert(now);
+        (now >= since + UNFINALIZED_TIME).then(|| {
+            self.unjoined_since = None;
+            std::mem::take(&mut self.unjoined)
+        })
     }
 
     /// Notes that a rank of the subtree has spoken PMI. Returns true for the first one.
@@ -526,7 +563,8 @@ impl Namespace {
             .since()
             .filter(|_| !fence.is_complete() && self.slow_reported != Some(fence.number()))
             .map(|since| since + FENCE_SLOW);
-        exits.into_iter().chain(slow).min()
+        let unjoined = self.unjoined_since.map(|since| since + UNFINALIZED_TIME);
+        exits.into_iter().chain(slow).chain(unjoined).min()
     }
 
     /// Takes the reports that are due by now; with `all`, also those that could wait.
@@ -561,6 +599,8 @@ impl Namespace {
     pub(super) fn check_invariants(&self) {
         let live = self.locals.values().filter(|local| local.stage != Stage::Ended).count() as u64;
         assert_eq!(live, self.live, "the count of live ranks is right");
+        let active = self.locals.values().filter(|local| local.active && local.stage != Stage::Ended).count() as u64;
+        assert_eq!(active, self.active, "the count of active ranks is right");
         let arrived = self.exchange.fence.arrived();
         for (rank, local) in &self.locals {
             assert!(!local.waiting || arrived.contains(*rank), "rank {rank} waits outside of the open fence");

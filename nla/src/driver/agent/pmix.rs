@@ -7,6 +7,7 @@ use pmi::{Answer, Rank, Ranks, Request};
 use super::AgentDriver;
 use crate::core::{Input, NamespaceId, NamespacePlan};
 use crate::driver::pmix::{Pmix, PmixEvent};
+use crate::driver::serving::call_of;
 use crate::driver::table::Key;
 use crate::pmix::relay::Step;
 use crate::sys;
@@ -77,7 +78,16 @@ impl AgentDriver {
                             steps.extend(more);
                         }
                     }
-                    None => self.take_request((namespace, rank), request),
+                    None => {
+                        // Any rank may carry other requests, for another one.
+                        if matches!(
+                            request,
+                            Request::Joined | Request::Finalized | Request::Abort { .. } | Request::Fence { .. }
+                        ) {
+                            self.table.note_call((namespace, rank), call_of(&request));
+                        }
+                        self.take_request((namespace, rank), request);
+                    }
                 },
                 Step::Prepared(namespace, Ok(variables)) => {
                     pmix.note_registered(namespace);

@@ -185,6 +185,20 @@ fn a_rank_that_ends_is_not_waited_for() {
     assert_eq!(world.after(fence(2, &[process(None)], b"", false)).len(), 1, "only rank 0 is left");
 }
 
+/// libpmix would not see the end of its connection, and would wait for it in each fence.
+#[test]
+fn a_connected_rank_that_ends_is_not_forgotten() {
+    let mut world = World::new();
+    world.after(ToAgent::Joined(process(0)));
+    world.after(ToAgent::Joined(process(1)));
+    world.after(ToAgent::Finalized(1, process(1)));
+    let mut steps = Vec::new();
+    world.relay.on_ended(NS, Rank(0), &mut steps);
+    assert!(steps.is_empty(), "{steps:?}");
+    world.relay.on_ended(NS, Rank(1), &mut steps);
+    assert!(matches!(&steps[..], [Step::Send(ToHelper::Ended((_, Some(1))))]), "{steps:?}");
+}
+
 #[test]
 fn a_fence_of_some_ranks_is_a_meeting() {
     let mut world = World::new();

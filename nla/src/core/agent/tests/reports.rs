@@ -1,6 +1,8 @@
 //! Reports of children that are passed on, and the times at which reports are due.
 
 use super::*;
+use crate::core::limits::UNFINALIZED_TIME;
+use crate::core::plan::PmixPlan;
 
 #[test]
 fn a_look_up_at_or_after_a_deadline_does_not_delay_what_is_due() {
@@ -55,6 +57,35 @@ fn an_end_without_finalize_is_reported_as_unfinished() {
         let exited = Up::Exited { namespace: NS, fences: 0, unfinished: !is_finalized, ranks: ranks("0") };
         let actions = world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
         assert_eq!(actions, [Action::ToParent(exited)]);
+    }
+}
+
+/// libpmix lets no rank of the node pass a fence without it, and reports no such fence.
+#[test]
+fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
+    const LATE: u64 = UNFINALIZED_TIME.as_millis() as u64;
+    let is_reported = |actions: &[Action]| {
+        let cause = Cause::Unjoined;
+        let failure = Failure { at: at(LATE), agent: AgentId(1), namespace: NS, ranks: ranks("1"), cause };
+        actions.contains(&Action::ToParent(Up::Failed(failure)))
+    };
+    for exit in [Exit::Code(0), Exit::Signal { signal: 9, core: false, out_of_memory: false }] {
+        let mut world = World::joined(1, 1, 2);
+        let hosts = vec!["n".to_owned()];
+        let pmix = Some(PmixPlan { library: Vec::new(), secret: String::new(), hosts });
+        let session = SessionPlan { pmix, on_failure: FailurePolicy::Continue, ..World::session(false) };
+        world.after(T, Input::FromParent(Down::Session(Box::new(session))));
+        world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-2")])))));
+        world.after(T, Input::Started(NS, ranks("0-2")));
+        world.after(T, Input::RankEnded(NS, Rank(1), exit));
+        assert!(!is_reported(&world.after(at(LATE), Input::Timeout)), "none has joined PMIx");
+        world.asks(0, Request::Joined);
+        world.asks(0, Request::Finalized);
+        assert!(!is_reported(&world.after(at(LATE), Input::Timeout)), "the only one has finalized it");
+        world.asks(2, Request::Joined);
+        assert!(!is_reported(&world.after(at(LATE - 1), Input::Timeout)), "it is early");
+        assert!(is_reported(&world.after(at(LATE), Input::Timeout)));
+        assert!(!is_reported(&world.after(at(LATE), Input::Timeout)), "once");
     }
 }
 
