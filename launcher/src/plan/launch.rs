@@ -10,6 +10,7 @@ use crate::cluster::node_list::{self, NodeList, OwnNames};
 use crate::cluster::system::Process;
 use crate::plan::accelerators;
 use crate::plan::checks;
+use crate::plan::library;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
 use crate::plan::pmix;
@@ -163,7 +164,7 @@ fn check_count(option: &str, count: u32, most: usize, list: &str) -> Result<(), 
     Err(Refusal::new(text, format!("name more hosts, or a smaller number with {option}")))
 }
 
-/// Makes the plan, and adds the variables that the ranks' MPI library needs.
+/// Makes the plan, and adds the variables that the ranks' MPI library needs. Refuses programs whose library cannot be served.
 fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, Refusal> {
     let mut planned = plan(request, machine, nodes)?;
     mpi::provide(&mut planned, machine)?;
@@ -173,6 +174,7 @@ fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Resu
         }
         pmix::provide(&mut planned, machine, nodes)?;
     }
+    library::check(&planned)?;
     Ok(planned)
 }
 
