@@ -137,10 +137,12 @@ pub fn prepare_remote(
         targets.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
     }
     let pool = used.union(&held_back).copied().collect();
+    let last = used.last().copied().unwrap_or_default();
     let choice = NodeChoice {
         nodes: all.len(),
         targets,
         pool,
+        passed_over: (0..last).filter(|node| !used.contains(node)).collect(),
         min: least,
         max: used.len(),
         is_one_tree: links == Links::RemoteShells && fanout.is_some(),
