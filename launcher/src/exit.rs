@@ -6,6 +6,8 @@ use nla::core::{Cause, Outcome};
 pub const SUCCESS: u8 = 0;
 /// Standard output or a file of output could not be written, or the input could not be read.
 pub const OUTPUT_LOST: u8 = 1;
+/// Ranks of an MPI program ran as copies of rank 0 of 1.
+pub const COPIES: u8 = 1;
 /// The command line cannot be followed.
 pub const USAGE: u8 = 2;
 /// The time of `--timeout` was over.
@@ -21,6 +23,7 @@ pub const BUG: u8 = 253;
 pub const EXIT_CODES: &[(&str, &str)] = &[
     ("0", "every rank ended with 0"),
     ("1-255", "the code of the rank that failed first (1 for a multiple of 256)"),
+    ("1", "the ranks of an MPI program ended with 0, and none used PMI or PMIx"),
     ("128+n", "signal n killed the rank that failed first, or ended scela-run or an agent"),
     ("124", "--timeout expired"),
     ("2", "the command line is invalid, or asks for the impossible"),
@@ -60,9 +63,11 @@ impl EarlyEnd {
     }
 }
 
-/// Returns the exit code for the outcome of a session.
-pub fn code(outcome: &Outcome) -> u8 {
+/// Returns the exit code for the outcome of a session. `are_copies` is whether the ranks of an MPI program did not find
+/// scela-run.
+pub fn code(outcome: &Outcome, are_copies: bool) -> u8 {
     match outcome {
+        Outcome::Success if are_copies => COPIES,
         Outcome::Success => SUCCESS,
         Outcome::TimedOut { .. } => TIMED_OUT,
         Outcome::OutputLost => OUTPUT_LOST,
@@ -104,7 +109,7 @@ mod tests {
             ranks: pmi::Ranks::range(0..1),
             cause,
         };
-        code(&Outcome::Failed { first, others: 3 })
+        code(&Outcome::Failed { first, others: 3 }, true)
     }
 
     #[test]
@@ -116,10 +121,11 @@ mod tests {
 
     #[test]
     fn the_table() {
-        assert_eq!(code(&Outcome::Success), 0);
-        assert_eq!(code(&Outcome::TimedOut { limit: Duration::from_secs(1) }), 124);
-        assert_eq!(code(&Outcome::Interrupted { signal: 2 }), 130);
-        assert_eq!(code(&Outcome::OutputLost), 1);
+        assert_eq!(code(&Outcome::Success, false), 0);
+        assert_eq!(code(&Outcome::Success, true), 1);
+        assert_eq!(code(&Outcome::TimedOut { limit: Duration::from_secs(1) }, false), 124);
+        assert_eq!(code(&Outcome::Interrupted { signal: 2 }, false), 130);
+        assert_eq!(code(&Outcome::OutputLost, false), 1);
         assert_eq!(failed(Cause::Code(3)), 3);
         assert_eq!(failed(Cause::Code(512)), 1, "256 times anything is still a failure");
         assert_eq!(failed(Cause::Abort { code: 7, message: String::new() }), 7);

@@ -80,5 +80,5 @@ fn a_missing_libpmi_is_reported_with_a_hint() {
 fn ranks_without_the_variables_are_explained() {
     let Some(mpi) = open_mpi() else { return };
     let outcome = mpi.scela().np(2).args(["--mpi", "none"]).program(mpi.c("world", &[])).run();
-    outcome.has_code(0).says("they ran as 2 copies of rank 0 of 1\n").says("try '--mpi openmpi'");
+    outcome.has_code(0).says("they ran as 2 copies of rank 0 of 1\n").says("use '--mpi openmpi'");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nix::sys::signal::Signal;
-use tests::{Process, Tree, scela, sh, tcp_sockets};
+use tests::{Outcome, Process, Tree, scela, sh, tcp_sockets};
 
 fn links(process: &Process) -> usize {
     tcp_sockets(process).iter().filter(|socket| socket.established).count()
@@ -46,4 +46,32 @@ fn agents_of_a_node_are_siblings() {
 #[test]
 fn on_one_machine_no_ports_works() {
     scela().np(8).agents(4).fanout(2).arg("--no-ports").program(sh("true")).run().is_quiet_success();
+}
+
+/// A job of two ranks on the hosts h1 to h4, of which `bad` cannot be reached, with a rank map. The rank of this number exits
+/// with 5.
+fn mapped(map: &str, options: &[&str], bad: &str, rank: u32) -> Outcome {
+    let run = scela().np(2).args(["-hosts", "h1,h2,h3,h4", "-rankmap", map]).args(options);
+    let shell = run.world().file("remote-shell");
+    std::fs::write(&shell, format!("[ $1 = {bad} ] && exit 9\nshift\nexec \"$@\"\n")).unwrap();
+    let run = run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display()));
+    run.program(sh(&format!("[ $PMI_RANK != {rank} ] || exit 5"))).run()
+}
+
+#[test]
+fn a_rank_map_may_pass_over_hosts() {
+    for options in [&[][..], &["--launch", "tree"], &["--no-ports"], &["--agents-per-node", "2"]] {
+        // h1 cannot be reached, and is not needed.
+        mapped("2,1", options, "h1", 0).has_code(5).says("rank 0 on h3 exited with code 5");
+        mapped("2,1", options, "h1", 1).has_code(5).says("rank 1 on h2 exited with code 5");
+        mapped("3,3", options, "h1", 1).has_code(5).says("rank 1 on h4 exited with code 5");
+    }
+}
+
+#[test]
+fn a_spare_moves_up_in_a_rank_map_that_passes_over_hosts() {
+    for options in [&["--spares", "1"][..], &["--spares", "1", "--no-ports", "--launch", "tree"]] {
+        mapped("1,2", options, "h2", 0).has_code(5).says("continuing without").says("rank 0 on h3 exited with code 5");
+        mapped("1,2", options, "h2", 1).has_code(5).says("rank 1 on h4 exited with code 5");
+    }
 }

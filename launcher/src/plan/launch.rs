@@ -10,6 +10,7 @@ use crate::cluster::node_list::{self, NodeList, OwnNames};
 use crate::cluster::system::Process;
 use crate::plan::accelerators;
 use crate::plan::checks;
+use crate::plan::library;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
 use crate::plan::pmix;
@@ -136,10 +137,12 @@ pub fn prepare_remote(
         targets.extend(held_back.iter().flat_map(|node| std::iter::repeat_n(*node, each)));
     }
     let pool = used.union(&held_back).copied().collect();
+    let last = used.last().copied().unwrap_or_default();
     let choice = NodeChoice {
         nodes: all.len(),
         targets,
         pool,
+        passed_over: (0..last).filter(|node| !used.contains(node)).collect(),
         min: least,
         max: used.len(),
         is_one_tree: links == Links::RemoteShells && fanout.is_some(),
@@ -163,7 +166,7 @@ fn check_count(option: &str, count: u32, most: usize, list: &str) -> Result<(), 
     Err(Refusal::new(text, format!("name more hosts, or a smaller number with {option}")))
 }
 
-/// Makes the plan, and adds the variables that the ranks' MPI library needs.
+/// Makes the plan, and adds the variables that the ranks' MPI library needs. Refuses programs whose library cannot be served.
 fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, Refusal> {
     let mut planned = plan(request, machine, nodes)?;
     mpi::provide(&mut planned, machine)?;
@@ -173,6 +176,7 @@ fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Resu
         }
         pmix::provide(&mut planned, machine, nodes)?;
     }
+    library::check(&planned)?;
     Ok(planned)
 }
 

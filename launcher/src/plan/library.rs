@@ -1,10 +1,15 @@
-//! Reads from a program's file which MPI library it needs, to explain why no rank has spoken PMI. Without this
-//! explanation, a program built for another launcher silently runs as many copies of rank 0 of 1.
+//! Reads from a program's file which MPI library it needs, and whether ranks with this library find scela-run. Ranks that
+//! do not find it run as so many copies of rank 0 of 1, without a word.
+
+use std::path::{Path, PathBuf};
 
 use nla::core::{CommandPlan, SessionPlan};
 
-use crate::plan::elf;
+use crate::plan::Plan;
+use crate::plan::elf::{self, Needs};
 use crate::plan::mpi::{self, OpenMpi};
+use crate::plan::request::Mpi;
+use crate::refusal::Refusal;
 
 /// How a command finds its launcher, beyond the names of its program's libraries.
 #[derive(Copy, Clone, Debug, Default)]
@@ -19,63 +24,169 @@ struct PmiAccess {
     loads_slurm_libpmi: bool,
 }
 
-/// Returns the library that explains why a program does not speak PMI, as a sentence without its full stop. `None` if
-/// no library explains it.
-pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> Option<String> {
-    let needs = elf::needs(&elf::program_of(session, command).ok()?)?;
-    let libpmi = needs.libraries.iter().find(|library| library.starts_with("libpmi.so"));
-    let access = PmiAccess {
-        open_mpi: mpi::version(session, command),
-        names_libpmi: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
-        has_pmix: session.pmix.is_some(),
-        loads_slurm_libpmi: libpmi.is_some_and(|library| mpi::is_slurm_libpmi(library, session, command)),
-    };
-    let (library, reason) =
-        needs.libraries.into_iter().find_map(|library| silence(&library, access).map(|reason| (library, reason)))?;
-    Some(format!("'{}' needs {library}, {reason}", String::from_utf8_lossy(&command.program)))
+/// Why ranks with a library do not find scela-run.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Reason {
+    /// A clause about the library.
+    why: &'static str,
+    /// The next step to try.
+    hint: &'static str,
+    /// Whether the file shows it. Otherwise the library only explains why ranks have not spoken PMI.
+    is_certain: bool,
 }
+
+/// Why the ranks of a command have not spoken PMI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// The program, its library and the reason, as a sentence without its full stop.
+    pub(crate) text: String,
+    /// The next step to try.
+    pub(crate) hint: &'static str,
+    /// Whether the program is linked with an MPI library, so that its ranks should have spoken PMI.
+    pub(crate) is_mpi: bool,
+    /// Whether a library explains it. Otherwise the program may have had no reason to speak PMI.
+    pub(crate) is_explained: bool,
+}
+
+/// Refuses a job of several ranks if the files of its programs show that some ranks would not find scela-run. `--mpi none`
+/// starts them all the same.
+pub(super) fn check(plan: &Plan) -> Result<(), Refusal> {
+    if plan.size() == 1 || plan.options.mpi == Mpi::None {
+        return Ok(());
+    }
+    let session = &plan.settings.session;
+    for command in &plan.settings.first.commands {
+        if let Some((library, reason)) = Linked::of(session, command).and_then(|linked| linked.reason())
+            && reason.is_certain
+        {
+            let text =
+                format!("{}: its ranks would run as copies of rank 0 of 1", sentence(command, &library, reason.why));
+            return Err(Refusal::new(text, format!("{}; '--mpi none' starts them all the same", reason.hint)));
+        }
+    }
+    Ok(())
+}
+
+/// Returns why the ranks of a command have not spoken PMI. `None` if no library explains it and the program is not linked with
+/// an MPI library.
+pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> Option<Silence> {
+    const UNKNOWN: Reason = Reason {
+        why: "an MPI library that did not look for scela-run",
+        hint: "if the program called MPI_Init, build it with another MPI library; if it did not, start it with '--mpi none'",
+        is_certain: false,
+    };
+    let linked = Linked::of(session, command)?;
+    let (is_mpi, explained) = (linked.mpi.is_some(), linked.reason());
+    let is_explained = explained.is_some();
+    let (library, reason) = explained.or_else(|| linked.mpi.map(|(library, _)| (library, UNKNOWN)))?;
+    Some(Silence { text: sentence(command, &library, reason.why), hint: reason.hint, is_mpi, is_explained })
+}
+
+fn sentence(command: &CommandPlan, library: &str, why: &str) -> String {
+    format!("'{}' needs {library}, {why}", String::from_utf8_lossy(&command.program))
+}
+
+/// What the files show of a command's program and its MPI library.
+struct Linked {
+    access: PmiAccess,
+    /// What the program needs.
+    needs: Needs,
+    /// The MPI library that the program names, and what that needs; empty if it is not installed on this machine.
+    mpi: Option<(String, Needs)>,
+}
+
+impl Linked {
+    /// Reads the files. Returns `None` for a program that is no ELF file or not installed on this machine.
+    fn of(session: &SessionPlan, command: &CommandPlan) -> Option<Self> {
+        let program = elf::program_of(session, command).ok()?;
+        let needs = elf::needs(&program)?;
+        let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
+        let find = |library: &str, file: &Path, needs: &Needs| elf::find(library, file, needs, library_path);
+        let mpi = needs.libraries.iter().find(|library| mpi::is_mpi(library));
+        let found: Option<(PathBuf, Needs)> = mpi.and_then(|library| find(library, &program, &needs));
+        let loads_slurm_libpmi = |file: &Path, needs: &Needs| {
+            let libpmi = needs.libraries.iter().find(|library| library.starts_with(LIBPMI));
+            let found = libpmi.and_then(|library| find(library, file, needs));
+            found.is_some_and(|(_, needs)| needs.has(mpi::SLURM))
+        };
+        let access = PmiAccess {
+            open_mpi: mpi::version(session, command),
+            names_libpmi: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
+            has_pmix: session.pmix.is_some(),
+            loads_slurm_libpmi: loads_slurm_libpmi(&program, &needs)
+                || found.as_ref().is_some_and(|(file, needs)| loads_slurm_libpmi(file, needs)),
+        };
+        let mpi = mpi.map(|library| (library.clone(), found.map(|(_, needs)| needs).unwrap_or_default()));
+        Some(Self { access, needs, mpi })
+    }
+
+    /// Returns the first library that explains why ranks do not find scela-run: one of the program, or of its MPI library.
+    fn reason(&self) -> Option<(String, Reason)> {
+        let below = self.mpi.iter().flat_map(|(_, needs)| &needs.libraries);
+        self.needs.libraries.iter().chain(below).find_map(|library| {
+            let reason = reason(library, self.access)?;
+            Some((library.clone(), reason))
+        })
+    }
+}
+
+/// How the name of PMI-1's library begins.
+const LIBPMI: &str = "libpmi.so";
 
 /// Returns why a program with this library does not speak PMI's wire protocol, or `None` if the library does not
 /// explain it.
-fn silence(library: &str, access: PmiAccess) -> Option<&'static str> {
-    const NO_PMIX: &str = "which finds its launcher by PMIx; try '--mpi pmix'";
-    if access.has_pmix && library.starts_with("libpmix.so") {
-        return Some("which was served by PMIx and was not initialized, or was refused");
-    }
+fn reason(library: &str, access: PmiAccess) -> Option<Reason> {
+    let possible = |why, hint| Some(Reason { why, hint, is_certain: false });
+    // A user who has chosen how ranks find scela-run may know a library that can do that.
+    let certain = |why, hint| Some(Reason { why, hint, is_certain: !access.has_pmix && !access.names_libpmi });
     if mpi::is_open_mpi(library) {
         return match (access.open_mpi?, access.names_libpmi) {
-            (OpenMpi::ThroughPmix, _) if access.has_pmix => {
-                Some("Open MPI 5's library, which was served by PMIx and did not use it")
-            }
-            (OpenMpi::ThroughPmix, _) => Some(
-                "Open MPI 5's library, which finds its launcher by PMIx; leave '--mpi none' out, or try '--mpi pmix'",
+            (OpenMpi::ThroughPmix, _) if access.has_pmix => possible(
+                "Open MPI 5's library, which was served by PMIx and did not use it",
+                "if the program does not call MPI_Init, start it with '--mpi none'",
             ),
-            (OpenMpi::ThroughPmi, false) => {
-                Some("Open MPI's library without the variables by which it finds scela-run; try '--mpi openmpi'")
-            }
-            (OpenMpi::ThroughPmi, true) => Some(
-                "Open MPI's library, which got the variables to find scela-run and did not use them: 'ompi_info | grep flux' should name components of pmix and schizo; without them, start it with Open MPI's mpirun, or build it with MPICH",
+            (OpenMpi::ThroughPmix, _) => Some(Reason {
+                why: "Open MPI 5's library, which finds its launcher by PMIx alone",
+                hint: "leave '--mpi' out, or use '--mpi pmix'",
+                is_certain: true,
+            }),
+            (OpenMpi::ThroughPmi, false) => possible(
+                "Open MPI's library without the variables by which it finds scela-run",
+                "leave '--mpi' out, or use '--mpi openmpi'",
+            ),
+            (OpenMpi::ThroughPmi, true) => possible(
+                "Open MPI's library, which got the variables to find scela-run and did not use them",
+                "'ompi_info | grep flux' should name components of pmix and schizo; without them, start the program with \
+                 Open MPI's mpirun, or build it with MPICH",
             ),
         };
     }
-    const REASONS: [(&str, &str); 4] = [
-        ("libpmix.so", NO_PMIX),
-        (
-            "libmpi.so.20",
-            "an old Open MPI's library, which finds its launcher by PMIx; start it with Open MPI's mpirun, or build it with Open MPI 4 or MPICH",
+    match library {
+        _ if library.starts_with(LIBPMI) && access.loads_slurm_libpmi => certain(
+            "and would load Slurm's, which speaks to srun only",
+            "put the directory with ScELA's libpmi.so.0 into LD_LIBRARY_PATH",
         ),
-        (
-            "libopen-rte.so",
-            "a part of Open MPI, which finds its launcher by PMIx; start it with Open MPI's mpirun, or build it with MPICH",
+        _ if library.starts_with("libpmix.so") && access.has_pmix => possible(
+            "which was served by PMIx and was not initialized, or was refused",
+            "if the program does not use PMIx, start it with '--mpi none'",
         ),
-        ("libcray", "a Cray library, which finds its launcher by PALS or ALPS"),
-    ];
-    if library.starts_with("libpmi.so") && access.loads_slurm_libpmi {
-        return Some(
-            "and would load Slurm's, which speaks to srun only; put the directory with ScELA's libpmi.so.0 into LD_LIBRARY_PATH",
-        );
+        _ if library.starts_with("libpmix.so") => {
+            possible("which finds its launcher by PMIx", "leave '--mpi' out, or use '--mpi pmix'")
+        }
+        _ if library.starts_with("libmpi.so.20") => certain(
+            "an old Open MPI's library, which finds its launcher by PMIx",
+            "start it with Open MPI's mpirun, or build it with Open MPI 4 or later, or MPICH",
+        ),
+        _ if library.starts_with("libopen-rte.so") => certain(
+            "a part of an old Open MPI, which finds its launcher by itself",
+            "start it with Open MPI's mpirun, or build it with Open MPI 4 or later, or MPICH",
+        ),
+        _ if library.starts_with("libcray") => possible(
+            "a Cray library, which finds its launcher by PALS or ALPS",
+            "start it with Cray's launcher, or build it with MPICH",
+        ),
+        _ => None,
     }
-    REASONS.iter().find(|(prefix, _)| library.starts_with(prefix)).map(|(_, reason)| *reason)
 }
 
 #[cfg(test)]
@@ -83,23 +194,27 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(library: &str, access: PmiAccess, expected: Option<&str>) {
-        let reason = silence(library, access);
-        match expected {
-            None => assert_eq!(reason, None, "{library}"),
-            Some(expected) => assert!(reason.is_some_and(|reason| reason.contains(expected)), "{library}: {reason:?}"),
-        }
+    fn check(library: &str, access: PmiAccess, expected: Option<(&str, bool)>) {
+        let reason = reason(library, access);
+        let Some((words, is_certain)) = expected else { return assert_eq!(reason, None, "{library}") };
+        let found = reason.map(|reason| (format!("{}; {}", reason.why, reason.hint), reason.is_certain));
+        assert!(found.as_ref().is_some_and(|found| found.0.contains(words)), "{library}: {found:?}");
+        assert!(found.is_some_and(|found| found.1 == is_certain), "{library}");
     }
 
     #[test]
     fn open_mpi_and_mpich_are_distinguished() {
         let access =
             |open_mpi, names_libpmi| PmiAccess { open_mpi: Some(open_mpi), names_libpmi, ..PmiAccess::default() };
-        check("libmpi.so.40", access(OpenMpi::ThroughPmix, false), Some("try '--mpi pmix'"));
-        check("libmpi.so.40", access(OpenMpi::ThroughPmix, true), Some("Open MPI 5's library"));
-        check("libmpi.so.40", access(OpenMpi::ThroughPmi, false), Some("try '--mpi openmpi'"));
-        check("libmpi_mpifh.so.40", access(OpenMpi::ThroughPmi, true), Some("ompi_info"));
-        check("libmpi.so.20", PmiAccess::default(), Some("an old Open MPI's"));
+        let with_pmix = PmiAccess { has_pmix: true, ..access(OpenMpi::ThroughPmix, false) };
+        check("libmpi.so.40", access(OpenMpi::ThroughPmix, false), Some(("use '--mpi pmix'", true)));
+        check("libmpi.so.40", access(OpenMpi::ThroughPmix, true), Some(("Open MPI 5's library", true)));
+        check("libmpi.so.40", with_pmix, Some(("was served by PMIx and did not use it", false)));
+        check("libmpi.so.40", access(OpenMpi::ThroughPmi, false), Some(("use '--mpi openmpi'", false)));
+        check("libmpi_mpifh.so.40", access(OpenMpi::ThroughPmi, true), Some(("ompi_info", false)));
+        check("libmpi.so.20", PmiAccess::default(), Some(("an old Open MPI's", true)));
+        check("libmpi.so.20", with_pmix, Some(("an old Open MPI's", false)));
+        check("libopen-rte.so.12", PmiAccess::default(), Some(("a part of an old Open MPI", true)));
         // The ABI of MPICH, Intel MPI and MVAPICH.
         check("libmpi.so.12", PmiAccess::default(), None);
         check("libmpich.so.12", PmiAccess::default(), None);
@@ -109,10 +224,15 @@ mod tests {
     fn only_slurms_libpmi_explains_silence() {
         let slurm = PmiAccess { loads_slurm_libpmi: true, ..PmiAccess::default() };
         check("libpmi.so.0", PmiAccess::default(), None);
-        check("libpmi.so.0", slurm, Some("speaks to srun only"));
+        check("libpmi.so.0", slurm, Some(("speaks to srun only", true)));
         check("libpmi2.so.0", slurm, None);
-        check("libpmix.so.2", PmiAccess::default(), Some("try '--mpi pmix'"));
-        check("libpmix.so.2", PmiAccess { has_pmix: true, ..PmiAccess::default() }, Some("was served by PMIx"));
+        check("libpmix.so.2", PmiAccess::default(), Some(("use '--mpi pmix'", false)));
+        check(
+            "libpmix.so.2",
+            PmiAccess { has_pmix: true, ..PmiAccess::default() },
+            Some(("was served by PMIx", false)),
+        );
+        check("libcray.so.1", PmiAccess::default(), Some(("PALS or ALPS", false)));
         check("libc.so.6", slurm, None);
     }
 }

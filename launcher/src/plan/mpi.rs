@@ -32,7 +32,7 @@ pub(super) const BTL_WITHOUT_SHARED_MEMORY: &str = "tcp,self";
 /// The file names of ScELA's libpmi.
 const LIBRARIES: [&str; 2] = ["libpmi.so.0", "libpmi.so"];
 /// The library that Slurm's libpmi is linked with. That libpmi talks to srun only.
-const SLURM: &str = "libslurm";
+pub(crate) const SLURM: &str = "libslurm";
 
 /// Open MPI's libraries of this ABI that programs name: its main library, and those for Fortran and C++. Linkers leave
 /// out libraries that a program does not call directly, so a program may name only one of the latter.
@@ -124,6 +124,12 @@ pub(crate) fn is_open_mpi(library: &str) -> bool {
     OPEN_MPI.iter().any(|known| library.starts_with(known))
 }
 
+/// Returns whether `library` is an MPI library or belongs to one: libmpi, libmpich, and their parts for Fortran and C++.
+pub(crate) fn is_mpi(library: &str) -> bool {
+    // libmpir computes with large numbers.
+    (library.starts_with("libmpi") && !library.starts_with("libmpir.")) || library.starts_with("liboshmem.so")
+}
+
 /// Returns the variables for Open MPI's flux components and, if wanted, for byte transfer without shared memory.
 fn variables(session: u64, library: &Path, without_shared_memory: bool) -> Vec<Variable> {
     let job = job(session).to_string().into_bytes();
@@ -145,14 +151,6 @@ fn job(session: u64) -> u32 {
 /// Returns whether the file is a library of this architecture and not Slurm's libpmi.
 fn is_own_libpmi(path: &Path) -> bool {
     elf::needs(path).is_some_and(|needs| !needs.has(SLURM))
-}
-
-/// Returns whether the file that a command's program would load for `library` talks to Slurm only.
-pub(crate) fn is_slurm_libpmi(library: &str, session: &SessionPlan, command: &CommandPlan) -> bool {
-    let Ok(program) = elf::program_of(session, command) else { return false };
-    let Some(needs) = elf::needs(&program) else { return false };
-    let found = elf::find(library, &program, &needs, elf::variable(session, command, "LD_LIBRARY_PATH"));
-    found.is_some_and(|(_, needs)| needs.has(SLURM))
 }
 
 /// Returns ScELA's libpmi, which is searched for near `scela_run`. The error lists the searched directories. `is_own`

@@ -173,6 +173,17 @@ fn old_and_new_open_mpi_are_distinguished() {
     }
 }
 
+#[test]
+fn mpi_libraries_are_told_from_others() {
+    for library in ["libmpi.so.12", "libmpich.so.12", "libmpifort.so.12", "libmpi_cray.so.12", "libmpi_usempif08.so.40"]
+    {
+        assert!(is_mpi(library), "{library}");
+    }
+    for library in ["libmpir.so.23", "libpmi.so.0", "libpmix.so.2", "libm.so.6"] {
+        assert!(!is_mpi(library), "{library}");
+    }
+}
+
 /// Open MPI 4 failed in trials with 32768, 32769 and 2147483647, and worked with numbers like these.
 #[test]
 fn job_numbers_fit_open_mpi() {

@@ -16,7 +16,7 @@ use crate::plan::Plan;
 use crate::plan::elf::{self, Needs};
 use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
-use crate::plan::mpi::{BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, is_open_mpi, version};
+use crate::plan::mpi::{BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, is_mpi, version};
 use crate::plan::python;
 use crate::plan::request::{Mpi, Request};
 use crate::refusal::Refusal;
@@ -41,7 +41,11 @@ pub(super) fn is_needed(plan: &Plan) -> bool {
 fn speaks_pmix(session: &SessionPlan, command: &CommandPlan) -> bool {
     match version(session, command) {
         Some(version) => version == OpenMpi::ThroughPmix,
-        None => user_of_pmix(session, command).is_some_and(|(_, needs)| needs.has("libpmix.so")),
+        // MPICH may be built with PMIx.
+        None => user_of_pmix(session, command).is_some_and(|(program, needs)| {
+            let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
+            needs.has("libpmix.so") || libpmix_below(&program, &needs, library_path, LEVELS_MAX).is_some()
+        }),
     }
 }
 
@@ -66,7 +70,7 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
         let text = "--pmi-port serves PMI by TCP, and this job is served by PMIx";
         return Err(Refusal::new(text, "leave --pmi-port out, or serve no PMIx with --mpi none"));
     }
-    let library = library(plan, machine)?;
+    let library = library(plan, machine, nodes)?;
     let hosts = hosts(plan, nodes);
     if options.agents_as_nodes && !is_set(&machine.environment, BTL) {
         // The last of several equal names counts, so insert this one before the user's.
@@ -82,7 +86,7 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
 
 /// Returns the libpmix that the user names, else the one that a program of the job loads, else what the loader finds on each
 /// node.
-fn library(plan: &Plan, machine: &Machine) -> Result<PathBuf, Refusal> {
+fn library(plan: &Plan, machine: &Machine, nodes: &NodeList) -> Result<PathBuf, Refusal> {
     let named = machine.environment.iter().find(|(name, _)| name == LIBRARY_VARIABLE).map(|(_, path)| path.as_os_str());
     if let Some(path) = named.filter(|path| !path.is_empty()) {
         let path = machine.wdir.join(path);
@@ -94,23 +98,36 @@ fn library(plan: &Plan, machine: &Machine) -> Result<PathBuf, Refusal> {
     }
     let session = &plan.settings.session;
     let found = plan.settings.first.commands.iter().find_map(|command| loaded_by(session, command));
+    if found.is_none() && matches!(nodes, NodeList::Local { .. }) && !is_installed(machine) {
+        let text = format!("the job needs PMIx, and {LIBRARY} was not found on this machine");
+        let hint =
+            format!("name the {LIBRARY} of its MPI library in {LIBRARY_VARIABLE}, or serve no PMIx with '--mpi none'");
+        return Err(Refusal::new(text, hint));
+    }
     Ok(found.unwrap_or_else(|| LIBRARY.into()))
 }
 
-/// Returns the libpmix that a command's program loads, by itself or through Open MPI.
+/// Returns whether the loader finds libpmix for scela-run on this machine.
+fn is_installed(machine: &Machine) -> bool {
+    let needs = elf::needs(&machine.program).unwrap_or_default();
+    let library_path = machine.environment.iter().find(|(name, _)| name == "LD_LIBRARY_PATH");
+    elf::find(LIBRARY, &machine.program, &needs, library_path.map(|(_, path)| path.as_os_str())).is_some()
+}
+
+/// Returns the libpmix that a command's program loads, by itself or through its MPI library.
 fn loaded_by(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
     let (program, needs) = user_of_pmix(session, command)?;
     let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
     libpmix_below(&program, &needs, library_path, LEVELS_MAX)
 }
 
-/// Returns the libpmix that a file needs, by itself or through libraries of Open MPI down to this many levels below.
+/// Returns the libpmix that a file needs, by itself or through MPI libraries down to this many levels below.
 fn libpmix_below(file: &Path, needs: &Needs, library_path: Option<&OsStr>, levels: u32) -> Option<PathBuf> {
     if needs.has("libpmix.so") {
         return Some(elf::find(LIBRARY, file, needs, library_path)?.0);
     }
     let below = levels.checked_sub(1)?;
-    let mut libraries = needs.libraries.iter().filter(|name| is_open_mpi(name) || name.starts_with("libopen-pal.so"));
+    let mut libraries = needs.libraries.iter().filter(|name| is_mpi(name) || name.starts_with("libopen-pal.so"));
     libraries.find_map(|name| {
         let (path, needs) = elf::find(name, file, needs, library_path)?;
         libpmix_below(&path, &needs, library_path, below)

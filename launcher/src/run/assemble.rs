@@ -283,6 +283,7 @@ mod tests {
             nodes: 32,
             targets: (0..32).collect(),
             pool: (0..32).collect(),
+            passed_over: BTreeSet::new(),
             min: 32,
             max: 32,
             is_one_tree: false,

@@ -369,7 +369,7 @@ mod tests {
             let targets: Vec<usize> = (0..nodes).collect();
             let pool = targets.iter().copied().collect();
             Self {
-                nodes: NodeChoice { nodes, targets, pool, min, max, is_one_tree },
+                nodes: NodeChoice { nodes, targets, pool, passed_over: BTreeSet::new(), min, max, is_one_tree },
                 agents: max,
                 replanned: None,
                 keeps_spares: false,

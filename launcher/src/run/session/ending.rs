@@ -23,6 +23,19 @@ pub(super) struct Reports {
     pub(super) demo: bool,
     pub(super) timing: bool,
     pub(super) fanout: u32,
+    /// Whether ranks of MPI programs are to find scela-run (no `--mpi none`).
+    pub(super) serves_mpi: bool,
+}
+
+/// Whether several ranks ran and none spoke PMI.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Silent {
+    /// A rank spoke PMI, or there was one rank only.
+    No,
+    /// They may have had no reason to speak PMI.
+    Yes,
+    /// They were to be ranks of one MPI job.
+    Copies,
 }
 
 impl Session {
@@ -56,11 +69,11 @@ impl Session {
         if !self.is_outcome_reported {
             self.report_outcome(&outcome);
         }
-        let is_silent = self.warn_of_silence();
+        let silent = self.report_silence(&outcome);
         let stats_table = self.write_stats(&mut outcome);
         self.write_phases(&mut outcome);
-        let code = exit::code(&outcome);
-        let silent = if is_silent { "; no rank spoke PMI" } else { "" };
+        let code = exit::code(&outcome, silent == Silent::Copies);
+        let silent = if silent == Silent::No { "" } else { "; no rank spoke PMI" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
         if let Some(table) = stats_table.filter(|_| code != exit::NOT_LAUNCHED) {
             self.reporter.note(&table);
@@ -82,20 +95,34 @@ impl Session {
         }
     }
 
-    /// Warns if several ranks ran and none spoke PMI. Returns whether that is the case.
-    fn warn_of_silence(&self) -> bool {
+    /// Reports that several ranks ran and none spoke PMI: as an error if the job was successful, the program is an MPI program
+    /// and `--mpi none` is not typed, else as a warning if a library explains it.
+    fn report_silence(&self, outcome: &Outcome) -> Silent {
         let size = self.first.size;
-        let is_silent = size > 1 && self.root.is_silent();
-        // The explanation reads the programs' files, which may be in the file system that does not answer.
-        if is_silent
-            && !self.files_stall
-            && let Some(why) = self.first.commands.iter().find_map(|command| explain_silence(&self.plan, command))
-        {
-            self.reporter.note(&format!(
-                "warning: no rank has spoken PMI: if these were MPI ranks, they ran as {size} copies of rank 0 of 1\n  {why}"
-            ));
+        if size == 1 || !self.root.is_silent() {
+            return Silent::No;
         }
-        is_silent
+        // The explanation reads the programs' files, which may be in the file system that does not answer.
+        if self.files_stall {
+            return Silent::Yes;
+        }
+        let commands = &self.first.commands;
+        let Some(why) = commands.iter().find_map(|command| explain_silence(&self.plan, command)) else {
+            return Silent::Yes;
+        };
+        let are_copies = why.is_mpi && self.reports.serves_mpi && *outcome == Outcome::Success;
+        let text = format!(
+            "no rank has spoken PMI: if these were MPI ranks, they ran as {size} copies of rank 0 of 1\n  {}\n  hint: {}",
+            why.text, why.hint
+        );
+        if are_copies {
+            self.reporter.error(&text);
+            return Silent::Copies;
+        }
+        if why.is_explained {
+            self.reporter.note(&format!("warning: {text}"));
+        }
+        Silent::Yes
     }
 
     /// Writes the statistics of `--stats`. If that fails, an otherwise successful session counts as failed. Returns the table for the

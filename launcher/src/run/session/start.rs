@@ -20,7 +20,7 @@ use super::{Ended, FLOW_PAUSE, LaunchInput, Secrets, Sequel, Session};
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
-use crate::plan::request::Options;
+use crate::plan::request::{Mpi, Options};
 use crate::run::assemble::{addresses, assemble};
 use crate::run::binding_text::Bindings;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
@@ -127,7 +127,12 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         refresh,
         phases: Phases::default(),
         files_stall: false,
-        reports: Reports { demo, timing: options.timing, fanout: options.fanout() },
+        reports: Reports {
+            demo,
+            timing: options.timing,
+            fanout: options.fanout(),
+            serves_mpi: options.mpi != Mpi::None,
+        },
     })))
 }
 

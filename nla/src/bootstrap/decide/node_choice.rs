@@ -15,6 +15,9 @@ pub struct NodeChoice {
     pub targets: Vec<usize>,
     /// The nodes that may be used: those of the targets, and spares that are started only if others fail.
     pub pool: BTreeSet<usize>,
+    /// The nodes without targets that the plan passes over, as a rank map may do. They stay in the list for which the plan is
+    /// made again, so that the map's numbers keep their meaning.
+    pub passed_over: BTreeSet<usize>,
     /// The launch fails with fewer nodes than this.
     pub min: usize,
     /// The job uses at most this many nodes.
@@ -25,12 +28,14 @@ pub struct NodeChoice {
 }
 
 impl NodeChoice {
-    /// Returns the nodes to leave out because these targets failed; `None` if too few nodes remain.
+    /// Returns the nodes to leave out because these targets failed, and those that are not needed; `None` if too few nodes
+    /// remain.
     pub fn left_out(&self, failed: impl IntoIterator<Item = u32>) -> Option<BTreeSet<usize>> {
         let bad = self.nodes_of(failed);
         let good = self.pool.difference(&bad).copied();
         let used: BTreeSet<usize> = good.take(self.max).collect();
-        (used.len() >= self.min).then(|| (0..self.nodes).filter(|node| !used.contains(node)).collect())
+        let stays = |node: &usize| used.contains(node) || self.passed_over.contains(node);
+        (used.len() >= self.min).then(|| (0..self.nodes).filter(|node| !stays(node)).collect())
     }
 
     /// Returns how long the next attempt may take if `left` remains until the deadline. Half of it is reserved if a
@@ -104,7 +109,8 @@ mod tests {
     use super::*;
 
     fn choice(nodes: usize, targets: Vec<usize>, min: usize, max: usize) -> NodeChoice {
-        NodeChoice { nodes, pool: targets.iter().copied().collect(), targets, min, max, is_one_tree: false }
+        let pool: BTreeSet<usize> = targets.iter().copied().collect();
+        NodeChoice { nodes, pool, targets, passed_over: BTreeSet::new(), min, max, is_one_tree: false }
     }
 
     fn one_tree(pool: std::ops::Range<usize>, min: usize) -> NodeChoice {
@@ -140,6 +146,23 @@ mod tests {
         // The plan counts the nodes that are left: 0 is node 1 of the list, 1 is node 2.
         assert_eq!(choice.target_of_agent(&[0, 0, 1, 1], &left_out), Some(vec![3, 4, 5, 6]));
         assert_eq!(choice.target_of_agent(&[0, 0, 0, 1], &left_out), None, "three agents where two were started");
+    }
+
+    #[test]
+    fn a_plan_may_pass_over_nodes() {
+        // Ranks are on the nodes 1 and 3; node 4 is not needed, node 5 is a spare.
+        let mut choice = choice(6, vec![1, 3, 5], 2, 2);
+        choice.passed_over = [0, 2].into();
+        let left_out = choice.left_out([]).unwrap();
+        assert_eq!(left_out, [4, 5].into());
+        assert_eq!(choice.target_of_agent(&[1, 3], &left_out), Some(vec![1, 2]));
+        let left_out = choice.left_out([1]).unwrap();
+        assert_eq!(left_out, [1, 4].into());
+        // The plan counts the nodes 0, 2, 3 and 5 of the list.
+        assert_eq!(choice.target_of_agent(&[3, 2], &left_out), Some(vec![3, 2]));
+        assert_eq!(choice.target_of_agent(&[1], &left_out), None, "no agent was started there");
+        choice.restart(&[2, 3], &left_out, [1]);
+        assert_eq!(choice.targets, [3, 5]);
     }
 
     #[test]
