@@ -7,18 +7,21 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nla::core::{CommandPlan, Inherit, SessionPlan};
-use nla::sys::{Image, ImageError};
+use nla::sys::{Image, ImageError, open_regular};
 use object::Endianness;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
-use object::read::ReadCache;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::read::{ReadCache, ReadRef};
 
 /// The most libraries that are read from one file.
 const LIBRARIES_MAX: usize = 1024;
+/// The most bytes that are read of one part of a file, such as the table of sections. Real ones have less than 5 MB.
+const PART_BYTES_MAX: u64 = 16 << 20;
 /// The most directories that are searched for one library.
 const DIRECTORIES_MAX: usize = 256;
 /// The most bytes that are read of the loader's cache. Large systems have half a megabyte.
@@ -69,10 +72,28 @@ pub(crate) fn variable<'a>(session: &'a SessionPlan, command: &'a CommandPlan, n
     known.find(|(known, _)| known == name.as_bytes()).map(|(_, value)| OsStr::from_bytes(value))
 }
 
+/// A file of which only parts of at most [`PART_BYTES_MAX`] can be read: its headers may claim parts of any size.
+#[derive(Copy, Clone)]
+struct Parts<'a>(&'a ReadCache<File>);
+
+impl<'a> ReadRef<'a> for Parts<'a> {
+    fn len(self) -> Result<u64, ()> {
+        self.0.len()
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        if size > PART_BYTES_MAX { Err(()) } else { self.0.read_bytes_at(offset, size) }
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        self.0.read_bytes_at_until(range, delimiter)
+    }
+}
+
 /// Reads the libraries that a 64-bit ELF file needs. Returns `None` for any other file, a script for example.
 pub(crate) fn needs(path: &Path) -> Option<Needs> {
-    let file = File::open(path).ok().filter(|file| file.metadata().is_ok_and(|file| file.is_file()))?;
-    let file = &ReadCache::new(file);
+    let cache = ReadCache::new(open_regular(path).ok()?);
+    let file = Parts(&cache);
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, file).ok()?;
@@ -137,7 +158,7 @@ fn directories(program: &Path, needs: &Needs, library_path: Option<&OsStr>) -> V
 /// Reads the loader's cache. Returns nothing if it cannot be read.
 fn read_cache() -> Vec<u8> {
     let mut bytes = Vec::new();
-    let _ = File::open(CACHE).and_then(|file| file.take(CACHE_BYTES_MAX).read_to_end(&mut bytes));
+    let _ = open_regular(Path::new(CACHE)).and_then(|file| file.take(CACHE_BYTES_MAX).read_to_end(&mut bytes));
     bytes
 }
 
@@ -186,15 +207,35 @@ mod tests {
     /// The first file of this architecture is loaded.
     #[test]
     fn library_path_is_searched_before_the_cache() {
-        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let places = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let program = std::env::current_exe().unwrap();
         let own = needs(&program).unwrap();
         let library = own.libraries.iter().find(|library| library.starts_with("libc.")).unwrap();
-        fs::write(first.path().join(library), "not for this architecture").unwrap();
-        fs::copy(&program, second.path().join(library)).unwrap();
-        let list = std::env::join_paths([first.path(), second.path()]).unwrap();
+        let [foreign, fifo, good] = places.each_ref().map(|place| place.path().join(library));
+        fs::write(foreign, "not for this architecture").unwrap();
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fs::copy(&program, &good).unwrap();
+        let list = std::env::join_paths(places.iter().map(tempfile::TempDir::path)).unwrap();
         let (path, _) = find(library, &program, &own, Some(&list)).unwrap();
-        assert_eq!(path, second.path().join(library));
+        assert_eq!(path, good);
+    }
+
+    /// A header may claim that the list of libraries is as long as a file without blocks on the disk.
+    #[test]
+    fn huge_parts_are_not_read() {
+        const PT_DYNAMIC: [u8; 4] = [2, 0, 0, 0];
+        let mut bytes = fs::read(std::env::current_exe().unwrap()).unwrap();
+        let at = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+        let headers = at(&bytes, 32) as usize;
+        let dynamic = (headers..).step_by(56).find(|header| bytes[*header..header + 4] == PT_DYNAMIC).unwrap();
+        let end = |size: u64, bytes: &[u8]| at(bytes, dynamic + 8) + size;
+        for (size, is_read) in [(PART_BYTES_MAX, true), (PART_BYTES_MAX + 16, false)] {
+            bytes[dynamic + 32..dynamic + 40].copy_from_slice(&size.to_le_bytes());
+            let file = tempfile::NamedTempFile::new().unwrap();
+            fs::write(file.path(), &bytes).unwrap();
+            file.as_file().set_len(end(size, &bytes).max(bytes.len() as u64)).unwrap();
+            assert_eq!(needs(file.path()).is_some(), is_read, "{size} bytes");
+        }
     }
 
     #[test]

@@ -35,6 +35,7 @@ mod path_walk;
 pub mod pmix;
 pub mod readiness;
 pub mod reap;
+pub mod regular_file;
 pub mod secret;
 pub mod segment;
 pub mod shared_files;
@@ -67,6 +68,7 @@ pub use reap::{
     has_group, is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills,
     process_state, reap, signal_name,
 };
+pub use regular_file::open_regular;
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};

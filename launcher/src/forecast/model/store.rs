@@ -1,7 +1,7 @@
 //! Stores measured constants as JSON in a file of the user's cache directory.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,15 +100,11 @@ pub fn load(path: &Path) -> Loaded {
 
 /// Reads the constants from the file at `path`. Returns `None` if the file does not exist.
 pub fn read(path: &Path) -> Result<Option<Constants>, StoreError> {
-    let file = match File::open(path) {
+    let file = match sys::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(StoreError::Read(error)),
     };
-    // Reading a pipe or a device could block.
-    if !file.metadata().map_err(StoreError::Read)?.is_file() {
-        return Err(StoreError::Read(io::Error::other("it is not a regular file")));
-    }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(StoreError::Read)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
@@ -270,7 +266,11 @@ mod tests {
             assert!(remark.starts_with(&begin), "{remark}");
             assert!(remark.ends_with("; 'scela-run --calibrate HOSTS' writes them anew"), "{remark}");
         }
-        let remark = load(directory.path()).remark.expect("a directory is no such file");
-        assert!(remark.contains(": it cannot be read: it is not a regular file;"), "{remark}");
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        for other in [directory.path(), &fifo] {
+            let remark = load(other).remark.expect("it is no such file");
+            assert!(remark.contains(": it cannot be read: it is not a regular file;"), "{remark}");
+        }
     }
 }
