@@ -12,8 +12,8 @@ use nla::bootstrap::{
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause,
     CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
-    InquiryKind, NamespaceId, NamespacePlan, RankGroup, ReleaseContent, Reply, Requester, RingPosition, RingSegment,
-    SessionPlan, Stats, Subtree, Timing, Up, Update,
+    InquiryKind, Level, NamespaceId, NamespacePlan, RankGroup, ReleaseContent, Reply, Requester, RingPosition,
+    RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -208,7 +208,13 @@ fn ups() -> Vec<Up> {
                     picture: "[BB/..]".to_owned(),
                     devices: "gpu 0-1".to_owned(),
                 }],
-                note: Some(BindingNote::Crowded { ranks: 9, cpus: CpuSet::from_iter([0, 4]) }),
+                note: Some(BindingNote::Crowded {
+                    ranks: 9,
+                    cpus: CpuSet::from_iter([0, 4]),
+                    room: 4,
+                    count: 2,
+                    level: Level::L3,
+                }),
             }),
         },
         Up::Ended { leftovers: 1, timing: Box::default() },

@@ -53,7 +53,7 @@ fn ranks_get_the_names_of_gpus_that_a_manager_has_listed() {
     let outcome = told(run(), variables);
     assert_eq!(outcome.sorted_lines(), ["0 GPU-8932f937,MIG-4c1,3", "1 GPU-8932f937,MIG-4c1,3"], "not asked for");
     told(run().args(["--gpus-per-rank", "2"]), "").has_code(251).says(&format!(
-        " on {} could not be started: rank 1 needs 2 gpu; the host has gpu:3 (2 taken by rank 0)",
+        " on {} could not be started: rank 1 needs 2 gpus, and 1 of the host's gpu:3 is free: rank 0 has 2; start fewer",
         host()
     ));
 }
@@ -79,12 +79,12 @@ fn hosts_without_the_devices_get_no_rank() {
     let outcome = told(run().np(2).arg("--report-bindings"), "$SCELA_GRES_FPGA");
     outcome.has_code(0).says("rank 0 on h2: ").says(", fpga 0\n").says("rank 1 on h3: ").says(", fpga 2\n");
     assert_eq!(outcome.sorted_lines(), ["0 0", "1 2"]);
-    let expected = "3 ranks need fpga:x:1 each, and there is room for 2: h1 has nothing; h2 has fpga:x:1; \
+    let expected = "3 ranks need fpga:x:1 each, and there is room for 2: h1 has none; h2 has fpga:x:1; \
                     h3 has fpga:y:2,fpga:x:1\n";
     told(run().np(3), "").has_code(2).says(expected);
     told(run().np(2).args(["-rankmap", "0,1"]), "")
         .has_code(2)
-        .says("rank map: h1 would get 1 of the ranks, each of which needs fpga:x:1, and it has nothing");
+        .says("rank map: h1 would get 1 of the ranks, each of which needs fpga:x:1, and it has none");
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn only_what_taskset_leaves_is_used() {
     let run = scela().np(1).shell(&format!("set -- taskset -c {cpu} \"$@\""));
     let run = run.args(["--bind-to", &format!("user:{other}")]).program(sh("true"));
     run.run().has_code(251).says(&format!(
-        "rank 0 on {} could not be started: binding to processors {other} is impossible: the agent may use {cpu} only; \
+        "rank 0 on {} could not be started: cannot bind to processor {other}: only {cpu} may be used here; \
          name others with --bind-to user:LIST",
         host()
     ));
@@ -137,10 +137,38 @@ fn more_ranks_than_cores_are_not_bound_unless_they_may_share_them() {
     let ranks = cores.len() as u32 + 1;
     let (outcome, cpus) = bound(scela().np(ranks).args(["--bind-to", "core"]));
     assert!(cpus.iter().all(|cpus| *cpus == all.to_string()), "{cpus:?}");
-    outcome.says(&format!("ranks on {}: not bound, since {ranks} ranks do not fit on processor", host()));
+    outcome.says(&format!("ranks on {}: not bound: {ranks} ranks do not fit on processor", host()));
     let (outcome, cpus) = bound(scela().np(ranks).args(["--bind-to", "core:overload-allowed"]));
     outcome.is_quiet_success();
     assert_eq!((&cpus[0], cpus.last()), (&cores[0].to_string(), Some(&cores[0].to_string())));
+    let (outcome, _) = bound(scela().np(ranks).args(["--cpus-per-rank", "1"]));
+    outcome.says(&format!(", which have room for {}; '--bind-to core:overload-allowed' lets", cores.len()));
+}
+
+#[test]
+fn any_number_of_ranks_shares_a_package() {
+    let _alone = alone();
+    let packages = this_node().0.parts(Level::Package).len();
+    let ranks = usable().len() as u32 + 1;
+    let (outcome, cpus) = bound(scela().np(ranks).args(["--bind-to", "package"]));
+    outcome.is_quiet_success();
+    if packages == 1 {
+        assert!(cpus.iter().all(|cpus| *cpus == this_node().1.cpus.to_string()), "{cpus:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_fits_is_not_started() {
+    let _alone = alone();
+    let most = usable().len();
+    let to = format!("hwthread:{}:overload-allowed", most + 1);
+    let run = |more: &[&str]| scela().np(1).args(["--bind-to", &to]).args(more).program(sh("echo started")).run();
+    let text = format!(
+        "a rank needs {} hwthreads, and at most {most} may be used here; give each at most {most} by --bind-to LEVEL:N,",
+        most + 1
+    );
+    run(&[]).has_code(251).wrote("").says(&format!("rank 0 on {} could not be started: {text}", host()));
+    run(&["--explain"]).has_code(0).wrote_among_others(&format!("ranks could not be started: {text}"));
 }
 
 #[test]
@@ -168,10 +196,7 @@ fn memory_is_bound_to_nodes_that_may_be_used() {
     let run = scela().np(1).args(["--mem-bind", &node.to_string()]).program(program);
     run.run().is_quiet_success().wrote_among_others(&format!(" bind:{node} "));
     let run = scela().np(1).args(["--mem-bind", "1000"]).program(sh("true"));
-    run.run()
-        .has_code(251)
-        .says("binding to memory of nodes 1000 is impossible: ")
-        .says("; name others with --mem-bind");
+    run.run().has_code(251).says("cannot bind to memory of node 1000: ").says("; name others with --mem-bind");
 }
 
 #[test]
@@ -191,11 +216,7 @@ fn another_session_on_the_same_processors_is_named() {
     let first = scela().np(1).args(["--bind-to", &to]).program(sh("echo here; exec sleep 1000")).spawn();
     first.wait_for("here");
     let (outcome, _) = bound(scela().np(1).args(["--bind-to", &to]));
-    outcome.says(&format!(
-        "ranks on {}: processor {} is also one of those of another session of yours",
-        host(),
-        usable()[0]
-    ));
+    outcome.says(&format!("ranks on {}: processor {} is also bound by another of your sessions", host(), usable()[0]));
     first.signal(Signal::SIGTERM);
     first.finish().has_code(143).never_says("another session");
     let (outcome, _) = bound(scela().np(1).args(["--bind-to", &to]));

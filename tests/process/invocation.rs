@@ -158,6 +158,25 @@ fn the_demo_runs() {
 }
 
 #[test]
+fn files_that_variables_name_are_checked_before_the_start() {
+    let with = |name: &str, path: &str| {
+        let outcome = scela().np(2).args(["--mpi", "pmix"]).env(name, path).program(vec!["true".into()]).run();
+        outcome.never_says("warning");
+        outcome
+    };
+    with("TMPDIR", "/nonexistent").has_code(251).says(
+        "error: PMIx needs a directory in '/nonexistent', which TMPDIR names: it is not a directory\n  hint: create",
+    );
+    with("SCELA_PMIX_LIBRARY", "/etc/passwd").has_code(251).says(
+        "error: SCELA_PMIX_LIBRARY names '/etc/passwd', which is not a shared library\n  hint: name libpmix.so.2",
+    );
+    with("HYDRA_HOST_FILE", "/nonexistent")
+        .has_code(2)
+        .says("the hosts cannot be read from /nonexistent (HYDRA_HOST_FILE): ")
+        .says(", or unset HYDRA_HOST_FILE\n");
+}
+
+#[test]
 fn version_and_help_start_no_ranks() {
     for (word, text) in [("--version", "scela-run"), ("--help", "Usage:"), ("-h", "lists all options")] {
         let output = Command::new(scela_run()).arg(word).output().unwrap();

@@ -63,14 +63,14 @@ pub(super) fn bind_to(value: &OsStr) -> Parsed<(Option<BindTo>, bool)> {
     }
     match level(first) {
         Some(level) => Ok((Some(BindTo::Parts(level, count.unwrap_or(1))), overloads)),
-        None => Err(unknown(value, first, &["none", "user:LIST"])),
+        None => Err(unknown(first, &["none", "user:LIST"])),
     }
 }
 
 /// Returns the refusal of a word that names no level. `others` are the words that name something else.
-fn unknown(value: &OsStr, word: &str, others: &[&str]) -> Refusal {
+fn unknown(word: &str, others: &[&str]) -> Refusal {
     let names: Vec<&str> = Level::ALL.map(Level::name).into_iter().chain(others.iter().copied()).collect();
-    let text = format!("there is no '{}' in '{}', only {}", shown(OsStr::new(word)), shown(value), names.join(", "));
+    let text = format!("'{}' is not one of {}", shown(OsStr::new(word)), names.join(", "));
     let near = suggest::nearest(&word.to_ascii_lowercase(), names.iter().copied());
     Refusal::new(text, near.map_or_else(described, |near| format!("did you mean '{near}'?")))
 }
@@ -110,18 +110,18 @@ pub(super) fn map_by(value: &OsStr) -> Parsed<MapRule> {
     let (nodes, within) = match rule.strip_prefix("ppr:").map(|rest| rest.split_once(':')) {
         Some(Some((count, "node"))) => (MapBy::PerNode(number_within(value, count, 1, RANKS_MAX)?), None),
         Some(Some((count, part))) => {
-            let level = level(part).ok_or_else(|| unknown(value, part, &["node"]))?;
+            let level = level(part).ok_or_else(|| unknown(part, &["node"]))?;
             (MapBy::Slot, Some(MapWithin::Filled(number_within(value, count, 1, RANKS_MAX)?, level)))
         }
         Some(None) => {
-            let text = format!("'{}' does not say on what the ranks are put", shown(value));
+            let text = format!("'{}' names no level", shown(value));
             return Err(Refusal::new(text, format!("write '{OPTION} ppr:2:node', or a level in place of node")));
         }
         None => match rule.to_ascii_lowercase().as_str() {
             "slot" => (MapBy::Slot, None),
             "node" => (MapBy::Node, None),
             word => {
-                let level = level(word).ok_or_else(|| unknown(value, rule, &["slot", "node", "ppr:N:node"]))?;
+                let level = level(word).ok_or_else(|| unknown(rule, &["slot", "node", "ppr:N:node"]))?;
                 (MapBy::Slot, Some(MapWithin::Each(level)))
             }
         },
@@ -181,16 +181,13 @@ mod tests {
     fn other_bindings_are_refused() {
         let check = |text: &str, expected: &str| assert_eq!(bound(text), Err(expected.to_owned()));
         check("", "the value is empty");
-        check(
-            "cores",
-            "there is no 'cores' in 'cores', only hwthread, core, l2cache, l3cache, numa, package, none, user:LIST",
-        );
+        check("cores", "'cores' is not one of hwthread, core, l2cache, l3cache, numa, package, none, user:LIST");
         check("core:0", "0 is out of range, it must be 1 to 4,096");
         check("core:2:2", "'core:2:2' has two numbers");
         check("user:0,", "'user:0,' has an entry without a processor");
         check("user:0+a", "user:0+a: 'a' is neither a number nor a range such as 0-3");
         check("user:\n", r"user:\n: '\n' is neither a number nor a range such as 0-3");
-        check("user:16384", "user:16384: 16384 is more than the highest number of a processor, 16383");
+        check("user:16384", "user:16384: 16384 is too large: numbers end at 16383");
         assert!(bound(&format!("user:0{}", ",1".repeat(BINDING_LIST_MAX - 1))).is_ok());
         check(&format!("user:0{}", ",1".repeat(BINDING_LIST_MAX)), "the list has more than 4,096 entries");
     }
@@ -209,13 +206,10 @@ mod tests {
     #[test]
     fn other_mappings_are_refused() {
         let check = |text: &str, expected: &str| assert_eq!(mapped(text), Err(expected.to_owned()));
-        check("ppr:2", "'ppr:2' does not say on what the ranks are put");
+        check("ppr:2", "'ppr:2' names no level");
         check("ppr:0:numa", "0 is out of range, it must be 1 to 16,777,216");
         check("slot:PE=x", "'x' is not a whole number");
-        check(
-            "ppr:2:board",
-            "there is no 'board' in 'ppr:2:board', only hwthread, core, l2cache, l3cache, numa, package, node",
-        );
+        check("ppr:2:board", "'board' is not one of hwthread, core, l2cache, l3cache, numa, package, node");
         assert!(mapped("slots").is_err() && mapped("core:PE=").is_err() && mapped("é=é:é=é").is_err());
     }
 
@@ -225,6 +219,7 @@ mod tests {
         assert_eq!(parsed("local"), Ok(MemoryPolicy::Local));
         assert_eq!(parsed("none"), Ok(MemoryPolicy::Inherited));
         assert_eq!(parsed("bind:0,2-3"), Ok(MemoryPolicy::Nodes(set("0,2-3"))));
+        assert_eq!(parsed("0-99999"), Err("0-99999: 99999 is too large: numbers end at 16383".to_owned()));
         assert_eq!(parsed("near"), Err("near: 'near' is neither a number nor a range such as 0-3".to_owned()));
     }
 }

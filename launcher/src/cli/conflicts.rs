@@ -1,15 +1,12 @@
 //! Contradictions between options that their words show. The plan checks those that depend on the hosts,
 //! the allocation or the machine.
 
-use std::path::Path;
-
 use nla::core::{BindTo, GPU, Level};
 use nla::link::Liveness;
 
 use super::error::UsageError;
 use super::options::{Global, Id};
 use super::scan::{Item, Segment};
-use crate::cluster::node_list::HostSource;
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, Options, StdinTo};
 
@@ -66,7 +63,7 @@ pub(super) fn check<'a>(
         let hint = format!("add '--on-failure restart', or leave '{typed}' out");
         return Err(UsageError::new(&items[at].place, text, hint));
     }
-    let from_stdin = hosts.sources.iter().filter(|source| is_stdin(source)).count();
+    let from_stdin = hosts.sources.iter().filter(|source| source.is_standard_input()).count();
     if let (1.., Some(StdinTo::All | StdinTo::Ranks(_))) = (from_stdin, &options.stdin) {
         both(Global::HostFile, Global::Stdin, "standard input cannot be hosts and input of ranks")?;
     }
@@ -104,11 +101,6 @@ fn check_binding(
         _ => {}
     }
     Ok(())
-}
-
-/// Returns whether these hosts come from standard input.
-fn is_stdin(source: &HostSource) -> bool {
-    matches!(source, HostSource::File(path) if path == Path::new("-"))
 }
 
 /// Returns the error for two options; `other` was typed first.

@@ -49,9 +49,12 @@ const fn silent(name: &'static str) -> Variable {
     Variable { name, meaning: Meaning::Silent }
 }
 
+/// The variable that names a file of hosts.
+const HOST_FILE: &str = "HYDRA_HOST_FILE";
+
 /// All variables. Of those with the same option, the first that is set wins.
 const VARIABLES: &[Variable] = &[
-    option("HYDRA_HOST_FILE", "-f", host_file),
+    option(HOST_FILE, "-f", host_file),
     option("HYDRA_RMK", "-rmk", manager),
     option("HYDRA_LAUNCHER", "-launcher", launcher),
     option("HYDRA_BOOTSTRAP", "-launcher", launcher),
@@ -126,7 +129,7 @@ pub fn apply_variables(options: &mut Options, environment: &[(OsString, OsString
 
 fn host_file(options: &mut Options, value: &OsStr) -> Parsed<()> {
     if options.hosts.sources.is_empty() {
-        options.hosts.sources.push(HostSource::File(value.into()));
+        options.hosts.sources.push(HostSource::Variable(HOST_FILE, value.into()));
     }
     Ok(())
 }
@@ -236,7 +239,7 @@ mod tests {
 
     #[test]
     fn variables_have_the_meaning_of_options() {
-        check("HYDRA_HOST_FILE", "hosts", |o| o.hosts.sources = vec![HostSource::File("hosts".into())]);
+        check("HYDRA_HOST_FILE", "hosts", |o| o.hosts.sources = vec![HostSource::Variable(HOST_FILE, "hosts".into())]);
         check("HYDRA_RMK", "user", |o| o.hosts.manager = ManagerChoice::None);
         for launcher in ["HYDRA_LAUNCHER", "HYDRA_BOOTSTRAP"] {
             check(launcher, "ssh", |o| o.launch.bootstrap = Some(BootstrapKind::Ssh));

@@ -21,6 +21,15 @@ pub enum HostSource {
     List(OsString),
     /// `-f`: a file; `-` is standard input. Never empty.
     File(PathBuf),
+    /// A variable that stands for `-f`, and its value.
+    Variable(&'static str, PathBuf),
+}
+
+impl HostSource {
+    /// Whether the hosts are read from standard input.
+    pub fn is_standard_input(&self) -> bool {
+        matches!(self, Self::File(path) | Self::Variable(_, path) if path.as_os_str() == "-")
+    }
 }
 
 /// Which hosts a session may use, and how its ranks are placed on them.
@@ -155,7 +164,8 @@ fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>
             HostSource::List(list) => {
                 hosts::parse_list(list.as_encoded_bytes()).map_err(|error| error.after("-hosts"))?
             }
-            HostSource::File(path) => from_file(path, system)?,
+            HostSource::File(path) => from_file(path, None, system)?,
+            HostSource::Variable(name, path) => from_file(path, Some(name), system)?,
         });
         if entries.len() > HOSTS_MAX {
             return Err(Refusal::new(format!("there are more than {HOSTS_MAX} hosts"), "name fewer"));
@@ -164,17 +174,20 @@ fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>
     Ok(if sources.is_empty() { None } else { Some(merged(entries)?) })
 }
 
-fn from_file(path: &Path, system: &dyn System) -> Result<Vec<Node>, Refusal> {
+/// Returns the hosts of a file, which a variable may have named.
+fn from_file(path: &Path, variable: Option<&str>, system: &dyn System) -> Result<Vec<Node>, Refusal> {
     let (file, read) = if path.as_os_str() == "-" {
         ("standard input".to_owned(), system.standard_input(TEXT_BYTES_MAX))
     } else {
         (path.display().to_string(), system.file(path, TEXT_BYTES_MAX))
     };
+    let named = variable.map_or(file.clone(), |name| format!("{file} ({name})"));
     let bytes = read.map_err(|error| {
         let hint = "name a file with a host on each line, or - for standard input";
-        Refusal::new(format!("the hosts cannot be read from {file}: {error}"), hint)
+        let hint = variable.map_or(hint.to_owned(), |name| format!("{hint}, or unset {name}"));
+        Refusal::new(format!("the hosts cannot be read from {named}: {error}"), hint)
     })?;
-    hosts::parse_file(&bytes).map_err(|error| error.after(&file))
+    hosts::parse_file(&bytes).map_err(|error| error.after(&named))
 }
 
 /// Returns the typed nodes with the job's slots.

@@ -126,6 +126,10 @@ fn errors_name_the_place_and_the_problem() {
     check_error(&file("empty"), &fake, "empty: there is no host in it");
     check_error(&file("-"), &fake, "standard input: there is no host in it");
     check_error(&file("none"), &fake, "the hosts cannot be read from none: entity not found");
+    let by_variable =
+        |path: &str| HostOptions { sources: vec![HostSource::Variable("X", path.into())], ..HostOptions::default() };
+    check_error(&by_variable("none"), &fake, "the hosts cannot be read from none (X): entity not found");
+    check_error(&by_variable("empty"), &fake, "empty (X): there is no host in it");
     check_error(&hosts("ada@a,bob@a"), &fake, "host a is given with two users, ada and bob");
     check_error(
         &HostOptions { select: Some("3".into()), ..hosts("a,b") },

@@ -91,15 +91,18 @@ pub(super) fn check(requests: &Resources, node_list: &NodeList, size: u32) -> Re
     for (name, gres) in node_list.offers() {
         alike.entry(gres).or_default().push(name);
     }
-    let has = |gres: &Resources| if gres.is_empty() { "nothing".to_owned() } else { gres.to_string() };
+    let has = |gres: &Resources| if gres.is_empty() { "none".to_owned() } else { gres.to_string() };
     let fold = |names: &[&str]| if names == ["this machine"] { names.concat() } else { fold(names) };
     let mut kinds: Vec<String> =
         alike.iter().take(KINDS_MAX).map(|(gres, names)| format!("{} has {}", fold(names), has(gres))).collect();
     if alike.len() > KINDS_MAX {
         kinds.push(format!("{} more kinds of hosts", alike.len() - KINDS_MAX));
     }
-    let need = if size == 1 { "1 rank needs".to_owned() } else { format!("{size} ranks need") };
-    let text = format!("{need} {requests} each, and there is room for {room}: {}", kinds.join("; "));
+    let kinds = kinds.join("; ");
+    let text = match size {
+        1 => format!("1 rank needs {requests}; {kinds}"),
+        _ => format!("{size} ranks need {requests} each, and there is room for {room}: {kinds}"),
+    };
     let hint = "start fewer ranks, or name hosts that offer more, with gres= in the file of -f";
     Err(Refusal::new(text, hint))
 }
@@ -126,7 +129,7 @@ pub(super) fn offers(
     for (node, ranks) in &of_node {
         let (Some((name, gres)), Some(room)) = (offers.get(*node), rooms.get(*node)) else { continue };
         if ranks.len() > u64::from(*room) {
-            let has = if gres.is_empty() { "nothing".to_owned() } else { gres.to_string() };
+            let has = if gres.is_empty() { "none".to_owned() } else { gres.to_string() };
             let count = ranks.len();
             let text = format!(
                 "rank map: {name} would get {count} of the ranks, each of which needs {requests}, and it has {has}"
@@ -205,11 +208,11 @@ mod tests {
     fn too_few_devices_are_listed() {
         // In the order of the offers.
         let expected = "7 ranks need gpu:a100:1 each, and there is room for 6: \
-                        a has nothing; d has gpu:a100:2,fpga:x:1; b has gpu:a100:4; c has gpu:v100:4";
+                        a has none; d has gpu:a100:2,fpga:x:1; b has gpu:a100:4; c has gpu:v100:4";
         let error = check(&"gpu:a100".parse().unwrap(), &listed(FILE), 7).unwrap_err();
         assert_eq!(error.to_string(), expected);
         let error = placed("n[1-3] gres=gpu:1\n", "fpga", 1, &BLOCK).unwrap_err();
-        assert_eq!(error, "1 rank needs fpga:1 each, and there is room for 0: n[1-3] has gpu:1");
+        assert_eq!(error, "1 rank needs fpga:1; n[1-3] has gpu:1");
         let many: String = (1..=9).map(|count| format!("n{count} gres=gpu:{count}\n")).collect();
         let error = placed(&many, "fpga", 1, &BLOCK).unwrap_err();
         assert!(error.ends_with("; 1 more kinds of hosts"), "{error}");
@@ -226,7 +229,7 @@ mod tests {
         assert_eq!(slots(None, 8), (Some(3), Some(3)));
         assert_eq!(slots(Some(1), 8), (Some(1), Some(3)));
         let error = check(&"gpu".parse().unwrap(), &here(None), 1).unwrap_err();
-        assert_eq!(error.to_string(), "1 rank needs gpu:1 each, and there is room for 0: this machine has fpga:3");
+        assert_eq!(error.to_string(), "1 rank needs gpu:1; this machine has fpga:3");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use pmi::{Mapping, Ranks};
 
 use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::{self, MapBy, Placement, RankMap, Rule};
+use crate::plan::launch::asked_for;
 use crate::plan::machine::Machine;
 use crate::plan::request::{LaunchShape, Options};
 use crate::refusal::Refusal;
@@ -103,10 +104,8 @@ fn local_layout(
         (1, "name hosts with -hosts or -f, or leave --spares out")
     };
     if spares >= nodes {
-        let text = format!(
-            "option '--spares': {spares} nodes are asked for; besides the one that must run, there are {}",
-            nodes - 1
-        );
+        let text =
+            format!("option '--spares': {}; besides the one that must run, there are {}", asked_for(spares), nodes - 1);
         return Err(Refusal::new(text, hint));
     }
     let ids: Vec<_> = (1..=agents).map(AgentId).collect();

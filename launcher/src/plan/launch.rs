@@ -162,8 +162,13 @@ fn check_count(option: &str, count: u32, most: usize, list: &str) -> Result<(), 
     if count as usize <= most {
         return Ok(());
     }
-    let text = format!("option '{option}': {count} nodes are asked for; {list} {most}");
+    let text = format!("option '{option}': {}; {list} {most}", asked_for(count));
     Err(Refusal::new(text, format!("name more hosts, or a smaller number with {option}")))
+}
+
+/// Describes how many nodes an option asks for.
+pub(super) fn asked_for(nodes: u32) -> String {
+    if nodes == 1 { "1 node is asked for".to_owned() } else { format!("{nodes} nodes are asked for") }
 }
 
 /// Makes the plan, and adds the variables that the ranks' MPI library needs. Refuses programs whose library cannot be served.

@@ -39,6 +39,12 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Returns the path in a variable of the launcher's environment; `None` if it is unset or empty.
+    pub(super) fn path_in(&self, variable: &str) -> Option<PathBuf> {
+        let (_, path) = self.environment.iter().find(|(name, _)| name == variable)?;
+        (!path.is_empty()).then(|| self.wdir.join(path))
+    }
+
     /// Reads the properties of this process and its machine, for the session with this number.
     pub fn of_process(session: u64) -> io::Result<Self> {
         let stdin = io::stdin();

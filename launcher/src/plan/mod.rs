@@ -313,15 +313,11 @@ fn stdin(options: &Options, size: u32, machine: &Machine) -> Result<(Ranks, Opti
         // A background job must not read what the user types at the terminal.
         None if machine.stdin_in_background => Ranks::new(),
         // `-f -` reads the hosts from standard input.
-        None if options.hosts.sources.iter().any(is_standard_input) => Ranks::new(),
+        None if options.hosts.sources.iter().any(HostSource::is_standard_input) => Ranks::new(),
         None => Ranks::range(0..1),
     };
     let source = (!readers.is_empty()).then_some(InputSource::Standard);
     Ok((readers, source))
-}
-
-fn is_standard_input(source: &HostSource) -> bool {
-    matches!(source, HostSource::File(path) if path.as_os_str() == "-")
 }
 
 #[cfg(test)]

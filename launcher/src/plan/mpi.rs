@@ -57,10 +57,8 @@ pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal> {
         Mpi::Auto => version(session, command) == Some(OpenMpi::ThroughPmi),
     });
     let Some(first) = needing.next() else { return Ok(()) };
-    let named = machine.environment.iter().find(|(name, _)| name == LIBRARY_VARIABLE).map(|(_, path)| path.as_os_str());
-    let library = match named.filter(|path| !path.is_empty()) {
+    let library = match machine.path_in(LIBRARY_VARIABLE) {
         Some(path) => {
-            let path = machine.wdir.join(path);
             if !path.is_file() {
                 let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a file", path.display());
                 return Err(Refusal::new(text, "name ScELA's libpmi.so, or unset it").of_system());

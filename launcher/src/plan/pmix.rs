@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{AccessFlags, access};
 use nla::core::{CommandPlan, PmixPlan, SessionPlan};
 use nla::sys;
 
@@ -71,6 +72,9 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
         return Err(Refusal::new(text, "leave --pmi-port out, or serve no PMIx with --mpi none"));
     }
     let library = library(plan, machine, nodes)?;
+    if let (NodeList::Local { .. }, Some(path)) = (nodes, machine.path_in("TMPDIR")) {
+        check_temporary(&path)?;
+    }
     let hosts = hosts(plan, nodes);
     if options.agents_as_nodes && !is_set(&machine.environment, BTL) {
         // The last of several equal names counts, so insert this one before the user's.
@@ -84,14 +88,23 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
     Ok(())
 }
 
+/// Checks the directory in which an agent on this machine makes the directory of `scela-pmix`. Other nodes have their own.
+fn check_temporary(path: &Path) -> Result<(), Refusal> {
+    let problem = match path.is_dir() {
+        true => access(path, AccessFlags::W_OK | AccessFlags::X_OK).err().map(|error| error.desc().to_owned()),
+        false => Some("it is not a directory".to_owned()),
+    };
+    let Some(problem) = problem else { return Ok(()) };
+    let text = format!("PMIx needs a directory in '{}', which TMPDIR names: {problem}", path.display());
+    Err(Refusal::new(text, "create it, or name another one in TMPDIR, or unset TMPDIR to use /tmp").of_system())
+}
+
 /// Returns the libpmix that the user names, else the one that a program of the job loads, else what the loader finds on each
 /// node.
 fn library(plan: &Plan, machine: &Machine, nodes: &NodeList) -> Result<PathBuf, Refusal> {
-    let named = machine.environment.iter().find(|(name, _)| name == LIBRARY_VARIABLE).map(|(_, path)| path.as_os_str());
-    if let Some(path) = named.filter(|path| !path.is_empty()) {
-        let path = machine.wdir.join(path);
-        if !path.is_file() {
-            let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a file", path.display());
+    if let Some(path) = machine.path_in(LIBRARY_VARIABLE) {
+        if elf::needs(&path).is_none() {
+            let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a shared library", path.display());
             return Err(Refusal::new(text, "name libpmix.so.2, or unset it").of_system());
         }
         return Ok(path);
@@ -159,4 +172,23 @@ fn hosts(plan: &Plan, nodes: &NodeList) -> Vec<String> {
         };
     }
     hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_temporary_directory_must_exist() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(check_temporary(directory.path()), Ok(()));
+        for path in ["/nonexistent", "/etc/passwd"] {
+            let error = check_temporary(Path::new(path)).unwrap_err();
+            let text = format!(
+                "PMIx needs a directory in '{path}', which TMPDIR names: it is not a directory\n  \
+                 hint: create it, or name another one in TMPDIR, or unset TMPDIR to use /tmp"
+            );
+            assert_eq!((error.with_hint(), error.early_end().code()), (text, 251));
+        }
+    }
 }

@@ -76,7 +76,7 @@ fn the_number_of_agents_follows_from_ranks_and_descriptors() {
 #[test]
 fn this_machine_alone_has_no_spare_nodes() {
     let error = planned("-np 4 --agents-per-node 4 --spares 1 ./a", &machine()).unwrap_err();
-    let text = "option '--spares': 1 nodes are asked for; besides the one that must run, there are 0";
+    let text = "option '--spares': 1 node is asked for; besides the one that must run, there are 0";
     assert_eq!(error.to_string(), text);
     assert!(planned("-np 4 --agents-per-node 4 --agents-as-nodes --spares 3 ./a", &machine()).is_ok());
     assert!(planned("-np 4 --agents-per-node 4 --agents-as-nodes --spares 4 ./a", &machine()).is_err());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use litemap::LiteMap;
-use nla::core::{BindingNote, BindingReport, BoundRanks};
+use nla::core::{BindingNote, BindingReport, BoundRanks, CpuSet};
 use pmi::Ranks;
 
 use crate::cluster::hosts::fold;
@@ -72,21 +72,24 @@ pub(crate) fn seat_text(bound: &BoundRanks) -> String {
 
 /// Describes why ranks are not bound as the user may expect, and what to try.
 pub(crate) fn note_text(note: &BindingNote) -> String {
+    let processors = |cpus: &CpuSet| format!("{} {cpus}", if cpus.len() == 1 { "processor" } else { "processors" });
     match note {
-        BindingNote::Crowded { ranks, cpus } => {
-            let processors = if cpus.len() == 1 { "processor" } else { "processors" };
-            let ranks = if *ranks == 1 { "1 rank does".to_owned() } else { format!("{ranks} ranks do") };
+        BindingNote::Crowded { ranks, cpus, room, count, level } => {
+            let level = level.name();
+            let parts = if *count == 1 { level.to_owned() } else { format!("{level}:{count}") };
+            let has = if cpus.len() == 1 { "has" } else { "have" };
             format!(
-                "not bound, since {ranks} not fit on {processors} {cpus} in this way; \
-                 '--bind-to core:overload-allowed' lets ranks share them"
+                "not bound: {ranks} ranks do not fit on {}, which {has} room for {room}; \
+                 '--bind-to {parts}:overload-allowed' lets ranks share processors",
+                processors(cpus)
             )
         }
         BindingNote::Shared { cpus } => {
-            let processors = if cpus.len() == 1 { "processor" } else { "processors" };
-            let are = if cpus.len() == 1 { "is also one" } else { "are also some" };
+            let are = if cpus.len() == 1 { "is" } else { "are" };
             format!(
-                "{processors} {cpus} {are} of those of another session of yours; '--bind-to user:LIST' chooses others, \
-                 '--bind-to none' lets the kernel choose"
+                "{} {are} also bound by another of your sessions; '--bind-to user:LIST' chooses others, \
+                 '--bind-to none' lets the kernel choose",
+                processors(cpus)
             )
         }
     }
@@ -94,6 +97,8 @@ pub(crate) fn note_text(note: &BindingNote) -> String {
 
 #[cfg(test)]
 mod tests {
+    use nla::core::Level;
+
     use super::*;
 
     fn bound(ranks: &str, cpus: &str, picture: &str) -> BoundRanks {
@@ -114,7 +119,13 @@ mod tests {
             bound: vec![bound(&(first + 1).to_string(), "1", "[./B]"), bound(&first.to_string(), "0", "[B/.]")],
             note,
         };
-        let crowded = Some(BindingNote::Crowded { ranks: 3, cpus: "0-1".parse().unwrap() });
+        let crowded = Some(BindingNote::Crowded {
+            ranks: 3,
+            cpus: "0-1".parse().unwrap(),
+            room: 2,
+            count: 1,
+            level: Level::Core,
+        });
         bindings.add("n1", &report(0, None));
         bindings.add("n2", &report(2, crowded.clone()));
         bindings.add("n3", &BindingReport { bound: vec![bound("4-5", "0-3", "")], note: crowded });
@@ -122,8 +133,8 @@ mod tests {
             "ranks 0,2 on n[1-2]: [B/.] processor 0, mask 0x1",
             "ranks 1,3 on n[1-2]: [./B] processor 1, mask 0x2",
             "ranks 4-5 on n3: not bound, may use processors 0-3",
-            "ranks on n[2-3]: not bound, since 3 ranks do not fit on processors 0-1 in this way; \
-             '--bind-to core:overload-allowed' lets ranks share them",
+            "ranks on n[2-3]: not bound: 3 ranks do not fit on processors 0-1, which have room for 2; \
+             '--bind-to core:overload-allowed' lets ranks share processors",
         ];
         assert_eq!(bindings.lines(), expected);
     }
@@ -135,6 +146,13 @@ mod tests {
         let local = BoundRanks { memory: "0,2".parse().unwrap(), ..bound("0", "0-1", "[BB]") };
         assert_eq!(seat_text(&local), "[BB] processors 0-1, mask 0x3, memory of nodes 0,2");
         let text = note_text(&BindingNote::Shared { cpus: "1".parse().unwrap() });
-        assert!(text.starts_with("processor 1 is also one of those of another session of yours; "), "{text}");
+        assert!(text.starts_with("processor 1 is also bound by another of your sessions; "), "{text}");
+    }
+
+    #[test]
+    fn the_hint_names_the_binding_that_was_typed() {
+        let cpus: CpuSet = "0-7".parse().unwrap();
+        let text = note_text(&BindingNote::Crowded { ranks: 3, cpus, room: 2, count: 3, level: Level::Hwthread });
+        assert!(text.ends_with("; '--bind-to hwthread:3:overload-allowed' lets ranks share processors"), "{text}");
     }
 }

@@ -214,7 +214,8 @@ mod tests {
         };
         assert_eq!(of(1, 1, 2).as_deref(), Ok("fpga 1"));
         assert_eq!(of(2, 0, 1).as_deref(), Ok("fpga 1"), "the first one is of another type");
-        let error = "rank 3 needs 1 fpga:x; the host has fpga:y:1, fpga:x:1 (1 taken by rank 2)";
+        let error = "rank 3 needs 1 fpga:x, and none of the host's fpga:x:1 is free: rank 2 has 1; \
+                     start fewer ranks on it, or ask for fewer devices";
         assert_eq!(of(3, 1, 2).unwrap_err(), error);
         assert!(of(3, 1, u32::MAX).is_err());
     }

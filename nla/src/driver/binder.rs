@@ -139,8 +139,7 @@ impl Binder {
         let seating = seating.as_ref().as_ref().ok()?;
         let all = seating.cpus();
         if all.is_empty() {
-            let is_told = first == 0 && seating.is_crowded && matches!(policy.bind_to, BindTo::Parts(..));
-            return is_told.then(|| BindingNote::Crowded { ranks: size, cpus: self.node().1.cpus.clone() });
+            return BindingNote::of_crowded(seating, policy, size, &self.node().1).filter(|_| first == 0);
         }
         let own = ranks.iter().filter_map(|rank| seating.of(self.local(plan, rank)?.0));
         let own = own.fold(CpuSet::new(), |all, seat| all.union(&seat.cpus));
@@ -164,6 +163,17 @@ impl Binder {
         };
         let (topology, allowed) = self.node();
         describe(topology, allowed, ranks.iter().filter_map(seat))
+    }
+}
+
+/// Describes a binding that cannot be made, and says what to try.
+pub fn binding_failed(error: &BindingError) -> String {
+    match error {
+        BindingError::Cpus { .. } => format!("{error}; name others with --bind-to user:LIST"),
+        BindingError::Memory { .. } => format!("{error}; name others with --mem-bind"),
+        BindingError::TooWide { most, .. } => {
+            format!("{error}; give each at most {most} by --bind-to LEVEL:N, PE=N or --cpus-per-rank N")
+        }
     }
 }
 

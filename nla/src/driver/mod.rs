@@ -33,6 +33,7 @@ mod table;
 mod uplink;
 
 pub use accelerators::{Accelerators, RankDevices};
+pub use binder::binding_failed;
 pub use node_topology::this_node;
 pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use pmix::PMIX_ARGUMENT;

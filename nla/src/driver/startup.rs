@@ -18,7 +18,7 @@ use pmi::{Board, Conversation, Epoch, JobAttributes, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep_until;
 
-use super::binder::Binder;
+use super::binder::{Binder, binding_failed};
 use super::board::SharedBoard;
 use super::input::InputHub;
 use super::output::OutputPump;
@@ -28,8 +28,8 @@ use super::spawning::{Command, Done, Order, RESULTS_AT_ONCE, SpawnerThread, Star
 use super::stall::{Stall, StallStep};
 use super::table::RankTable;
 use crate::core::{
-    BindingError, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan,
-    NotStartedReason, SessionPlan, Variable,
+    CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan,
+    Variable,
 };
 use crate::sys::{self, Child, ExitSignalsHeld, Image, ImageError, InLaunch, Launching, PMI_FD, ShellState, Spawner};
 use crate::tasks::Tasks;
@@ -559,14 +559,6 @@ fn stalled_text(pending: &Pending, child: Option<InLaunch>, time: Duration) -> S
 /// Names the kernel function in which a process sleeps.
 fn waits_in(pid: u32) -> String {
     sys::wait_channel(pid).map(|channel| format!(" (wait channel {channel})")).unwrap_or_default()
-}
-
-/// Describes a binding that cannot be made.
-fn binding_failed(error: &BindingError) -> String {
-    match error {
-        BindingError::Cpus { .. } => format!("{error}; name others with --bind-to user:LIST"),
-        BindingError::Memory { .. } => format!("{error}; name others with --mem-bind"),
-    }
 }
 
 /// Returns a command with the environment that all its ranks share.

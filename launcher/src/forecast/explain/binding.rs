@@ -1,7 +1,7 @@
 //! The processors, memory and devices that ranks would get.
 
-use nla::core::{BindTo, BindingNote, BindingPolicy, BoundRanks, CpuSet, MemoryPolicy, Resources, describe, seats};
-use nla::driver::{Accelerators, RankDevices, this_node};
+use nla::core::{BindTo, BindingNote, BindingPolicy, BoundRanks, MemoryPolicy, Resources, describe, seats};
+use nla::driver::{Accelerators, RankDevices, binding_failed, this_node};
 use pmi::{Rank, Ranks};
 
 use crate::plan::Plan;
@@ -40,7 +40,7 @@ fn on_this_machine(plan: &Plan, ranks: u32, is_local: bool) -> Vec<String> {
     let (topology, allowed) = this_node();
     let seating = match seats(&topology, &allowed, policy, ranks) {
         Ok(seating) => seating,
-        Err(error) => return vec![format!("ranks could not be started: {error}")],
+        Err(error) => return vec![format!("ranks could not be started: {}", binding_failed(&error))],
     };
     let asks = policy.bind_to != BindTo::Nothing || policy.memory != MemoryPolicy::Inherited;
     let seat = |rank: u32| seating.of(rank).filter(|_| asks).cloned().unwrap_or_default();
@@ -61,8 +61,6 @@ fn on_this_machine(plan: &Plan, ranks: u32, is_local: bool) -> Vec<String> {
         format!("{noun} {}: {}", bound.ranks, seat_text(bound))
     };
     let mut lines: Vec<String> = bound.iter().map(line).collect();
-    if seating.is_crowded && seating.of(0).is_none_or(|seat| seat.cpus == CpuSet::new()) {
-        lines.push(note_text(&BindingNote::Crowded { ranks, cpus: allowed.cpus }));
-    }
+    lines.extend(BindingNote::of_crowded(&seating, policy, ranks, &allowed).map(|note| note_text(&note)));
     lines
 }

@@ -86,10 +86,13 @@ impl FromStr for Resource {
 
     fn from_str(text: &str) -> Result<Self, ResourceError> {
         let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        // Also `-1` and `1.5`: no type has such a name.
+        let is_meant_as_number =
+            |word: &str| !word.is_empty() && word.bytes().all(|byte| b"0123456789+-.".contains(&byte));
         let words: Vec<&str> = text.splitn(4, ':').collect();
         let (name, kind, count) = match words[..] {
             [name] => (name, None, None),
-            [name, count] if is_number(count) => (name, None, Some(count)),
+            [name, count] if is_meant_as_number(count) => (name, None, Some(count)),
             [name, kind] => (name, Some(kind), None),
             [name, kind, count] => (name, Some(kind), Some(count)),
             _ => return Err(ResourceError::Parts(shown(text))),
@@ -256,6 +259,8 @@ mod tests {
             ("gpu:a b", "'a b' is not a type of devices"),
             ("gpu:é:1", "'é' is not a type of devices"),
             ("gpu:0", "'0' is not a number of devices from 1 to 1024"),
+            ("gpu:-1", "'-1' is not a number of devices from 1 to 1024"),
+            ("gpu:1.5", "'1.5' is not a number of devices from 1 to 1024"),
             ("gpu:a:-1", "'-1' is not a number of devices from 1 to 1024"),
             ("gpu:1025", "'1025' is not a number of devices from 1 to 1024"),
             ("gpu:a:1:2", "'gpu:a:1:2' has more parts than NAME:TYPE:N"),

@@ -31,26 +31,50 @@ pub struct TooFew {
 }
 
 impl TooFew {
-    /// Describes it, with the rank of each local rank.
+    /// Describes it, with the rank of each local rank, and says what to try.
     pub fn text(&self, rank_of: impl Fn(u32) -> Rank) -> String {
-        let one = |Holding { label, count, taken, holders }: &Holding| {
-            let holders: Ranks = holders.iter().map(|local| rank_of(*local)).collect();
-            let noun = if holders.len() == 1 { "rank" } else { "ranks" };
-            match taken {
-                0 => format!("{label}:{count}"),
-                _ => format!("{label}:{count} ({taken} taken by {noun} {holders})"),
-            }
+        let Self { local_rank, wanted, holdings } = self;
+        let is_meant = |holding: &&Holding| match wanted.kind() {
+            Some(_) => holding.label == wanted.label(),
+            None => holding.label.split(':').next() == Some(wanted.name()),
         };
-        let has: Vec<String> = self.holdings.iter().map(one).collect();
-        let has = if has.is_empty() { "no device that ScELA knows".to_owned() } else { has.join(", ") };
-        let wanted = &self.wanted;
-        let is_of_unknown_type = self.holdings.iter().any(|holding| holding.label == wanted.name());
-        let hint = match wanted.kind() {
-            Some(_) if is_of_unknown_type => "; types are known only from gres= in a hosts file",
-            _ => "",
+        let meant: Vec<&Holding> = holdings.iter().filter(is_meant).collect();
+        let (has, hint) = if holdings.is_empty() {
+            ("no device was found on the host".to_owned(), "declare its devices with gres= in the file of -f")
+        } else if meant.iter().any(|holding| holding.taken > 0) {
+            let free: Vec<String> = meant.into_iter().map(|holding| holding.free_text(&rank_of)).collect();
+            (free.join(", "), "start fewer ranks on it, or ask for fewer devices")
+        } else {
+            let all: Vec<String> =
+                holdings.iter().map(|Holding { label, count, .. }| format!("{label}:{count}")).collect();
+            let is_of_unknown_type = holdings.iter().any(|holding| holding.label == wanted.name());
+            let hint = match wanted.kind() {
+                Some(_) if is_of_unknown_type => "types are known only from gres= in the file of -f",
+                _ => "ask for fewer, or name hosts that offer more with gres= in the file of -f",
+            };
+            (format!("the host has {}", all.join(", ")), hint)
         };
-        let rank = rank_of(self.local_rank);
-        format!("rank {rank} needs {} {}; the host has {has}{hint}", wanted.count(), wanted.label())
+        let plural = if wanted.kind().is_none() && wanted.count() > 1 { "s" } else { "" };
+        let rank = rank_of(*local_rank);
+        format!("rank {rank} needs {} {}{plural}, and {has}; {hint}", wanted.count(), wanted.label())
+    }
+}
+
+impl Holding {
+    /// Describes how many are free, and who has the others.
+    fn free_text(&self, rank_of: impl Fn(u32) -> Rank) -> String {
+        let Self { label, count, taken, holders } = self;
+        let free = match count - taken {
+            0 => format!("none of the host's {label}:{count} is free"),
+            1 => format!("1 of the host's {label}:{count} is free"),
+            free => format!("{free} of the host's {label}:{count} are free"),
+        };
+        let holders: Ranks = holders.iter().map(|local| rank_of(*local)).collect();
+        match holders.len() {
+            0 => free,
+            1 => format!("{free}: rank {holders} has {taken}"),
+            _ => format!("{free}: ranks {holders} have {taken}"),
+        }
     }
 }
 
@@ -157,24 +181,38 @@ mod tests {
     #[test]
     fn too_few_devices_say_who_has_them() {
         let devices = [device("gpu", "v100", 0, None), device("gpu", "v100", 1, None), device("fpga", "x", 0, None)];
-        assert_eq!(
-            shared(&devices, &["", "", ""], "gpu:v100:1"),
-            Err("rank 12 needs 1 gpu:v100; the host has gpu:v100:2 (2 taken by ranks 10-11), fpga:x:1".to_owned())
+        let check = |devices: &[Device], ranks: usize, requests, expected: &str| {
+            assert_eq!(shared(devices, &vec![""; ranks], requests), Err(expected.to_owned()));
+        };
+        let fewer = "start fewer ranks on it, or ask for fewer devices";
+        let text =
+            format!("rank 12 needs 1 gpu:v100, and none of the host's gpu:v100:2 is free: ranks 10-11 have 2; {fewer}");
+        check(&devices, 3, "gpu:v100:1", &text);
+        let three: Vec<Device> = (0..3).map(|at| device("gpu", "", at, None)).collect();
+        let text = format!("rank 11 needs 2 gpus, and 1 of the host's gpu:3 is free: rank 10 has 2; {fewer}");
+        check(&three, 2, "gpu:2", &text);
+        let both = [devices.as_slice(), &[device("gpu", "a100", 2, None)]].concat();
+        let text = format!(
+            "rank 11 needs 2 gpus, and none of the host's gpu:v100:2 is free: rank 10 has 2, \
+             1 of the host's gpu:a100:1 is free; {fewer}"
         );
-        assert_eq!(
-            shared(&devices, &[""; 5000], "gpu:a100:1"),
-            Err("rank 10 needs 1 gpu:a100; the host has gpu:v100:2, fpga:x:1".to_owned())
+        check(&both, 2, "gpu:2", &text);
+        let more = "ask for fewer, or name hosts that offer more with gres= in the file of -f";
+        check(
+            &devices,
+            5000,
+            "gpu:a100:1",
+            &format!("rank 10 needs 1 gpu:a100, and the host has gpu:v100:2, fpga:x:1; {more}"),
         );
-        assert_eq!(
-            shared(&devices, &["", ""], "gpu:2"),
-            Err("rank 11 needs 2 gpu; the host has gpu:v100:2 (2 taken by rank 10), fpga:x:1".to_owned())
+        check(&devices, 1, "gpu:3", &format!("rank 10 needs 3 gpus, and the host has gpu:v100:2, fpga:x:1; {more}"));
+        let declare = "declare its devices with gres= in the file of -f";
+        check(&[], 1, "gpu", &format!("rank 10 needs 1 gpu, and no device was found on the host; {declare}"));
+        let types = "types are known only from gres= in the file of -f";
+        check(
+            &[device("gpu", "", 0, None)],
+            1,
+            "gpu:a100",
+            &format!("rank 10 needs 1 gpu:a100, and the host has gpu:1; {types}"),
         );
-        assert_eq!(
-            shared(&[], &[""], "gpu"),
-            Err("rank 10 needs 1 gpu; the host has no device that ScELA knows".to_owned())
-        );
-        let untyped = [device("gpu", "", 0, None)];
-        let error = shared(&untyped, &[""], "gpu:a100").unwrap_err();
-        assert!(error.ends_with("the host has gpu:1; types are known only from gres= in a hosts file"), "{error}");
     }
 }

@@ -20,7 +20,7 @@ pub enum CpuSetError {
     #[error("'{0}' is neither a number nor a range such as 0-3")]
     NoRange(String),
     /// A number is too large.
-    #[error("{0} is more than the highest number of a processor, {max}", max = CPUS_MAX - 1)]
+    #[error("{0} is too large: numbers end at {max}", max = CPUS_MAX - 1)]
     TooLarge(String),
 }
 

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::cpu_set::CpuSet;
 use super::picture::picture;
-use super::seats::{Allowed, Seat};
-use super::topology::Topology;
+use super::policy::{BindTo, BindingPolicy};
+use super::seats::{Allowed, Seat, Seating};
+use super::topology::{Level, Topology};
 use crate::core::words::deserialize_one_line;
 
 /// The bindings of an agent's ranks.
@@ -75,10 +76,26 @@ pub enum BindingNote {
         ranks: u32,
         /// The processors of the node that may be used.
         cpus: CpuSet,
+        /// How many ranks would fit.
+        room: u32,
+        /// What each rank would be bound to: this many parts ...
+        count: u32,
+        /// ... of this level.
+        level: Level,
     },
     /// Ranks of another session of the user are bound to some of the same processors.
     Shared {
         /// These processors.
         cpus: CpuSet,
     },
+}
+
+impl BindingNote {
+    /// Returns the note about a node whose `ranks` are not bound because it has fewer places; `None` if they are bound, or the
+    /// user has not asked for it.
+    pub fn of_crowded(seating: &Seating, policy: &BindingPolicy, ranks: u32, allowed: &Allowed) -> Option<Self> {
+        let (Some(room), &BindTo::Parts(level, count)) = (seating.crowded, &policy.bind_to) else { return None };
+        let note = Self::Crowded { ranks, cpus: allowed.cpus.clone(), room, count, level };
+        seating.cpus().is_empty().then_some(note)
+    }
 }

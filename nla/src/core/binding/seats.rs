@@ -1,5 +1,7 @@
 //! Assigns each rank of a node its processors and memory.
 
+use std::iter::repeat_n;
+
 use super::cpu_set::CpuSet;
 use super::policy::{BindTo, BindingPolicy, MapWithin, MemoryPolicy};
 use super::topology::{Level, Topology};
@@ -27,8 +29,8 @@ pub struct Seat {
 pub struct Seating {
     /// The seats of the first local ranks. Further ones get the same seats in turn.
     seats: Vec<Seat>,
-    /// The node has fewer places than ranks.
-    pub is_crowded: bool,
+    /// The number of places, if the node has fewer than ranks.
+    pub crowded: Option<u32>,
 }
 
 impl Seating {
@@ -48,7 +50,10 @@ impl Seating {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BindingError {
     /// The user has named processors that the agent may not use, or that do not exist.
-    #[error("binding to processors {wanted} is impossible: the agent may use {} only", shown(allowed))]
+    #[error(
+        "cannot bind to {} {wanted}: only {} may be used here",
+        noun("processor", wanted.len()), shown(allowed)
+    )]
     Cpus {
         /// The processors of one rank.
         wanted: CpuSet,
@@ -56,13 +61,35 @@ pub enum BindingError {
         allowed: CpuSet,
     },
     /// The user has named memory nodes that the agent may not use, or that do not exist.
-    #[error("binding to memory of nodes {wanted} is impossible: the agent may use that of {} only", shown(allowed))]
+    #[error(
+        "cannot bind to memory of {} {wanted}: only that of {} may be used here",
+        noun("node", wanted.len()), shown(allowed)
+    )]
     Memory {
         /// The memory nodes.
         wanted: CpuSet,
         /// Those that may be used.
         allowed: CpuSet,
     },
+    /// A rank needs more cores or hardware threads than there are, even without other ranks.
+    #[error(
+        "a rank needs {wanted} {}{}, and at most {most} may be used here",
+        noun(unit.name(), *wanted), within.map(|level| format!(" of one {}", level.name())).unwrap_or_default()
+    )]
+    TooWide {
+        /// What is counted: cores or hardware threads.
+        unit: Level,
+        /// How many each rank needs.
+        wanted: u32,
+        /// The most that are usable together.
+        most: u32,
+        /// They must be in one part of this level.
+        within: Option<Level>,
+    },
+}
+
+fn noun(noun: &str, count: u32) -> String {
+    format!("{noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn shown(set: &CpuSet) -> String {
@@ -77,7 +104,7 @@ fn shown(set: &CpuSet) -> String {
 ///
 /// # Errors
 ///
-/// The user has named processors or memory that may not be used here.
+/// The user has named processors or memory that may not be used here, or not even one rank fits.
 pub fn seats(
     topology: &Topology,
     allowed: &Allowed,
@@ -88,7 +115,7 @@ pub fn seats(
     let places = match &policy.bind_to {
         BindTo::Nothing => Places::default(),
         BindTo::Share => node.shares(ranks as usize),
-        BindTo::Parts(level, count) => node.places(*level, *count, policy, ranks as usize),
+        BindTo::Parts(level, count) => node.places(*level, *count, policy, ranks as usize)?,
         BindTo::List(list) => {
             if let Some(wanted) = list.iter().find(|wanted| !wanted.is_within(&node.cpus)) {
                 return Err(BindingError::Cpus { wanted: wanted.clone(), allowed: node.cpus });
@@ -109,6 +136,7 @@ pub fn seats(
         return Err(BindingError::Memory { wanted: wanted.clone(), allowed: allowed.memory.clone() });
     }
     let Places { mut places, is_crowded } = places;
+    let crowded = is_crowded.then_some(places.len() as u32);
     if is_crowded && !policy.overloads {
         places.clear();
     }
@@ -117,7 +145,7 @@ pub fn seats(
         places.push(CpuSet::new());
     }
     let seat = |cpus: CpuSet| Seat { memory: memory(&cpus), cpus };
-    Ok(Seating { seats: places.into_iter().map(seat).collect(), is_crowded })
+    Ok(Seating { seats: places.into_iter().map(seat).collect(), crowded })
 }
 
 /// The places of a node, in the order of its ranks.
@@ -151,37 +179,59 @@ impl Node<'_> {
         Places { places, is_crowded: false }
     }
 
-    /// Places ranks on `count` parts of `level` each.
-    fn places(&self, level: Level, count: u32, policy: &BindingPolicy, ranks: usize) -> Places {
+    /// Places ranks on `count` parts of `level` each. Parts larger than a core may be shared by any number of ranks, unless each
+    /// rank needs cores of its own; further ranks then get the places in turn.
+    fn places(&self, level: Level, count: u32, policy: &BindingPolicy, ranks: usize) -> Result<Places, BindingError> {
         let unit = level.min(Level::Core);
-        let per_rank = policy.cpus_per_rank.unwrap_or(if level == unit { count } else { 1 }).max(1) as usize;
+        let shares = level > unit && policy.cpus_per_rank.is_none();
+        let wanted = policy.cpus_per_rank.unwrap_or(if level == unit { count } else { 1 }).max(1);
+        let per_rank = wanted as usize;
         let units = self.parts(unit);
-        // Places in each of these parts. A unit belongs to the part that has its first processor.
+        // A unit belongs to the part that has its first processor.
+        let within = |part: &CpuSet| -> Vec<CpuSet> {
+            let is_in = |unit: &&CpuSet| unit.first().is_some_and(|first| part.contains(first));
+            units.iter().filter(is_in).cloned().collect()
+        };
+        // Places in each of these parts.
         let pools = |parts: &[CpuSet]| -> Vec<Vec<CpuSet>> {
-            let is_in = |unit: &CpuSet, part: &CpuSet| unit.first().is_some_and(|first| part.contains(first));
-            let within = |part| units.iter().filter(|unit| is_in(unit, part)).cloned().collect::<Vec<_>>();
             parts.iter().map(|part| chunks(&within(part), per_rank)).collect()
         };
         // What a rank may use beyond its own units.
         let wider = if level == unit { Vec::new() } else { groups(&self.parts(level), count.max(1) as usize) };
-        let places = match policy.map_within {
-            Some(MapWithin::Each(level)) => in_turn(pools(&self.parts(level))),
-            Some(MapWithin::Filled(most, level)) => {
-                let filled = pools(&self.parts(level)).into_iter();
-                filled.flat_map(|places| places.into_iter().take(most as usize)).collect()
+        // The parts that a rank's units must not leave, and their level.
+        let bounds = match policy.map_within {
+            Some(MapWithin::Each(part)) if part > unit => Some((part, self.parts(part))),
+            Some(MapWithin::Filled(_, part)) => Some((part, self.parts(part))),
+            None if level > unit => Some((level, wider.clone())),
+            // Parts that are no larger than a unit: the units in their order.
+            Some(MapWithin::Each(_)) | None => None,
+        };
+        let places: Vec<CpuSet> = match (&bounds, policy.map_within) {
+            (Some((_, parts)), Some(MapWithin::Each(_))) => in_turn(pools(parts)),
+            (Some((_, parts)), Some(MapWithin::Filled(most, _))) => {
+                let most = most as usize;
+                let filled = |pool| repeat_n(pool, if shares { most } else { 1 }).flatten().take(most);
+                pools(parts).into_iter().filter(|pool| !pool.is_empty()).flat_map(filled).take(ranks).collect()
             }
-            None if level == unit => {
+            (Some((_, parts)), None) => spread(pools(parts), ranks),
+            (None, _) => {
                 let near: Vec<CpuSet> = pools(&self.parts(Level::Numa)).concat();
                 // A rank spans two NUMA nodes only if the ranks do not fit otherwise.
                 if near.len() >= ranks { near } else { chunks(&units, per_rank) }
             }
-            None => spread(pools(&wider), ranks),
         };
+        if places.is_empty() && ranks > 0 {
+            let largest = |parts: &[CpuSet]| parts.iter().map(|part| within(part).len()).max().unwrap_or_default();
+            let most = bounds.as_ref().map_or(units.len(), |(_, parts)| largest(parts)) as u32;
+            return Err(BindingError::TooWide { unit, wanted, most, within: bounds.map(|(level, _)| level) });
+        }
         let widened = |place: CpuSet| {
             let parts = wider.iter().filter(|part| !part.is_disjoint(&place));
             parts.fold(place.clone(), |place, part| place.union(part))
         };
-        Places { is_crowded: places.len() < ranks, places: places.into_iter().map(widened).collect() }
+        let limits_ranks = !shares || matches!(policy.map_within, Some(MapWithin::Filled(..)));
+        let is_crowded = limits_ranks && places.len() < ranks;
+        Ok(Places { places: places.into_iter().map(widened).collect(), is_crowded })
     }
 }
 
@@ -251,7 +301,7 @@ mod tests {
         let seating = seats(&two_packages(), allowed, policy, ranks).unwrap();
         let cpus = (0..ranks).map_while(|rank| Some(seating.of(rank)?.cpus.to_string()));
         assert_eq!(cpus.collect::<Vec<_>>(), expected);
-        assert_eq!(seating.is_crowded, is_crowded);
+        assert_eq!(seating.crowded.is_some(), is_crowded);
     }
 
     #[test]
@@ -272,8 +322,20 @@ mod tests {
         let uneven = Allowed { cpus: set("0,4-7"), ..everything() };
         check(&to(Level::Package), &uneven, 5, &["0", "4-7", "4-7", "4-7", "4-7"], false);
         check(&to(Level::Core), &everything(), 9, &[], true);
-        let overloaded = BindingPolicy { overloads: true, ..to(Level::Package) };
-        check(&overloaded, &Allowed { cpus: set("0,4"), ..everything() }, 3, &["0", "4", "0"], true);
+        let two = Allowed { cpus: set("0,4"), ..everything() };
+        for level in [Level::L2, Level::L3, Level::Numa, Level::Package] {
+            check(&to(level), &two, 3, &["0", "4", "0"], false);
+        }
+        let overloaded = BindingPolicy { overloads: true, ..to(Level::Core) };
+        check(&overloaded, &two, 3, &["0", "4", "0"], true);
+        let of_their_own = BindingPolicy { cpus_per_rank: Some(1), ..to(Level::Package) };
+        check(&of_their_own, &two, 3, &[], true);
+        let filled =
+            |most| BindingPolicy { map_within: Some(MapWithin::Filled(most, Level::Package)), ..to(Level::Package) };
+        check(&filled(2), &two, 3, &["0", "0", "4"], false);
+        check(&filled(1), &two, 3, &[], true);
+        let in_turn = BindingPolicy { map_within: Some(MapWithin::Each(Level::Core)), ..to(Level::Package) };
+        check(&in_turn, &two, 3, &["0", "4", "0"], false);
     }
 
     #[test]
@@ -305,6 +367,29 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_cores_is_the_same_by_core_and_by_slot() {
+        for map_within in [None, Some(MapWithin::Each(Level::Core)), Some(MapWithin::Each(Level::Hwthread))] {
+            let policy = BindingPolicy { map_within, cpus_per_rank: Some(2), ..to(Level::Core) };
+            check(&policy, &everything(), 2, &["0-1,8-9", "2-3,10-11"], false);
+        }
+    }
+
+    #[test]
+    fn a_rank_that_fits_nowhere_is_an_error() {
+        let error = |policy: &BindingPolicy| seats(&two_packages(), &everything(), policy, 2).unwrap_err().to_string();
+        let threads = BindingPolicy { overloads: true, ..policy(BindTo::Parts(Level::Hwthread, 17)) };
+        assert_eq!(error(&threads), "a rank needs 17 hwthreads, and at most 16 may be used here");
+        let wide = |bind_to, map_within| BindingPolicy { cpus_per_rank: Some(5), map_within, ..to(bind_to) };
+        let expected = |level| format!("a rank needs 5 cores of one {level}, and at most 4 may be used here");
+        assert_eq!(error(&wide(Level::Package, None)), expected("package"));
+        assert_eq!(error(&wide(Level::Core, Some(MapWithin::Each(Level::L3)))), expected("l3cache"));
+        assert_eq!(error(&wide(Level::Numa, Some(MapWithin::Filled(2, Level::Package)))), expected("package"));
+        let one_core = wide(Level::Core, Some(MapWithin::Filled(1, Level::Core)));
+        assert_eq!(error(&one_core), "a rank needs 5 cores of one core, and at most 1 may be used here");
+        assert_eq!(seats(&two_packages(), &everything(), &threads, 0), Ok(Seating::default()));
+    }
+
+    #[test]
     fn the_node_is_divided_among_its_ranks() {
         let share = policy(BindTo::Share);
         check(&share, &everything(), 1, &["0-15"], false);
@@ -322,7 +407,7 @@ mod tests {
         check(&list, &everything(), 3, &["0,2", "5", "0,2"], false);
         let allowed = Allowed { cpus: set("0-3"), ..everything() };
         let error = seats(&two_packages(), &allowed, &list, 1).unwrap_err();
-        assert_eq!(error.to_string(), "binding to processors 5 is impossible: the agent may use 0-3 only");
+        assert_eq!(error.to_string(), "cannot bind to processor 5: only 0-3 may be used here");
     }
 
     #[test]
@@ -347,7 +432,7 @@ mod tests {
         assert_eq!(memory(MemoryPolicy::Local, &one), Ok(String::new()), "there is no choice");
         assert_eq!(memory(MemoryPolicy::Nodes(set("1")), &some), Ok("1".to_owned()));
         let error: BindingError = memory(MemoryPolicy::Nodes(set("3")), &some).unwrap_err();
-        assert_eq!(error.to_string(), "binding to memory of nodes 3 is impossible: the agent may use that of 0-2 only");
+        assert_eq!(error.to_string(), "cannot bind to memory of node 3: only that of 0-2 may be used here");
     }
 
     #[test]

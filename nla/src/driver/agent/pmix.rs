@@ -97,7 +97,7 @@ impl AgentDriver {
                 }
                 Step::Prepared(namespace, Err(why)) => {
                     pmix.note_registered(namespace);
-                    self.refuse(namespace, &format!("PMIx does not take them: {why}"));
+                    self.refuse(namespace, &format!("libpmix did not register them: {why}"));
                 }
                 Step::Reply(requester, data) => self.handle(Input::Modexed(requester, data)),
                 Step::Failed(why) => {
