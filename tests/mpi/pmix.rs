@@ -359,6 +359,16 @@ fn the_loss_of_a_pmix_server_is_reported() {
 }
 
 #[test]
+fn a_stopped_pmix_server_is_reported() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let running = start_waiting(mpi.scela().args(["--dead-time", "1", "--heartbeat", "0.25"]), &mpi);
+    running.world().pmix_servers()[0].signal(Signal::SIGSTOP);
+    let outcome = running.finish();
+    outcome.says("its scela-pmix has not answered for 1 s; was it stopped").took_less_than(LOSS_TIME_MAX);
+    outcome.check(outcome.code != Some(0), "the job should have failed");
+}
+
+#[test]
 fn a_library_that_is_no_libpmix_is_reported_before_a_rank_starts() {
     let Some(mpi) = open_mpi_5() else { return };
     for nodes in [1, 2] {

@@ -47,7 +47,7 @@ use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
 const SIGTERM: i32 = 15;
 /// Heartbeats to the guardian in each dead time.
-const BEATS: u32 = 8;
+pub(super) const BEATS: u32 = 8;
 
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
@@ -363,6 +363,9 @@ impl AgentDriver {
                     self.on_stopped(time);
                 }
                 self.beat();
+                let dead_time = self.heartbeat.period() * BEATS;
+                let lost = self.pmix.as_mut().and_then(|pmix| pmix.beat(dead_time));
+                lost.into_iter().for_each(|event| self.on_pmix(event));
             }
             Event::Alarm => self.handle(Input::Timeout),
             Event::StartDue => {

@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tracing::Span;
 
+use super::agent::BEATS;
 use crate::bootstrap::{Processes, Started};
 use crate::core::{NamespaceId, PmixPlan, SessionPlan};
 use crate::pmix::message::{ToAgent, ToHelper, frame_length, write_frame};
@@ -54,7 +55,62 @@ pub(super) struct Pmix {
     awaited: HashSet<NamespaceId>,
     /// The time by which they must be registered.
     until: Instant,
+    watch: Watch,
     has_ended: bool,
+}
+
+/// Notices that the process does not answer, in heartbeats of the agent: if both are stopped together, none is counted.
+#[derive(Debug, Default, PartialEq)]
+struct Watch {
+    /// Registrations under way. They may take long, and what is asked meanwhile waits behind them.
+    registering: u32,
+    /// Heartbeats since the last answer.
+    beats: u32,
+    /// It was asked and has not answered.
+    is_asked: bool,
+}
+
+/// The action at a heartbeat.
+#[derive(Debug, PartialEq)]
+enum Beat {
+    Wait,
+    Ask,
+    Lost,
+}
+
+impl Watch {
+    /// A message is sent.
+    fn on_sent(&mut self, message: &ToHelper) {
+        if let ToHelper::Register(_) = message {
+            self.registering += 1;
+        }
+    }
+
+    /// A message has arrived.
+    fn on_received(&mut self, message: &ToAgent) {
+        match message {
+            ToAgent::Registered(..) => self.registering = self.registering.saturating_sub(1),
+            ToAgent::Alive => {}
+            _ => return,
+        }
+        (self.beats, self.is_asked) = (0, false);
+    }
+
+    /// A heartbeat of the agent. It asks after a dead time, and gives the answer another one.
+    fn beat(&mut self) -> Beat {
+        if self.registering > 0 {
+            return Beat::Wait;
+        }
+        self.beats += 1;
+        match (self.beats > BEATS, self.is_asked) {
+            (false, _) => Beat::Wait,
+            (true, true) => Beat::Lost,
+            (true, false) => {
+                (self.beats, self.is_asked) = (0, true);
+                Beat::Ask
+            }
+        }
+    }
 }
 
 impl Pmix {
@@ -107,6 +163,7 @@ impl Pmix {
             directory,
             awaited: HashSet::new(),
             until: Instant::now(),
+            watch: Watch::default(),
             has_ended: false,
         };
         pmix.send(begin);
@@ -120,10 +177,32 @@ impl Pmix {
 
     /// Sends a message.
     pub(super) fn send(&mut self, message: ToHelper) {
+        self.watch.on_sent(&message);
         if let Err(error) = self.to_helper.try_send(message) {
             // Either it has ended, which is reported, or it does not read, and waiting ranks would never be answered.
             tracing::error!(%error, "scela-pmix takes no message");
             self.process.end();
+        }
+    }
+
+    /// A heartbeat of the agent, whose links have this dead time. Returns the loss of the process if it has not answered.
+    pub(super) fn beat(&mut self, dead_time: Duration) -> Option<PmixEvent> {
+        if self.has_ended {
+            return None;
+        }
+        match self.watch.beat() {
+            Beat::Wait => None,
+            Beat::Ask => {
+                self.send(ToHelper::Ping);
+                None
+            }
+            Beat::Lost => {
+                self.has_ended = true;
+                // It can end no rank's waiting any more.
+                self.process.end();
+                let time = dead_time.as_secs_f64();
+                Some(PmixEvent::Lost(format!("has not answered for {time} s; was it stopped, or does libpmix hang?")))
+            }
         }
     }
 
@@ -151,7 +230,10 @@ impl Pmix {
         let event = tokio::select! {
             biased;
             message = self.from_helper.recv() => match message {
-                Some(message) => return PmixEvent::Message(Box::new(message)),
+                Some(message) => {
+                    self.watch.on_received(&message);
+                    return PmixEvent::Message(Box::new(message));
+                }
                 None => PmixEvent::Lost("ended; was it killed?".to_owned()),
             },
             () = sleep_until(self.until), if !self.awaited.is_empty() =>
@@ -209,5 +291,48 @@ async fn write_all(mut write: OwnedWriteHalf, mut messages: mpsc::Receiver<ToHel
         if write_frame(&mut bytes, &message).is_err() || write.write_all(&bytes).await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pmix::message::Registration;
+
+    #[track_caller]
+    fn beats(watch: &mut Watch, last: Beat) {
+        (0..BEATS).for_each(|_| assert_eq!(watch.beat(), Beat::Wait));
+        assert_eq!(watch.beat(), last);
+    }
+
+    #[test]
+    fn a_process_that_does_not_answer_is_lost() {
+        let mut watch = Watch::default();
+        beats(&mut watch, Beat::Ask);
+        watch.on_received(&ToAgent::Alive);
+        beats(&mut watch, Beat::Ask);
+        // What libpmix's threads report is no answer.
+        watch.on_received(&ToAgent::Got(1, None));
+        beats(&mut watch, Beat::Lost);
+    }
+
+    #[test]
+    fn no_answer_is_expected_during_a_registration() {
+        let mut watch = Watch::default();
+        let job = pmi::JobDescription {
+            kvsname: "job".to_owned(),
+            size: 1,
+            universe: 1,
+            spawner: None,
+            mapping: pmi::Mapping::from_nodes([0]),
+            programs: Vec::new(),
+        };
+        let (name, hosts) = ("job".to_owned(), Vec::new());
+        let registration = Registration { name, hosts, node: 0, spawner: None, job, cpus: Vec::new() };
+        beats(&mut watch, Beat::Ask);
+        watch.on_sent(&ToHelper::Register(Box::new(registration)));
+        (0..3 * BEATS).for_each(|_| assert_eq!(watch.beat(), Beat::Wait));
+        watch.on_received(&ToAgent::Registered("job".to_owned(), Ok(Vec::new())));
+        beats(&mut watch, Beat::Ask);
     }
 }

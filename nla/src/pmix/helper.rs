@@ -93,6 +93,7 @@ fn serve() -> io::Result<()> {
                 server.report_death(&Process { namespace, rank });
             }
             (ToHelper::Ended((namespace, rank)), Some((server, _))) => server.end(&Process { namespace, rank }),
+            (ToHelper::Ping, Some(_)) => send(&outgoing, ToAgent::Alive),
             (ToHelper::Ask(call, (namespace, rank)), Some((server, _))) => {
                 server.ask(&Process { namespace, rank }, call);
             }

@@ -46,6 +46,8 @@ pub enum ToHelper {
     Died(ProcessName),
     /// Answers the call of this number.
     Answer(u64, Outcome),
+    /// Asks whether it runs. [`ToAgent::Alive`] answers.
+    Ping,
     /// Asks for the data that a rank of this node has put. [`ToAgent::Got`] answers with the same number.
     Ask(u64, ProcessName),
 }
@@ -140,6 +142,8 @@ pub enum ToAgent {
         /// The data of this node's ranks, for those of all nodes.
         data: Bytes,
     },
+    /// Answers [`ToHelper::Ping`].
+    Alive,
     /// Answers [`ToHelper::Ask`].
     Got(u64, Option<Bytes>),
 }

@@ -227,6 +227,8 @@ impl Relay {
             ToAgent::Unpublish(call, keys) => self.ask(Asked::Call(call), PmixRequest::Unpost { keys }, steps),
             ToAgent::Spawn(call, process, commands) => self.on_spawn(call, &process, commands, steps),
             ToAgent::Meet { call, purpose, members, data } => self.on_meet(call, purpose, &members, data, steps),
+            // The driver counts them.
+            ToAgent::Alive => {}
             ToAgent::Got(call, data) => {
                 if let Some(requester) = self.asked.remove(&call) {
                     steps.push(Step::Reply(requester, data));
