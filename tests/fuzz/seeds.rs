@@ -273,7 +273,7 @@ fn messages() -> Vec<Vec<u8>> {
 }
 
 fn boot() -> Vec<Vec<u8>> {
-    let host = |name: &str| HostAt { name: name.to_owned(), user: Some("ada".to_owned()) };
+    let host = |name: &str| HostAt { name: name.to_owned(), user: Some("ada".to_owned()), is_here: false };
     let sent = Sent { digest: "0123456789abcdef".to_owned(), size: 4 << 20 };
     let program = RemoteProgram::Own { path: "/opt/scela-run".to_owned(), sent: Some(sent), stores: true };
     let words = ["ssh", "-x", "{host}"].map(str::to_owned).to_vec();

@@ -1,6 +1,7 @@
 //! The processes and the links of a session form a tree.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
 use tests::{Outcome, Process, Tree, scela, sh, tcp_sockets};
@@ -73,5 +74,21 @@ fn a_spare_moves_up_in_a_rank_map_that_passes_over_hosts() {
     for options in [&["--spares", "1"][..], &["--spares", "1", "--no-ports", "--launch", "tree"]] {
         mapped("1,2", options, "h2", 0).has_code(5).says("continuing without").says("rank 0 on h3 exited with code 5");
         mapped("1,2", options, "h2", 1).has_code(5).says("rank 1 on h4 exited with code 5");
+    }
+}
+
+/// A list with another host, which gets no rank. No ssh works.
+#[test]
+fn no_remote_shell_is_opened_to_this_machine() {
+    for options in [&[][..], &["--launch", "tree"], &["--agents-per-node", "2"]] {
+        let run = scela().np(2).arg("-hosts").arg(format!("{},h2", nla::sys::host_name())).args(options);
+        let place = run.world().file("bin");
+        std::fs::create_dir(&place).unwrap();
+        let shell = place.join("ssh");
+        std::fs::write(&shell, "#!/bin/sh\nexit 9\n").unwrap();
+        std::fs::set_permissions(&shell, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", place.display(), std::env::var("PATH").unwrap());
+        let outcome = run.env("PATH", path).args(["-ppn", "2"]).program(sh("echo $PMI_RANK")).run();
+        outcome.is_quiet_success().wrote_lines(["0", "1"]);
     }
 }

@@ -83,7 +83,7 @@ const VARIABLES: &[Variable] = &[
     nothing("HYDRA_LAUNCHER_SSH_LIMIT", "--batch limits the remote shells that are opened at a time"),
     nothing("HYDRA_LAUNCHER_SSH_LIMIT_TIME", "--batch limits the remote shells that are opened at a time"),
     nothing("HYDRA_LAUNCHER_SSH_ENABLE_WARNINGS", "warnings of ssh are always printed when a host fails"),
-    nothing("HYDRA_LAUNCHER_AUTOFORK", "only a list with this machine alone starts agents without ssh"),
+    nothing("HYDRA_LAUNCHER_AUTOFORK", "agents on this machine are started without ssh"),
     nothing("HYDRA_USE_LOCALHOST", "--connect-back names the address by which nodes reach this machine"),
     // Slurm 23.11 and later set it in each job, to --external-launcher.
     silent("HYDRA_LAUNCHER_EXTRA_ARGS"),

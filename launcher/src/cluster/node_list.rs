@@ -74,16 +74,21 @@ impl NodeList {
     /// This machine, with an unknown number of slots.
     pub const HERE: Self = Self::Local { slots: None, max_slots: None, gres: Resources::NONE };
 
-    /// Returns this machine's node list if all nodes are this machine: by its own name, by an address of its
-    /// interfaces, or by a name of the loopback interface. Nodes of an allocation, and nodes with a user, stay as they
-    /// are.
+    /// Returns the nodes that are this machine, as indices: by its own name, by an address of its interfaces, or by a name of
+    /// the loopback interface. Nodes of an allocation, and nodes with a user, do not count.
     ///
     /// So `-hosts $(hostname)` needs no ssh server, as with Hydra.
+    pub fn here(&self, own: &OwnNames) -> BTreeSet<usize> {
+        let nodes = if self.allocation().is_some() { &[] } else { self.nodes() };
+        let is_here = |node: &Node| node.is_here() || node.is(own);
+        nodes.iter().enumerate().filter(|(_, node)| is_here(node)).map(|(at, _)| at).collect()
+    }
+
+    /// Returns this machine's node list if all nodes are [this machine](Self::here).
     pub fn or_local(self, own: &OwnNames) -> Self {
+        let count = self.here(own).len();
         match self {
-            Self::Named { nodes, allocation: None } if nodes.iter().all(|node| node.is_here() || node.is(own)) => {
-                here(&nodes)
-            }
+            Self::Named { nodes, .. } if nodes.len() == count => here(&nodes),
             other => other,
         }
     }

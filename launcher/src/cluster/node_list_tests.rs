@@ -174,6 +174,7 @@ fn a_list_of_this_machines_own_names_is_this_machine() {
     assert!(!is_local(&["login", "node1"], "login"), "another host is reached over the network");
     assert!(!is_local(&["10.0.0.2"], "login") && !is_local(&["127.0.0.2"], "login"), "no interface has this address");
     assert!(!is_local(&["login.a.org"], "login.b.org") && !is_local(&["10.0.0.9"], "10"));
+    assert_eq!(named(&["node1", "login", "localhost"]).here(&own("login")), [1, 2].into());
     let other_user = Node { user: Some("ada".into()), ..Node::named("login") };
     let list = NodeList::Named { nodes: vec![other_user], allocation: None };
     assert_eq!(list.clone().or_local(&own("login")), list);

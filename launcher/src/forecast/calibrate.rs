@@ -109,7 +109,8 @@ pub fn measure(options: Options) -> Result<String, CalibrateError> {
         let clock = Clock::start();
         let machine = Machine { session, ..machine.clone() };
         let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &Constants::default()));
-        let (plan, remote) = prepare_remote(request, machine, nodes, &recommend).map_err(|error| error.with_hint())?;
+        let (plan, remote) =
+            prepare_remote(request, machine, nodes, None, &recommend).map_err(|error| error.with_hint())?;
         session::run(plan, AgentHosts::Remote(Box::new(remote)), session, secrets, clock)
             .map_err(|error| format!("the job could not be launched: {error}"))
     };

@@ -53,13 +53,16 @@ pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) ->
     let mut remarks = Vec::new();
     checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
-    let own = || OwnNames { name: sys::host_name(), addresses: sys::addresses() };
-    let nodes = if chooses_method(&request) { nodes } else { nodes.or_local(&own()) };
+    let own = (!chooses_method(&request)).then(|| OwnNames { name: sys::host_name(), addresses: sys::addresses() });
+    let nodes = match &own {
+        Some(own) => nodes.or_local(own),
+        None => nodes,
+    };
     let allocation = nodes.allocation().cloned();
     let (mut plan, agent_hosts) = match nodes {
         NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes)?, AgentHosts::Local),
         NodeList::Named { .. } => {
-            let (plan, remote) = prepare_remote(request, machine.clone(), nodes, recommend)?;
+            let (plan, remote) = prepare_remote(request, machine.clone(), nodes, own.as_ref(), recommend)?;
             (plan, AgentHosts::Remote(Box::new(remote)))
         }
     };
@@ -90,14 +93,17 @@ pub fn find_nodes(request: &Request, machine: &Machine, remarks: &mut Vec<String
     Ok(nodes)
 }
 
-/// Makes the plan for other nodes, and chooses how to start agents there.
+/// Makes the plan for other nodes, and chooses how to start agents there. A node with `own` names is this machine, where they are
+/// started without a remote shell.
 pub fn prepare_remote(
     mut request: Request,
     machine: Machine,
     nodes: NodeList,
+    own: Option<&OwnNames>,
     recommend: Recommend<'_>,
 ) -> Result<(Plan, RemoteLaunch), Refusal> {
     let nodes = accelerators::with_devices(&request, nodes)?;
+    let here = own.map(|own| nodes.here(own)).unwrap_or_default();
     let launch = &request.options.launch.clone();
     let manager = nodes.allocation().map(|allocation| allocation.manager);
     let mut method = remote_launch::method(launch, manager, &machine.program)?;
@@ -153,7 +159,8 @@ pub fn prepare_remote(
     let replan = move |left_out: &BTreeSet<usize>| {
         plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.with_hint())
     };
-    let remote = RemoteLaunch { nodes: all, choice, links, method, fanout, batch, timeout, replan: Box::new(replan) };
+    let remote =
+        RemoteLaunch { nodes: all, here, choice, links, method, fanout, batch, timeout, replan: Box::new(replan) };
     Ok((plan, remote))
 }
 

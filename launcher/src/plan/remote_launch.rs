@@ -50,6 +50,8 @@ impl Shape {
 pub struct RemoteLaunch {
     /// The node list.
     pub nodes: Vec<Node>,
+    /// The nodes that are this machine, as indices. The launcher starts their agents without the method.
+    pub here: BTreeSet<usize>,
     /// Which of the nodes are used, and the targets on them.
     pub choice: NodeChoice,
     /// How links reach the agents.
@@ -239,8 +241,11 @@ pub fn timeout(options: &LaunchOptions) -> Duration {
 impl RemoteLaunch {
     /// Returns the host of each target.
     pub(crate) fn hosts(&self) -> Vec<HostAt> {
-        let host = |node: &Node| HostAt { name: node.name.clone(), user: node.user.clone() };
-        self.choice.targets.iter().map(|node| host(&self.nodes[*node])).collect()
+        let host = |at: &usize| {
+            let node = &self.nodes[*at];
+            HostAt { name: node.name.clone(), user: node.user.clone(), is_here: self.here.contains(at) }
+        };
+        self.choice.targets.iter().map(host).collect()
     }
 
     /// Returns the name of a target's host.

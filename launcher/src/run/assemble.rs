@@ -290,6 +290,7 @@ mod tests {
         };
         let remote_launch = RemoteLaunch {
             nodes: (1..=32).map(|node| Node::named(format!("node{node:03}"))).collect(),
+            here: BTreeSet::new(),
             choice,
             links: Links::Connections,
             method: Method::Fork,

@@ -47,7 +47,7 @@ async fn open(shared: &Shared, task: &Task, order: &BootOrder) -> Result<(Channe
         Ok(Some(report)) => {
             let channel = match callback {
                 Some(accepted) => {
-                    shared.close(shell, true);
+                    shared.close(shell, false);
                     Channel::Callback(Box::new(accepted), StartPhase::Ended)
                 }
                 None => Channel::Shell(Box::new(shell)),

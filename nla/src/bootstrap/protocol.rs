@@ -164,6 +164,9 @@ pub struct HostAt {
     pub name: String,
     /// The user to log in as, if it is another one.
     pub user: Option<String>,
+    /// Whether it is the launcher's own machine. Not sent: only the launcher is there already.
+    #[serde(skip)]
+    pub is_here: bool,
 }
 
 /// How the process that becomes an agent is started.
@@ -323,7 +326,7 @@ mod tests {
     use crate::wire::{decode, encode};
 
     fn order(target: u32, targets: u32, hosts: usize) -> BootOrder {
-        let host = HostAt { name: "n".to_owned(), user: None };
+        let host = HostAt { name: "n".to_owned(), user: None, is_here: false };
         BootOrder {
             session: SessionId(1),
             key: SessionKey::read_from(&mut &[1; 32][..]).expect("a page"),

@@ -111,8 +111,10 @@ impl Shell {
                 let mark = program::hex(order.marker);
                 let text = script::script(program, task.checks_version, &mark, &order.label, &dead_ms);
                 let is_unchecked = !task.checks_version && matches!(program, RemoteProgram::Own { .. });
+                // On this machine the shell itself becomes the guardian.
+                let lasts = *lasts || task.host.as_ref().is_some_and(|host| host.is_here);
                 let words = words_for(words, task.host.as_ref());
-                Self::spawn(shared, remote_command(&words), Some(Script { mark, text, is_unchecked }), *lasts)
+                Self::spawn(shared, remote_command(&words), Some(Script { mark, text, is_unchecked }), lasts)
                     .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))
             }
         }
@@ -213,12 +215,13 @@ pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
     }
 }
 
-/// Returns the words that open a remote shell to `host`, and what it runs there.
+/// Returns the words that open a remote shell to `host`, and what it runs there. On this machine nothing has to be opened.
 fn words_for(words: &[String], host: Option<&HostAt>) -> Vec<String> {
     let name = host.map_or(String::new(), |host| match &host.user {
         Some(user) => format!("{user}@{}", host.name),
         None => host.name.clone(),
     });
+    let words = if host.is_some_and(|host| host.is_here) { &[] } else { words };
     let opening = words.iter().map(|word| word.replace("{host}", &name));
     opening.chain(script::COMMAND.map(str::to_owned)).collect()
 }

@@ -178,8 +178,9 @@ fn local_bootstrap(machine: &Machine) -> Bootstrap {
 
 fn remote_bootstrap(plan: &Plan, remote: &RemoteLaunch, allocation: Option<&Allocation>) -> Bootstrap {
     let launch = &plan.options.launch;
-    let hosts = remote.hosts();
-    let first = hosts.first().cloned().unwrap_or(nla::bootstrap::HostAt { name: String::new(), user: None });
+    let (own, hosts): (Vec<_>, Vec<_>) = remote.hosts().into_iter().partition(|host| host.is_here);
+    let nobody = nla::bootstrap::HostAt { name: String::new(), user: None, is_here: false };
+    let first = hosts.first().cloned().unwrap_or(nobody);
     let why = match (&launch.bootstrap, allocation) {
         (Some(_), _) => "as was asked for".to_owned(),
         (None, Some(allocation)) => match why_not(allocation.manager) {
@@ -200,7 +201,11 @@ fn remote_bootstrap(plan: &Plan, remote: &RemoteLaunch, allocation: Option<&Allo
         method => {
             let has_others = hosts.iter().any(|host| *host != first);
             let words = opening_words(method, &first).unwrap_or_default();
-            (vec![first.name], words, has_others.then(|| "the same with their names".to_owned()))
+            let others = has_others.then(|| "the same with their names".to_owned());
+            let here =
+                own.first().map(|host| format!("{} is this machine, where no remote shell is opened", host.name));
+            let others: Vec<String> = others.into_iter().chain(here).collect();
+            (vec![first.name], words, (!others.is_empty()).then(|| others.join("; ")))
         }
     };
     Bootstrap { name, why, hosts, command: command.into_iter().map(OsString::from).collect(), others }

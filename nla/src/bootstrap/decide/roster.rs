@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_host_listed_twice_is_in_two_steps() {
-        let hosts = ["a", "b", "a"].map(|name| HostAt { name: name.to_owned(), user: None });
+        let hosts = ["a", "b", "a"].map(|name| HostAt { name: name.to_owned(), user: None, is_here: false });
         assert_eq!(steps(&hosts), [targets(&[("a", 1), ("b", 2)]), targets(&[("a", 3)])]);
         assert!(steps(&[]).is_empty());
     }

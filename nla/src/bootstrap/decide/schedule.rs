@@ -222,7 +222,7 @@ mod tests {
     }
 
     fn hosts(targets: std::ops::Range<u32>) -> Vec<HostAt> {
-        targets.map(|target| HostAt { name: format!("n{target}"), user: None }).collect()
+        targets.map(|target| HostAt { name: format!("n{target}"), user: None, is_here: false }).collect()
     }
 
     fn below(targets: u32, fanout: u32, hosts: Vec<HostAt>) -> Below {
