@@ -1,7 +1,7 @@
 //! Which programs get the path of ScELA's libpmi.so. The tests of all libraries check that Open MPI's ranks then
 //! form a world and end as they should.
 
-use tests::{Outcome, sh};
+use tests::{Outcome, quote, sh};
 
 use crate::library::{debian_mpich, open_mpi, python, succeeded};
 
@@ -56,14 +56,19 @@ fn two_sessions_can_run_at_once() {
     }
 }
 
-/// The file that is executed is python, which does not show that the program uses Open MPI.
+/// The file that is executed is python. Its mpi4py shows which library it loads; of a shell script only the user knows it.
 #[test]
-fn an_option_selects_open_mpi_for_mpi4py() {
+fn python_with_open_mpi_needs_no_option_and_a_shell_script_needs_one() {
     let Some(mpi) = open_mpi() else { return };
-    let run = mpi.scela().np(4).agents(2).args(["--mpi", "openmpi"]).env("MPI4PY_MPIABI", "openmpi");
-    let outcome = run.program(python(&["-m", "mpi4py.bench", "helloworld"])).run();
     let host = nla::sys::host_name();
-    succeeded(&outcome, (0..4).map(|rank| format!("Hello, World! I am process {rank} of 4 on {host}.")));
+    let hello = ["-m", "mpi4py.bench", "helloworld"];
+    let words: Vec<_> = python(&hello).iter().map(|word| quote(&word.to_string_lossy())).collect();
+    let script = sh(&format!("exec {}", words.join(" ")));
+    for (options, program) in [(&[][..], python(&hello)), (&["--mpi", "openmpi"], script)] {
+        let run = mpi.scela().np(4).agents(2).args(options).env("MPI4PY_MPIABI", "openmpi");
+        let outcome = run.program(program).run();
+        succeeded(&outcome, (0..4).map(|rank| format!("Hello, World! I am process {rank} of 4 on {host}.")));
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ use object::read::{ReadCache, ReadRef};
 const LIBRARIES_MAX: usize = 1024;
 /// The most bytes that are read of one part of a file, such as the table of sections. Real ones have less than 5 MB.
 const PART_BYTES_MAX: u64 = 16 << 20;
+/// The most bytes of a script's first line that are read, as in the kernel (BINPRM_BUF_SIZE).
+const FIRST_LINE_BYTES_MAX: u64 = 256;
 /// The most directories that are searched for one library.
 const DIRECTORIES_MAX: usize = 256;
 /// The most bytes that are read of the loader's cache. Large systems have half a megabyte.
@@ -52,12 +54,37 @@ impl Needs {
     }
 }
 
-/// Returns the program file that a rank of this command would execute.
+/// Returns the program file that a rank of this command would execute: of a script, its interpreter.
 pub(crate) fn program_of(session: &SessionPlan, command: &CommandPlan) -> Result<PathBuf, ImageError> {
     let inherited = if command.inherit == Inherit::Nothing { &[][..] } else { &session.environment };
     let environment: Vec<_> = command.set.iter().rev().chain(inherited).cloned().collect();
-    let image = Image::prepare(&command.program, &[], &environment, &command.wdir)?;
-    Ok(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
+    let path_of = |program: &[u8]| {
+        let image = Image::prepare(program, &[], &environment, &command.wdir)?;
+        Ok(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
+    };
+    let program = path_of(&command.program)?;
+    interpreter(&first_line(&program)).map_or(Ok(program), |interpreter| path_of(&interpreter))
+}
+
+/// Returns the beginning of a file's first line. Empty for a file that cannot be read.
+fn first_line(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Ok(file) = open_regular(path) {
+        // An unreadable file has no line.
+        let _ = file.take(FIRST_LINE_BYTES_MAX).read_to_end(&mut bytes);
+    }
+    bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()
+}
+
+/// Returns the interpreter that a script's first line names: a path, or the name that `env` looks up in PATH.
+fn interpreter(line: &[u8]) -> Option<Vec<u8>> {
+    let mut words = line.strip_prefix(b"#!")?.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let interpreter = words.next()?;
+    if !interpreter.ends_with(b"/env") {
+        return Some(interpreter.to_vec());
+    }
+    // Options of env, and variables that it sets.
+    words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).map(<[u8]>::to_vec)
 }
 
 /// Returns the value of a variable in the environment of a command's ranks.
@@ -184,6 +211,34 @@ mod tests {
     fn check_directories(needs: &Needs, library_path: Option<&str>, expected: &[&str]) {
         let found = directories(Path::new("/opt/app/bin/a"), needs, library_path.map(OsStr::new));
         assert_eq!(found, expected.iter().map(PathBuf::from).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_script_names_its_interpreter() {
+        let named = |line: &str| interpreter(line.as_bytes()).map(|name| String::from_utf8(name).unwrap());
+        for (line, expected) in [
+            ("#!/opt/venv/bin/python3", Some("/opt/venv/bin/python3")),
+            ("#! /bin/sh -e", Some("/bin/sh")),
+            ("#!/usr/bin/env python3\r", Some("python3")),
+            ("#!/usr/bin/env -S MODE=1 python -u", Some("python")),
+            ("#!/usr/bin/env", None),
+            ("#!", None),
+            ("\x7fELF", None),
+            ("", None),
+        ] {
+            assert_eq!(named(line).as_deref(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn of_a_script_only_the_first_line_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("script");
+        std::fs::write(&script, [b"#!/bin/sh\n", &[b'x'; 1000][..]].concat()).unwrap();
+        assert_eq!(first_line(&script), b"#!/bin/sh");
+        std::fs::write(&script, [b'#'; 1000]).unwrap();
+        assert_eq!(first_line(&script).len(), FIRST_LINE_BYTES_MAX as usize);
+        assert_eq!(first_line(directory.path()), b"");
     }
 
     #[test]

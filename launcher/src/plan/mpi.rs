@@ -13,6 +13,7 @@ use crate::plan::Plan;
 use crate::plan::elf::{self, Needs};
 use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
+use crate::plan::python;
 use crate::plan::request::Mpi;
 use crate::refusal::Refusal;
 
@@ -65,8 +66,12 @@ pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal> {
             }
             path
         }
-        None => find_libpmi(&machine.program, &is_own_libpmi)
-            .map_err(|directories| no_library(&String::from_utf8_lossy(&first.program), &directories))?,
+        None => match find_libpmi(&machine.program, &is_own_libpmi) {
+            Ok(library) => library,
+            // The script may not use mpi4py.
+            Err(_) if plan.options.mpi == Mpi::Auto && python::mpi4py(session, first).is_some() => return Ok(()),
+            Err(directories) => return Err(no_library(&String::from_utf8_lossy(&first.program), &directories)),
+        },
     };
     let without_shared_memory = plan.options.agents_as_nodes && !is_set(&machine.environment, BTL);
     for command in std::iter::once(first).chain(needing) {
@@ -99,12 +104,21 @@ pub(crate) enum OpenMpi {
     ThroughPmix,
 }
 
-/// Returns the version of Open MPI that a command's program is linked with; `None` if it is not linked with any.
+/// Returns the version of Open MPI that a command's program is linked with, or that Python's mpi4py would load; `None` if it is
+/// none of them.
 pub(crate) fn version(session: &SessionPlan, command: &CommandPlan) -> Option<OpenMpi> {
-    let program = elf::program_of(session, command).ok()?;
-    let needs = elf::needs(&program)?;
+    let (program, needs) = user(session, command)?;
     let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
     version_of(&needs, &|library| elf::find(library, &program, &needs, library_path).map(|(_, needs)| needs))
+}
+
+/// Returns the file by which a command would load its MPI library, and what it needs: mpi4py's module, or the program.
+pub(super) fn user(session: &SessionPlan, command: &CommandPlan) -> Option<(PathBuf, Needs)> {
+    python::mpi4py(session, command).or_else(|| {
+        let program = elf::program_of(session, command).ok()?;
+        let needs = elf::needs(&program)?;
+        Some((program, needs))
+    })
 }
 
 /// Returns the same for the libraries that a program needs. `find` looks up a library. If Open MPI's main library is

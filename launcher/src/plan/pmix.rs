@@ -17,8 +17,7 @@ use crate::plan::Plan;
 use crate::plan::elf::{self, Needs};
 use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
-use crate::plan::mpi::{BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, is_mpi, version};
-use crate::plan::python;
+use crate::plan::mpi::{self, BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, is_mpi, version};
 use crate::plan::request::{Mpi, Request};
 use crate::refusal::Refusal;
 
@@ -43,7 +42,7 @@ fn speaks_pmix(session: &SessionPlan, command: &CommandPlan) -> bool {
     match version(session, command) {
         Some(version) => version == OpenMpi::ThroughPmix,
         // MPICH may be built with PMIx.
-        None => user_of_pmix(session, command).is_some_and(|(program, needs)| {
+        None => mpi::user(session, command).is_some_and(|(program, needs)| {
             let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
             needs.has("libpmix.so") || libpmix_below(&program, &needs, library_path, LEVELS_MAX).is_some()
         }),
@@ -129,7 +128,7 @@ fn is_installed(machine: &Machine) -> bool {
 
 /// Returns the libpmix that a command's program loads, by itself or through its MPI library.
 fn loaded_by(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
-    let (program, needs) = user_of_pmix(session, command)?;
+    let (program, needs) = mpi::user(session, command)?;
     let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
     libpmix_below(&program, &needs, library_path, LEVELS_MAX)
 }
@@ -145,16 +144,6 @@ fn libpmix_below(file: &Path, needs: &Needs, library_path: Option<&OsStr>, level
         let (path, needs) = elf::find(name, file, needs, library_path)?;
         libpmix_below(&path, &needs, library_path, below)
     })
-}
-
-/// Returns the file by which a command would load libpmix, and what it needs: the program's, or Python's MPI library.
-fn user_of_pmix(session: &SessionPlan, command: &CommandPlan) -> Option<(PathBuf, Needs)> {
-    if let Some(library) = python::open_mpi(session, command) {
-        return Some(library);
-    }
-    let program = elf::program_of(session, command).ok()?;
-    let needs = elf::needs(&program)?;
-    Some((program, needs))
 }
 
 /// Returns a name for each node, by its number. Ranks of equal names are on one node for PMIx, so nodes that are played on one
