@@ -61,8 +61,9 @@ fn pmi2_differs_from_slurms_only_as_listed() {
 fn two_walks_with_the_same_library_agree() {
     for api in Api::ALL {
         let Some(theirs) = slurms(api) else { return };
-        for launcher in all() {
-            are_none(&differences::between(launcher.name(), &walk(&launcher, &theirs), &walk(&launcher, &theirs)));
+        // scela-run refuses programs that would load a library which contacts srun only.
+        for launcher in all().iter().filter(|launcher| launcher.is_supported_by_slurms(api)) {
+            are_none(&differences::between(launcher.name(), &walk(launcher, &theirs), &walk(launcher, &theirs)));
         }
     }
 }
