@@ -12,8 +12,8 @@ use nla::bootstrap::{
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause,
     CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
-    InquiryKind, Level, NamespaceId, NamespacePlan, RankGroup, ReleaseContent, Reply, Requester, RingPosition,
-    RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
+    InquiryKind, Level, NamespaceId, NamespacePlan, RankGroup, RankSessions, ReleaseContent, Reply, Requester,
+    RingPosition, RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
@@ -123,7 +123,7 @@ fn session() -> SessionPlan {
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),
         has_ports: true,
-        rank_sessions: true,
+        rank_sessions: RankSessions::All,
         sent: Duration::from_millis(7),
     }
 }

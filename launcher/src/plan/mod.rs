@@ -24,7 +24,8 @@ use std::time::Duration;
 use litemap::LiteMap;
 use nla::core::limits::RANKS_MAX;
 use nla::core::{
-    AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RootSettings, SessionPlan, Subtree, owners,
+    AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings, SessionPlan,
+    Subtree, owners,
 };
 use pmi::{MEMORY_ALLOC_KINDS, Ranks};
 
@@ -148,7 +149,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             on_failure: options.on_failure,
             dead_time: options.liveness().dead_time,
             has_ports: !options.launch.no_ports,
-            rank_sessions: !options.no_rank_sessions,
+            rank_sessions: if options.no_rank_sessions { RankSessions::None } else { RankSessions::All },
             stats: options.stats.is_some(),
             pmix: None,
             binding: binding::policy(&options.binding, node_list),

@@ -78,6 +78,7 @@ pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal> {
         // Of equal names the last one wins, so these come before the user's.
         command.set.splice(0..0, variables(machine.session, &library, without_shared_memory));
     }
+    plan.settings.session.rank_sessions = plan.settings.session.rank_sessions.of_yielding_ranks();
     Ok(())
 }
 

@@ -5,6 +5,8 @@ use std::fs;
 
 use nla::sys::ShellState;
 
+use nla::core::RankSessions;
+
 use super::*;
 use crate::cli::{ENVIRONMENT, Typed, parse};
 
@@ -24,8 +26,8 @@ fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
     }
 }
 
-/// Returns the variables that are set for each command's ranks.
-fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> {
+/// Returns the plan for this command line.
+fn planned(words: &str, machine: &Machine) -> Result<Plan, String> {
     let words = words.split_whitespace().map(OsString::from).collect();
     let Ok(Typed::Run(request)) = parse(OsStr::new("scela-run"), words, &|_| panic!("no test reads a configfile"))
     else {
@@ -33,6 +35,12 @@ fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> 
     };
     let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::NodeList::HERE).unwrap();
     provide(&mut plan, machine).map_err(|error| error.with_hint())?;
+    Ok(plan)
+}
+
+/// Returns the variables that are set for each command's ranks.
+fn provided(words: &str, machine: &Machine) -> Result<Vec<Vec<String>>, String> {
+    let plan = planned(words, machine)?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let set = |command: &CommandPlan| {
         command.set.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect()
@@ -62,6 +70,16 @@ fn only_open_mpi_programs_get_variables() {
     let expected =
         ["FLUX_JOB_ID=2290616456", &format!("FLUX_PMI_LIBRARY_PATH={}/lib/libpmi.so.0", place.path().display())];
     assert_eq!(provided("--mpi openmpi sh : sh", &machine).unwrap(), [expected, expected]);
+}
+
+#[test]
+fn ranks_of_open_mpi_share_a_session_where_they_share_cores() {
+    let place = installed(&["libpmi.so.0"]);
+    let machine = machine(&place.path().join("scela-run"), &[("PATH", OsStr::new("/bin"))]);
+    let sessions = |words: &str| planned(words, &machine).unwrap().settings.session.rank_sessions;
+    assert_eq!(sessions("sh"), RankSessions::All);
+    assert_eq!(sessions("--mpi openmpi sh"), RankSessions::Unshared);
+    assert_eq!(sessions("--mpi openmpi --no-rank-sessions sh"), RankSessions::None);
 }
 
 #[test]

@@ -83,6 +83,7 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
     }
     // The secret is drawn when the session starts.
     let library = library.into_os_string().as_bytes().to_vec();
+    plan.settings.session.rank_sessions = plan.settings.session.rank_sessions.of_yielding_ranks();
     plan.settings.session.pmix = Some(PmixPlan { library, secret: String::new(), hosts });
     Ok(())
 }

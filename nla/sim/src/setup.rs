@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use nla::core::{
-    AcceleratorPlan, Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RootSettings,
-    SessionPlan, Subtree,
+    AcceleratorPlan, Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RankSessions,
+    RootSettings, SessionPlan, Subtree,
 };
 use pmi::{Mapping, Ranks};
 
@@ -34,7 +34,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         on_failure: setup.on_failure,
         dead_time: setup.dead_time,
         has_ports: true,
-        rank_sessions: true,
+        rank_sessions: RankSessions::All,
         stats: setup.stats,
         pmix: None,
         binding: BindingPolicy::default(),

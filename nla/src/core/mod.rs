@@ -62,7 +62,7 @@ pub use message::{
     Contribution, Down, Inquiry, InquiryKind, NODE_REQUESTS_FROM, ReleaseContent, Reply, Requester, Up, Update,
 };
 pub use placement::{owners, place};
-pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, SessionPlan, Variable, is_bound_to_host};
+pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, RankSessions, SessionPlan, Variable, is_bound_to_host};
 pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
 pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, RootSettings};

@@ -104,8 +104,8 @@ pub struct SessionPlan {
     pub dead_time: Duration,
     /// Agents listen for other agents, so that one whose parent is lost can join an ancestor.
     pub has_ports: bool,
-    /// Ranks may lead sessions of their own: see [`SessionPlan::leads_sessions`].
-    pub rank_sessions: bool,
+    /// Which ranks lead sessions of their own. The others lead only process groups.
+    pub rank_sessions: RankSessions,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
     /// Set if ranks are served by PMIx, too.
@@ -150,6 +150,38 @@ impl fmt::Debug for PmixPlan {
     }
 }
 
+/// Which ranks lead sessions of their own.
+///
+/// The kernel shares the processor out among sessions (sched_autogroup), so beside other load a session for each rank gives
+/// each the share of one program. But a rank that calls sched_yield while it waits lets only tasks of its own session run. Open
+/// MPI's ranks do that if they are told that they share processors.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RankSessions {
+    /// All.
+    All,
+    /// Those of agents that have a processor for each of their ranks.
+    Unshared,
+    /// None.
+    None,
+}
+
+impl RankSessions {
+    /// Returns the same for ranks that yield while they wait.
+    #[must_use]
+    pub fn of_yielding_ranks(self) -> Self {
+        if self == Self::All { Self::Unshared } else { self }
+    }
+
+    /// Whether each of an agent's `ranks` on `cores` processors leads a session.
+    pub fn are_led(self, ranks: u64, cores: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Unshared => ranks <= cores as u64,
+            Self::None => false,
+        }
+    }
+}
+
 impl SessionPlan {
     /// How long an agent whose parent was lost tries to join an ancestor before it kills its ranks. Two dead times: the
     /// ancestor accepts it only when it has noticed the loss too.
@@ -166,15 +198,6 @@ impl SessionPlan {
     /// Whether the ranks of a lost agent start on another one, while the others go on.
     pub(super) fn moves_ranks(&self) -> bool {
         self.on_failure == FailurePolicy::RestartRank && self.has_ports
-    }
-
-    /// Whether each of an agent's `ranks` on `cores` processors leads a session of its own. Otherwise it leads only a process
-    /// group.
-    ///
-    /// Open MPI's ranks call sched_yield while they wait, if PMIx says that they share processors. The kernel then runs
-    /// another task of the same session, but no other session (sched_autogroup).
-    pub fn leads_sessions(&self, ranks: u64, cores: usize) -> bool {
-        self.rank_sessions && (self.pmix.is_none() || ranks <= cores as u64)
     }
 
     /// The plan for ranks on another node than the launcher's: without the variables that are bound to its host.
@@ -496,7 +519,7 @@ mod tests {
             on_failure: FailurePolicy::default(),
             dead_time: Duration::from_secs(5),
             has_ports: true,
-            rank_sessions: true,
+            rank_sessions: RankSessions::All,
             stats: false,
             pmix: None,
             binding: BindingPolicy::default(),
@@ -507,13 +530,11 @@ mod tests {
 
     #[test]
     fn ranks_that_yield_to_each_other_share_a_session() {
-        let mut plan = session(&[]);
-        assert!(plan.leads_sessions(3, 2), "PMI does not tell them to yield");
-        plan.pmix = Some(PmixPlan { library: Vec::new(), secret: String::new(), hosts: vec!["a".to_owned()] });
-        assert!(plan.leads_sessions(2, 2));
-        assert!(!plan.leads_sessions(3, 2));
-        plan.rank_sessions = false;
-        assert!(!plan.leads_sessions(2, 2));
+        let leads = |sessions: RankSessions| [(2, 2), (3, 2)].map(|(ranks, cores)| sessions.are_led(ranks, cores));
+        assert_eq!(leads(RankSessions::All), [true, true]);
+        assert_eq!(leads(RankSessions::All.of_yielding_ranks()), [true, false]);
+        assert_eq!(leads(RankSessions::None), [false, false]);
+        assert_eq!(leads(RankSessions::None.of_yielding_ranks()), [false, false]);
     }
 
     #[test]

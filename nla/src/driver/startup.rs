@@ -248,7 +248,7 @@ impl Startup {
             self.order_programs(plan.id, commands);
         }
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
-        let leads_session = self.session.leads_sessions(ranks.len(), sys::cores());
+        let leads_session = self.session.rank_sessions.are_led(ranks.len(), sys::cores());
         let board_of = Rc::clone(&board);
         let commands = OnceCell::new();
         let shared = Rc::new(Shared { plan, attributes, board: board_of, port, leads_session, commands });

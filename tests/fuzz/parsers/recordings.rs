@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nla::core::{
     AcceleratorPlan, Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit,
-    FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, Root, RootAction, RootInput, RootSettings, SessionPlan,
-    Subtree, Time, Up, owners, place,
+    FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, RankSessions, Root, RootAction, RootInput, RootSettings,
+    SessionPlan, Subtree, Time, Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -143,7 +143,7 @@ fn root() -> Root {
         on_failure: FailurePolicy::Continue,
         dead_time: Duration::from_secs(5),
         has_ports: true,
-        rank_sessions: true,
+        rank_sessions: RankSessions::All,
         sent: Duration::ZERO,
     };
     let mut root =

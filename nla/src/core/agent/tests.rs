@@ -54,7 +54,7 @@ impl World {
             on_failure: FailurePolicy::default(),
             dead_time: Duration::from_secs(5),
             has_ports: true,
-            rank_sessions: true,
+            rank_sessions: crate::core::RankSessions::All,
             stats,
             pmix: None,
             binding: BindingPolicy::default(),

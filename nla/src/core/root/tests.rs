@@ -42,7 +42,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             on_failure: crate::core::FailurePolicy::default(),
             dead_time: std::time::Duration::from_secs(5),
             has_ports: true,
-            rank_sessions: true,
+            rank_sessions: crate::core::RankSessions::All,
             stats: false,
             pmix: None,
             binding: BindingPolicy::default(),

@@ -121,7 +121,7 @@ impl Tree {
                 on_failure,
                 dead_time: std::time::Duration::from_secs(5),
                 has_ports: true,
-                rank_sessions: true,
+                rank_sessions: crate::core::RankSessions::All,
                 stats: true,
                 pmix: None,
                 binding: BindingPolicy::default(),
