@@ -3,9 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 
-use nla::sys::ShellState;
-
 use nla::core::RankSessions;
+use nla::sys::ShellState;
 
 use super::*;
 use crate::cli::{ENVIRONMENT, Typed, parse};
