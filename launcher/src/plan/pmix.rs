@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
-use nla::core::{CommandPlan, PmixPlan, SessionPlan};
+use nla::core::{CommandPlan, FailurePolicy, PmixPlan, SessionPlan};
 use nla::sys;
 
 use crate::cluster::node_list::NodeList;
@@ -69,6 +69,10 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
     if options.pmi_port {
         let text = "--pmi-port serves PMI by TCP, and this job is served by PMIx";
         return Err(Refusal::new(text, "leave --pmi-port out, or serve no PMIx with --mpi none"));
+    }
+    if plan.settings.session.on_failure == FailurePolicy::RestartRank {
+        let text = "'--on-failure restart=rank' starts a rank again while the others go on, and PMIx cannot do that";
+        return Err(Refusal::new(text, "use '--on-failure restart', or serve no PMIx with '--mpi none'"));
     }
     let library = library(plan, machine, nodes)?;
     if let (NodeList::Local { .. }, Some(path)) = (nodes, machine.path_in("TMPDIR")) {
