@@ -325,6 +325,15 @@ pub fn epilogue(
     }
 }
 
+/// Returns a line about `exit`, the first rank that exited with a code and had not aborted, if the session ended by an abort. An
+/// MPI library may abort because the connection to a rank has ended, and an agent learns of that abort before it can reap
+/// the rank.
+pub fn doubt(outcome: &Outcome, exit: &Failure, host: &str) -> Option<String> {
+    let Outcome::Failed { first: Failure { cause: Cause::Abort { .. }, .. }, .. } = outcome else { return None };
+    let what = shown(&what_happened(exit, host), WORDS_MAX);
+    Some(format!("{what} without an abort at that time: the aborts may follow from that"))
+}
+
 /// Returns the report of a session that went on without the ranks `dead`.
 fn survived(first: &Failure, dead: &Ranks, host: impl Fn(&Failure) -> String) -> String {
     let what = shown(&what_happened(first, &host(first)), WORDS_MAX);

@@ -37,6 +37,18 @@ fn a_crash_is_reported_with_the_number_of_other_failures() {
 }
 
 #[test]
+fn an_exit_beside_an_abort_may_be_the_first_cause() {
+    let exit = failure("2", Cause::Code(5));
+    let line = |cause| doubt(&Outcome::Failed { first: failure("4", cause), others: 1 }, &exit, "n0427");
+    assert_eq!(
+        line(Cause::Abort { code: 14, message: String::new() }).unwrap(),
+        "rank 2 on n0427 exited with code 5 without an abort at that time: the aborts may follow from that"
+    );
+    assert_eq!(line(Cause::Code(5)), None);
+    assert_eq!(doubt(&Outcome::Success, &exit, "n0427"), None);
+}
+
+#[test]
 fn a_job_that_went_on_is_reported_with_all_ranks_that_died() {
     let first = failure("5", Cause::Signal { signal: 9, core: false, out_of_memory: false });
     let outcome = Outcome::Survived { first, others: 1, dead: "2,5".parse().unwrap() };

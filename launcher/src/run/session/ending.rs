@@ -13,7 +13,7 @@ use crate::plan::checks::missing_program_hint;
 use crate::plan::library::explain_silence;
 use crate::run::assemble::given_up_text;
 use crate::run::output::print;
-use crate::run::report::{Verbosity, demo_text, epilogue};
+use crate::run::report::{Verbosity, demo_text, doubt, epilogue};
 use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
@@ -86,6 +86,11 @@ impl Session {
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
         let files_max = (!self.agent_hosts.is_remote()).then(|| open_files_max(&ShellState::recorded()));
         if let Some(mut text) = epilogue(outcome, self.first.size, files_max, self.restarts_used, host) {
+            if let Some(exit) = &self.first_exit
+                && let Some(doubt) = doubt(outcome, exit, self.locations.of_agent(exit.agent))
+            {
+                text.push_str(&format!("\n  {doubt}"));
+            }
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
             let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
             if let Some(hint) = hint {

@@ -16,8 +16,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, raise};
 use nla::bootstrap::NodeChoice;
 use nla::core::{
-    Cause, NamespaceId, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput, SessionPlan,
-    Subtree, Timing,
+    Cause, Failure, NamespaceId, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput,
+    SessionPlan, Subtree, Timing,
 };
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, SessionKey};
@@ -238,6 +238,8 @@ struct Session {
     spares: u32,
     /// The number of restarts, if a failure would have needed one more.
     restarts_used: Option<u32>,
+    /// The first rank of this start that exited with a code other than 0 and had not aborted.
+    first_exit: Option<Failure>,
     own: LauncherParts,
     /// The bindings that were reported since the last start.
     bindings: Bindings,
@@ -384,7 +386,13 @@ impl Session {
                 let host = self.locations.of_agent(failure.agent);
                 self.reporter.note(&revival_text(failure, (*number, *of), *wait, host));
             }
-            Notice::Restarted(namespace) => self.locations.note_restart(*namespace),
+            Notice::Failure(failure) if matches!(failure.cause, Cause::Code(_)) => {
+                self.first_exit.get_or_insert_with(|| failure.clone());
+            }
+            Notice::Restarted(namespace) => {
+                self.first_exit = None;
+                self.locations.note_restart(*namespace);
+            }
             Notice::Stopped(time, dead_time) => self.reporter.note(&stopped_text(*time, *dead_time)),
             Notice::NoSpare => self.reporter.note(&no_spare_text(self.spares)),
             Notice::NoRestartLeft(max) => self.restarts_used = Some(*max),

@@ -107,6 +107,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         plan: session_plan,
         spares: options.launch.spares,
         restarts_used: None,
+        first_exit: None,
         own,
         bindings: Bindings::default(),
         has_joined: false,
