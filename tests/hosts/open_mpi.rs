@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tests::{Cluster, Run, Slurm, scela};
+use nix::sys::signal::Signal;
+use tests::{Cluster, Process, Run, Slurm, World, scela};
 
 use crate::mpich::{assert_all_right, compile_with, venv_of};
 use crate::slurm::or_skip;
@@ -55,6 +56,44 @@ fn open_mpi_5_connects_hosts_by_a_published_name() {
     let servers = (0..8).map(|rank| format!("server {rank}: 3 met, 11 together, sum 11"));
     let clients = (0..3).map(|rank| format!("client {rank}: 8 met, 11 together, sum 11"));
     on(&cluster, names).np(8).run().has_code(0).wrote_lines(servers.chain(clients));
+}
+
+/// Whatever is killed on one of the hosts, the job ends in time with a report that names it, and nothing is left on any.
+#[test]
+fn losses_on_a_host_are_reported() {
+    let Some(cluster) = Cluster::new_or_skip(8) else { return };
+    let victims: [(&str, fn(&World) -> Vec<Process>, i32, &str); 3] = [
+        ("rank 5", |world| ranks_of(world, 5), 137, "error: rank 5 on node006 was killed by signal 9 (KILL)"),
+        ("its server", |world| servers_of(world, 5), 252, "its scela-pmix ended; was it killed?"),
+        ("its agent", |world| agents_of(world, 5), 252, "error: agent 6 on node006 was lost"),
+    ];
+    for (what, victim, code, report) in victims {
+        let Some(ends) = run(&cluster.shared(), "ends", &["wait", "1", "0"]) else { return };
+        let running = on(&cluster, ends).np(8).spawn();
+        running.wait_for("rank 1 waits");
+        let found = victim(running.world());
+        assert_eq!(found.len(), 1, "{what}: {found:?}");
+        found[0].signal(Signal::SIGKILL);
+        let outcome = running.finish();
+        outcome.has_code(code).says(report).took_less_than(Duration::from_secs(60));
+    }
+}
+
+/// The process of a rank.
+fn ranks_of(world: &World, rank: u32) -> Vec<Process> {
+    world.ranks().into_iter().filter(|(number, _)| *number == rank).map(|(_, process)| process).collect()
+}
+
+/// The agent of a rank.
+fn agents_of(world: &World, rank: u32) -> Vec<Process> {
+    let parents: Vec<_> = ranks_of(world, rank).iter().map(|process| process.parent).collect();
+    world.agents().into_iter().filter(|agent| parents.contains(&agent.pid)).collect()
+}
+
+/// The PMIx server of a rank, which is its agent's child, too.
+fn servers_of(world: &World, rank: u32) -> Vec<Process> {
+    let parents: Vec<_> = ranks_of(world, rank).iter().map(|process| process.parent).collect();
+    world.pmix_servers().into_iter().filter(|server| parents.contains(&server.parent)).collect()
 }
 
 #[test]

@@ -119,8 +119,9 @@ impl World {
         let environment = process.environment();
         process.argv.iter().any(|word| word.contains(&self.label))
             || environment.get(MARK).is_some_and(|mark| *mark == self.label)
-            // `scela-pmix` gets no other variable of the run.
+            // `scela-pmix` gets no other variable of the run, and on other hosts not even this one.
             || environment.get("TMPDIR").is_some_and(|directory| directory.contains(&self.label))
+            || process.name == "scela-pmix" && Process::of(process.parent).is_some_and(|agent| self.owns(&agent))
     }
 
     /// Returns the agents, by pid.
