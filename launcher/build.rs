@@ -1,4 +1,4 @@
-//! Tells the program the commit that it is built from, if git knows it, and exports what libpmix shall call.
+//! Passes the commit to the program, if git knows it, and exports the function that libpmix calls.
 
 use std::path::Path;
 use std::process::Command;

@@ -58,11 +58,14 @@ fn open_mpi_5_connects_hosts_by_a_published_name() {
     on(&cluster, names).np(8).run().has_code(0).wrote_lines(servers.chain(clients));
 }
 
+/// Finds the process to kill.
+type Find = fn(&World) -> Vec<Process>;
+
 /// Whatever is killed on one of the hosts, the job ends in time with a report that names it, and nothing is left on any.
 #[test]
 fn losses_on_a_host_are_reported() {
     let Some(cluster) = Cluster::new_or_skip(8) else { return };
-    let victims: [(&str, fn(&World) -> Vec<Process>, i32, &str); 3] = [
+    let victims: [(&str, Find, i32, &str); 3] = [
         ("rank 5", |world| ranks_of(world, 5), 137, "error: rank 5 on node006 was killed by signal 9 (KILL)"),
         ("its server", |world| servers_of(world, 5), 252, "its scela-pmix ended; was it killed?"),
         ("its agent", |world| agents_of(world, 5), 252, "error: agent 6 on node006 was lost"),

@@ -1,9 +1,9 @@
 //! Finds the MPI library that a Python program uses: the interpreter's file does not name it, but mpi4py's extension module
 //! does.
 //!
-//! mpi4py's wheel has a module for each ABI, and chooses at run time: by MPI4PY_MPIABI, else MPICH's if its library is found
-//! beside the interpreter or by the loader, else Open MPI's. A mpi4py that was built on the machine, such as Debian's, has one
-//! module.
+//! mpi4py's wheel has a module for each ABI. Without MPI4PY_MPIABI, it loads the first MPI library that it finds beside the
+//! interpreter, then by the loader, and chooses the module for it. A mpi4py that was built on the machine, such as Debian's, has
+//! one module. mpi4py in other places than below the interpreter's prefix, and MPI4PY_LIBMPI, are not looked at.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,10 @@ use crate::plan::elf::{self, Needs};
 const ENTRIES_MAX: usize = 1024;
 /// The variable with which users choose the library for mpi4py's wheel.
 const CHOICE: &str = "MPI4PY_MPIABI";
-/// The wheel's ABIs in the order of its search, and the library of each.
-const ABIS: [(&str, &str); 2] = [("mpich", "libmpi.so.12"), ("openmpi", "libmpi.so.40")];
+/// The names of MPI libraries in the order of the wheel's search.
+const NAMES: [&str; 3] = ["libmpi.so", "libmpi.so.12", "libmpi.so.40"];
+/// Open MPI's library, whose file may have further numbers.
+const OPEN_MPI: &str = "libmpi.so.40";
 
 /// Returns the extension module that mpi4py would load, and what it needs, if the command's program is a Python interpreter
 /// with mpi4py, or a script for one. Whether the script imports mpi4py is not known.
@@ -25,14 +27,14 @@ pub(super) fn mpi4py(session: &SessionPlan, command: &CommandPlan) -> Option<(Pa
     let program = elf::program_of(session, command).ok()?;
     let choice = elf::variable(session, command, CHOICE).map(|choice| choice.to_string_lossy().into_owned());
     let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
-    let finds = |library: &str, module: &Path, needs: &Needs| elf::find(library, module, needs, library_path).is_some();
-    module_of(&program, choice.as_deref(), &finds)
+    let locate = |library: &str| elf::find(library, &program, &Needs::default(), library_path).map(|(path, _)| path);
+    module_of(&program, choice.as_deref(), &locate)
 }
 
-/// Looks for a library as the loader would do it for a module.
-type Finds<'a> = &'a dyn Fn(&str, &Path, &Needs) -> bool;
+/// Finds a library as the loader does, if the program names no directory.
+type Locate<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
-fn module_of(python: &Path, choice: Option<&str>, finds: Finds<'_>) -> Option<(PathBuf, Needs)> {
+fn module_of(python: &Path, choice: Option<&str>, locate: Locate<'_>) -> Option<(PathBuf, Needs)> {
     if !python.file_name()?.to_str()?.starts_with("python") {
         return None;
     }
@@ -45,18 +47,24 @@ fn module_of(python: &Path, choice: Option<&str>, finds: Finds<'_>) -> Option<(P
     let of_abi = |abi: &str| {
         let module = modules.iter().find(|module| name(module).starts_with(&format!("MPI.{abi}.")))?;
         let mut needs = elf::needs(module)?;
-        // mpi4py looks there first.
-        needs.runpath = Some(lib.to_string_lossy().into_owned());
+        // mpi4py looks there before the loader does.
+        (needs.rpath, needs.runpath) = (Some(lib.to_string_lossy().into_owned()), None);
         Some((module.clone(), needs))
     };
-    let is_of_wheel = |module: &PathBuf| ABIS.iter().any(|(abi, _)| name(module).starts_with(&format!("MPI.{abi}.")));
+    // MPI.ABI.TAG.so; others are MPI.TAG.so.
+    let is_of_wheel = |module: &PathBuf| name(module).matches('.').count() > 2;
     if let Some(module) = modules.iter().find(|module| !is_of_wheel(module)) {
         return Some((module.clone(), elf::needs(module)?));
     }
     if let Some(choice) = choice {
-        return of_abi(choice);
+        // mpi4py allows these in its value, and impi for MPICH's ABI.
+        let choice = choice.to_ascii_lowercase().replace([' ', '-', '_'], "");
+        return of_abi(if choice == "impi" { "mpich" } else { &choice });
     }
-    ABIS.iter().find_map(|(abi, library)| of_abi(abi).filter(|(module, needs)| finds(library, module, needs)))
+    let beside = NAMES.iter().map(|name| lib.join(name)).find(|path| path.exists());
+    let library = beside.or_else(|| NAMES.iter().find_map(|name| locate(name)))?;
+    let file = library.canonicalize().ok()?;
+    of_abi(if name(&file).starts_with(OPEN_MPI) { "openmpi" } else { "mpich" })
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
@@ -87,39 +95,46 @@ mod tests {
         place
     }
 
-    /// The name of the module that is found if the loader finds these libraries.
-    fn found(place: &Path, interpreter: &str, choice: Option<&str>, libraries: &[&str]) -> Option<String> {
-        let finds = |library: &str, _: &Path, needs: &Needs| {
-            assert!(needs.runpath.as_ref().is_some_and(|runpath| runpath.ends_with("/lib")));
-            libraries.contains(&library)
-        };
-        module_of(&place.join("bin").join(interpreter), choice, &finds).map(|(module, _)| name(&module))
+    /// The name of the module that is found if the loader finds this library.
+    fn found(place: &Path, interpreter: &str, choice: Option<&str>, library: Option<&Path>) -> Option<String> {
+        let locate = |name: &str| library.filter(|path| path.ends_with(name)).map(Path::to_owned);
+        module_of(&place.join("bin").join(interpreter), choice, &locate).map(|(module, _)| name(&module))
     }
 
     #[test]
     fn the_wheel_chooses_by_the_variable_and_then_by_what_is_installed() {
-        let modules = ["MPI.mpich.cpython-311.so", "MPI.openmpi.cpython-311.so"];
-        let [mpich, open_mpi] = modules.map(|module| Some(module.to_owned()));
+        let modules = ["MPI.mpich.cpython-311.so", "MPI.openmpi.cpython-311.so", "MPI.mpiabi.cpython-311.so"];
+        let [mpich, open_mpi, _] = modules.map(|module| Some(module.to_owned()));
         let place = place("python3.11/site-packages", &modules);
-        let found = |choice, libraries: &[&str]| found(place.path(), "python3", choice, libraries);
-        assert_eq!(found(None, &[]), None, "no library is installed");
-        assert_eq!(found(None, &["libmpi.so.40"]), open_mpi);
-        assert_eq!(found(None, &["libmpi.so.40", "libmpi.so.12"]), mpich);
-        assert_eq!(found(Some("openmpi"), &["libmpi.so.40", "libmpi.so.12"]), open_mpi);
-        assert_eq!(found(Some("other"), &["libmpi.so.40"]), None);
+        let elsewhere = tempfile::tempdir().unwrap();
+        let library = |name: &str| {
+            fs::write(elsewhere.path().join(name), "").unwrap();
+            elsewhere.path().join(name)
+        };
+        let (of_mpich, of_open_mpi) = (library("libmpi.so.12"), library("libmpi.so.40"));
+        let found = |choice, library: Option<&Path>| found(place.path(), "python3", choice, library);
+        assert_eq!(found(None, None), None, "no library is installed");
+        assert_eq!(found(None, Some(&of_open_mpi)), open_mpi);
+        assert_eq!(found(None, Some(&of_mpich)), mpich);
+        assert_eq!(found(Some("OpenMPI"), Some(&of_mpich)), open_mpi);
+        assert_eq!(found(Some("impi"), Some(&of_open_mpi)), mpich);
+        assert_eq!(found(Some("other"), Some(&of_open_mpi)), None);
+        // What is beside the interpreter comes before what the loader finds.
+        fs::write(place.path().join("lib/libmpi.so.40"), "").unwrap();
+        assert_eq!(found(None, Some(&of_mpich)), open_mpi);
     }
 
     #[test]
     fn a_module_that_was_built_here_is_the_one() {
         let place = place("python3/dist-packages", &["MPI.cpython-311-x86_64-linux-gnu.so"]);
         let module = Some("MPI.cpython-311-x86_64-linux-gnu.so".to_owned());
-        assert_eq!(found(place.path(), "python3.11", None, &[]), module);
-        assert_eq!(found(place.path(), "bash", None, &[]), None);
+        assert_eq!(found(place.path(), "python3.11", None, None), module);
+        assert_eq!(found(place.path(), "bash", None, None), None);
     }
 
     #[test]
     fn a_python_without_mpi4py_uses_no_library() {
         let place = place("python3.11/site-packages", &[]);
-        assert_eq!(found(place.path(), "python", None, &["libmpi.so.40"]), None);
+        assert_eq!(found(place.path(), "python", None, Some(Path::new("/lib/libmpi.so.40"))), None);
     }
 }

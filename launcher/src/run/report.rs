@@ -331,7 +331,7 @@ pub fn epilogue(
 pub fn doubt(outcome: &Outcome, exit: &Failure, host: &str) -> Option<String> {
     let Outcome::Failed { first: Failure { cause: Cause::Abort { .. }, .. }, .. } = outcome else { return None };
     let what = shown(&what_happened(exit, host), WORDS_MAX);
-    Some(format!("{what} without an abort at that time: the aborts may follow from that"))
+    Some(format!("{what} and did not abort; this exit may have caused the abort"))
 }
 
 /// Returns the report of a session that went on without the ranks `dead`.

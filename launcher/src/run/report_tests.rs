@@ -42,7 +42,7 @@ fn an_exit_beside_an_abort_may_be_the_first_cause() {
     let line = |cause| doubt(&Outcome::Failed { first: failure("4", cause), others: 1 }, &exit, "n0427");
     assert_eq!(
         line(Cause::Abort { code: 14, message: String::new() }).unwrap(),
-        "rank 2 on n0427 exited with code 5 without an abort at that time: the aborts may follow from that"
+        "rank 2 on n0427 exited with code 5 and did not abort; this exit may have caused the abort"
     );
     assert_eq!(line(Cause::Code(5)), None);
     assert_eq!(doubt(&Outcome::Success, &exit, "n0427"), None);

@@ -470,9 +470,7 @@ impl Agent {
             let all = all || ns.is_exited();
             turn.extend(ns.due_reports(turn.now, all).into_iter().map(Action::ToParent));
         }
-        if self.is_serving() {
-            self.report_unjoined(turn);
-        }
+        self.report_unjoined(turn);
         if self.failures_more > 0 && all {
             let count = std::mem::take(&mut self.failures_more);
             turn.push(Action::ToParent(Up::FailedMore { count }));
@@ -487,8 +485,9 @@ impl Agent {
 
     /// Reports ranks that have ended without joining PMIx while others of their node need them.
     fn report_unjoined(&mut self, turn: &mut Turn<'_>) {
-        let unjoined = self.namespaces.iter_mut();
-        let unjoined: Vec<_> = unjoined.filter_map(|(id, ns)| Some((*id, ns.take_unjoined(turn.now)?))).collect();
+        let is_serving = self.is_serving();
+        let take = |(id, ns): (&NamespaceId, &mut Namespace)| Some((*id, ns.take_unjoined(turn.now, is_serving)?));
+        let unjoined: Vec<_> = self.namespaces.iter_mut().filter_map(take).collect();
         for (namespace, ranks) in unjoined {
             let (at, agent, cause) = (turn.now, self.id(), Cause::Unjoined);
             self.report_failure(Failure { at, agent, namespace, ranks, cause }, turn);

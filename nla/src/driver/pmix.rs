@@ -53,7 +53,7 @@ pub(super) struct Pmix {
     directory: PathBuf,
     /// Namespaces that are not registered yet.
     awaited: HashSet<NamespaceId>,
-    /// The time by which they must be registered.
+    /// The time by which all registrations under way must be completed.
     until: Instant,
     watch: Watch,
     has_ended: bool,
@@ -62,7 +62,7 @@ pub(super) struct Pmix {
 /// Notices that the process does not answer, in heartbeats of the agent: if both are stopped together, none is counted.
 #[derive(Debug, Default, PartialEq)]
 struct Watch {
-    /// Registrations under way. They may take long, and what is asked meanwhile waits behind them.
+    /// Registrations under way. They may take long, and later requests wait behind them.
     registering: u32,
     /// Heartbeats since the last answer.
     beats: u32,
@@ -178,6 +178,9 @@ impl Pmix {
     /// Sends a message.
     pub(super) fn send(&mut self, message: ToHelper) {
         self.watch.on_sent(&message);
+        if let ToHelper::Register(_) = message {
+            self.until = Instant::now() + ANSWER_TIME;
+        }
         if let Err(error) = self.to_helper.try_send(message) {
             // Either it has ended, which is reported, or it does not read, and waiting ranks would never be answered.
             tracing::error!(%error, "scela-pmix takes no message");
@@ -198,7 +201,7 @@ impl Pmix {
             }
             Beat::Lost => {
                 self.has_ended = true;
-                // It can end no rank's waiting any more.
+                // A stopped process cannot answer ranks, so end it.
                 self.process.end();
                 let time = dead_time.as_secs_f64();
                 Some(PmixEvent::Lost(format!("has not answered for {time} s; was it stopped, or does libpmix hang?")))
@@ -209,7 +212,6 @@ impl Pmix {
     /// Expects that a namespace is registered.
     pub(super) fn await_registration(&mut self, namespace: NamespaceId) {
         self.awaited.insert(namespace);
-        self.until = Instant::now() + ANSWER_TIME;
     }
 
     /// Notes that the registration of a namespace has succeeded or failed.
@@ -236,7 +238,7 @@ impl Pmix {
                 }
                 None => PmixEvent::Lost("ended; was it killed?".to_owned()),
             },
-            () = sleep_until(self.until), if !self.awaited.is_empty() =>
+            () = sleep_until(self.until), if self.watch.registering > 0 =>
                 PmixEvent::Lost(format!("has not registered the ranks within {} s", ANSWER_TIME.as_secs())),
         };
         self.has_ended = true;

@@ -31,7 +31,6 @@ pub(super) enum Stage {
     Ended,
 }
 
-/// One of this agent's ranks.
 /// The requests of one rank, or of the node under one number, to other agents and the launcher.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asks {
@@ -41,6 +40,7 @@ struct Asks {
     asking: Option<u32>,
 }
 
+/// One of this agent's ranks.
 #[derive(Debug, Default)]
 struct LocalRank {
     stage: Stage,
@@ -351,9 +351,9 @@ impl Namespace {
     }
 
     /// Takes this agent's ranks that have ended without joining PMIx, if others here that have joined it have run on for
-    /// [`UNFINALIZED_TIME`].
-    pub(super) fn take_unjoined(&mut self, now: Time) -> Option<Ranks> {
-        if !self.by_pmix || self.undone || self.active == 0 || self.unjoined.is_empty() {
+    /// [`UNFINALIZED_TIME`]. None while the session ends.
+    pub(super) fn take_unjoined(&mut self, now: Time, is_serving: bool) -> Option<Ranks> {
+        if !is_serving || !self.by_pmix || self.undone || self.active == 0 || self.unjoined.is_empty() {
             self.unjoined_since = None;
             return None;
         }

@@ -79,7 +79,7 @@ impl AgentDriver {
                         }
                     }
                     None => {
-                        // Any rank may carry other requests, for another one.
+                        // Note only calls of the rank itself: other requests may be the node's.
                         if matches!(
                             request,
                             Request::Joined | Request::Finalized | Request::Abort { .. } | Request::Fence { .. }

@@ -1,4 +1,4 @@
-//! `accept` for libpmix: connections of other users are shut down before libpmix reads from them.
+//! `accept` for libpmix: it gets no byte of a connection of another user.
 //!
 //! libpmix (up to 5.0 at least) waits for the first bytes of a new connection on the thread that serves all ranks. Any user of
 //! the node may connect to its port, so a stranger who sends nothing would stop the job. libpmix has no option against this.
@@ -9,17 +9,18 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
 use nix::unistd::geteuid;
 
 use crate::sys::tcp_peer::{SocketDiag, uid_in_table};
 
-/// Asks the kernel whose a socket is. Opened for the first connection.
+/// Asks the kernel which user owns a socket. Opened for the first connection.
 static DIAG: Mutex<Option<SocketDiag>> = Mutex::new(None);
 
-/// Accepts a connection as accept(2) does. One of another user is shut down, so that its reader sees its end.
+/// Accepts a connection as accept(2) does. In place of one of another user, it returns a connection that has ended.
 ///
 /// # Safety
 ///
@@ -33,8 +34,13 @@ unsafe extern "C" fn accept_own(listener: c_int, address: *mut libc::sockaddr, l
         let (listener, stream) = unsafe { (TcpListener::from_raw_fd(listener), TcpStream::from_raw_fd(accepted)) };
         let (listener, stream) = (ManuallyDrop::new(listener), ManuallyDrop::new(stream));
         if !is_own(&listener, &stream).unwrap_or(false) {
-            // An error means that the connection has ended.
-            let _ = stream.shutdown(Shutdown::Both);
+            // A shutdown alone would leave what the stranger has sent.
+            let ended = UnixStream::pair().map(|(ended, _)| ended);
+            // SAFETY: both are open descriptors. The stranger's connection is closed by this.
+            if !ended.is_ok_and(|ended| unsafe { libc::dup2(ended.as_raw_fd(), accepted) } >= 0) {
+                // No descriptor is left.
+                let _ = stream.shutdown(Shutdown::Both);
+            }
         }
     }
     accepted
@@ -62,7 +68,6 @@ pub(super) fn is_exported() -> bool {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::os::fd::AsRawFd;
     use std::ptr;
 
     use super::*;
@@ -74,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_other_users_are_shut_down() {
+    fn connections_of_other_users_are_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut client = TcpStream::connect(address).unwrap();
@@ -88,6 +93,7 @@ mod tests {
             let mut bytes = Vec::new();
             // It ends, although the stranger keeps it open.
             refused.read_to_end(&mut bytes).unwrap();
+            assert!(bytes.is_empty());
             drop(stranger);
         }
     }

@@ -89,6 +89,25 @@ fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
     }
 }
 
+/// A time in the past would wake the agent again and again.
+#[test]
+fn an_agent_that_ends_its_ranks_waits_for_no_rank_to_join_pmix() {
+    let mut world = World::joined(1, 1, 2);
+    let pmix = Some(PmixPlan { library: Vec::new(), secret: String::new(), hosts: vec!["n".to_owned()] });
+    let session = SessionPlan { pmix, ..World::session(false) };
+    world.after(T, Input::FromParent(Down::Session(Box::new(session))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0-1")])))));
+    world.after(T, Input::Started(NS, ranks("0-1")));
+    world.asks(0, Request::Joined);
+    world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(3)));
+    let grace = 2 * UNFINALIZED_TIME;
+    world.after(at(1), Input::FromParent(Down::End { signal: 15, grace }));
+    let due = T + UNFINALIZED_TIME + Duration::from_millis(1);
+    let actions = world.after(due, Input::Timeout);
+    let is_past = |action: &Action| matches!(action, Action::WakeAt(at) if *at <= due);
+    assert!(!actions.iter().any(is_past), "{actions:?}");
+}
+
 #[test]
 fn failures_and_leftovers_of_a_child_are_added_to_the_own_ones() {
     let mut world = World::joined(1, 2, 1);
