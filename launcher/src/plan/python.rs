@@ -61,10 +61,11 @@ fn module_of(python: &Path, choice: Option<&str>, locate: Locate<'_>) -> Option<
         let choice = choice.to_ascii_lowercase().replace([' ', '-', '_'], "");
         return of_abi(if choice == "impi" { "mpich" } else { &choice });
     }
-    let beside = NAMES.iter().map(|name| lib.join(name)).find(|path| path.exists());
-    let library = beside.or_else(|| NAMES.iter().find_map(|name| locate(name)))?;
-    let file = library.canonicalize().ok()?;
-    of_abi(if name(&file).starts_with(OPEN_MPI) { "openmpi" } else { "mpich" })
+    // The number is that of the ABI. In a wheel, libmpi.so is a text for the linker, and no link.
+    let numbered = |path: PathBuf| path.canonicalize().ok().map(|file| name(&file)).filter(|name| name != NAMES[0]);
+    let beside = NAMES.iter().find_map(|name| numbered(lib.join(name)));
+    let library = beside.or_else(|| NAMES.iter().find_map(|name| numbered(locate(name)?)))?;
+    of_abi(if library.starts_with(OPEN_MPI) { "openmpi" } else { "mpich" })
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
@@ -120,6 +121,7 @@ mod tests {
         assert_eq!(found(Some("impi"), Some(&of_open_mpi)), mpich);
         assert_eq!(found(Some("other"), Some(&of_open_mpi)), None);
         // What is beside the interpreter comes before what the loader finds.
+        fs::write(place.path().join("lib/libmpi.so"), "").unwrap();
         fs::write(place.path().join("lib/libmpi.so.40"), "").unwrap();
         assert_eq!(found(None, Some(&of_mpich)), open_mpi);
     }
