@@ -248,10 +248,14 @@ impl Startup {
             self.order_programs(plan.id, commands);
         }
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
-        let leads_session = self.session.rank_sessions.are_led(ranks.len(), sys::cores());
-        let board_of = Rc::clone(&board);
-        let commands = OnceCell::new();
-        let shared = Rc::new(Shared { plan, attributes, board: board_of, port, leads_session, commands });
+        let shared = Rc::new(Shared {
+            plan,
+            attributes,
+            board: Rc::clone(&board),
+            port,
+            leads_session: self.session.rank_sessions.are_led(ranks.len(), sys::cores()),
+            commands: OnceCell::new(),
+        });
         self.jobs.push_back(Job { shared: Rc::clone(&shared), left: ranks.iter().collect(), incarnation: None });
         Local { board, in_segment: 0, shared }
     }

@@ -103,9 +103,9 @@ pub(super) struct Namespace {
     pub(super) live: u64,
     /// The number of those that have spoken PMI and not finalized it.
     active: u64,
-    /// This agent's ranks that have ended without having spoken PMI, and were not reported for it.
+    /// This agent's ranks that have ended without having spoken PMI, and were not reported for it. Empty without PMIx.
     unjoined: Ranks,
-    /// Since when there have been both in a namespace that is served by PMIx.
+    /// Since when there have been both.
     unjoined_since: Option<Time>,
     /// Children with ranks, and this agent if it has any, whose ranks are not all started.
     unstarted: Vec<AgentId>,
@@ -285,7 +285,7 @@ impl Namespace {
         local.waiting = false;
         self.live -= 1;
         self.active -= u64::from(local.active);
-        if !local.joined {
+        if self.by_pmix && !local.joined {
             self.unjoined.insert(rank);
         }
         self.node.forget(rank);
@@ -307,7 +307,7 @@ impl Namespace {
         let incarnation = local.revival.take()?;
         let catch_up = Some(CatchUp::default());
         // Numbers of requests are not used again: the answer to an old one may be under way.
-        let asks = Asks { requests: local.asks.requests, asking: None };
+        let asks = Asks { asking: None, ..local.asks };
         *local = LocalRank { stage: Stage::Ended, asks, catch_up, ..LocalRank::default() };
         local.enter(rank, Stage::Starting, "it starts again");
         self.live += 1;
@@ -353,7 +353,7 @@ impl Namespace {
     /// Takes this agent's ranks that have ended without joining PMIx, if others here that have joined it have run on for
     /// [`UNFINALIZED_TIME`]. None while the session ends.
     pub(super) fn take_unjoined(&mut self, now: Time, is_serving: bool) -> Option<Ranks> {
-        if !is_serving || !self.by_pmix || self.undone || self.active == 0 || self.unjoined.is_empty() {
+        if !is_serving || self.undone || self.active == 0 || self.unjoined.is_empty() {
             self.unjoined_since = None;
             return None;
         }

@@ -60,6 +60,19 @@ fn an_end_without_finalize_is_reported_as_unfinished() {
     }
 }
 
+impl World {
+    /// An agent with three ranks that PMIx serves.
+    fn by_pmix(on_failure: FailurePolicy) -> Self {
+        let mut world = Self::joined(1, 1, 2);
+        let pmix = Some(PmixPlan { library: Vec::new(), secret: String::new(), hosts: vec!["n".to_owned()] });
+        let session = SessionPlan { pmix, on_failure, ..Self::session(false) };
+        world.after(T, Input::FromParent(Down::Session(Box::new(session))));
+        world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-2")])))));
+        world.after(T, Input::Started(NS, ranks("0-2")));
+        world
+    }
+}
+
 /// libpmix lets no rank of the node pass a fence without it, and reports no such fence.
 #[test]
 fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
@@ -70,13 +83,7 @@ fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
         actions.contains(&Action::ToParent(Up::Failed(failure)))
     };
     for exit in [Exit::Code(0), Exit::Signal { signal: 9, core: false, out_of_memory: false }] {
-        let mut world = World::joined(1, 1, 2);
-        let hosts = vec!["n".to_owned()];
-        let pmix = Some(PmixPlan { library: Vec::new(), secret: String::new(), hosts });
-        let session = SessionPlan { pmix, on_failure: FailurePolicy::Continue, ..World::session(false) };
-        world.after(T, Input::FromParent(Down::Session(Box::new(session))));
-        world.after(T, Input::FromParent(Down::Launch(Box::new(plan(3, &[(1, "0-2")])))));
-        world.after(T, Input::Started(NS, ranks("0-2")));
+        let mut world = World::by_pmix(FailurePolicy::Continue);
         world.after(T, Input::RankEnded(NS, Rank(1), exit));
         assert!(!is_reported(&world.after(at(LATE), Input::Timeout)), "none has joined PMIx");
         world.asks(0, Request::Joined);
@@ -92,12 +99,7 @@ fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
 /// A time in the past would wake the agent again and again.
 #[test]
 fn an_agent_that_ends_its_ranks_waits_for_no_rank_to_join_pmix() {
-    let mut world = World::joined(1, 1, 2);
-    let pmix = Some(PmixPlan { library: Vec::new(), secret: String::new(), hosts: vec!["n".to_owned()] });
-    let session = SessionPlan { pmix, ..World::session(false) };
-    world.after(T, Input::FromParent(Down::Session(Box::new(session))));
-    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0-1")])))));
-    world.after(T, Input::Started(NS, ranks("0-1")));
+    let mut world = World::by_pmix(FailurePolicy::Abort);
     world.asks(0, Request::Joined);
     world.after(T, Input::RankEnded(NS, Rank(1), Exit::Code(3)));
     let grace = 2 * UNFINALIZED_TIME;
