@@ -86,10 +86,10 @@ fn sentence(command: &CommandPlan, library: &str, why: &str) -> String {
     format!("'{}' needs {library}, {why}", String::from_utf8_lossy(&command.program))
 }
 
-/// What the files show of a command's program and its MPI library.
+/// A command's program and its MPI library, as their files show them.
 struct Linked {
     access: PmiAccess,
-    /// What the program needs.
+    /// The libraries that the program needs.
     needs: Needs,
     /// The MPI library that the program names, and what that needs; empty if it is not installed on this machine.
     mpi: Option<(String, Needs)>,
@@ -137,7 +137,7 @@ const LIBPMI: &str = "libpmi.so";
 /// explain it.
 fn reason(library: &str, access: PmiAccess) -> Option<Reason> {
     let possible = |why, hint| Some(Reason { why, hint, is_certain: false });
-    // A user who has chosen how ranks find scela-run may know a library that can do that.
+    // If the user has chosen PMIx or a libpmi, the library may use it: then the file alone proves nothing.
     let certain = |why, hint| Some(Reason { why, hint, is_certain: !access.has_pmix && !access.names_libpmi });
     if mpi::is_open_mpi(library) {
         return match (access.open_mpi?, access.names_libpmi) {

@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(found(Some("OpenMPI"), Some(&of_mpich)), open_mpi);
         assert_eq!(found(Some("impi"), Some(&of_open_mpi)), mpich);
         assert_eq!(found(Some("other"), Some(&of_open_mpi)), None);
-        // What is beside the interpreter comes before what the loader finds.
+        // A library beside the interpreter comes before one that the loader finds.
         fs::write(place.path().join("lib/libmpi.so"), "").unwrap();
         fs::write(place.path().join("lib/libmpi.so.40"), "").unwrap();
         assert_eq!(found(None, Some(&of_mpich)), open_mpi);

@@ -47,7 +47,7 @@ impl RankDevices {
     }
 }
 
-/// What this node has.
+/// The devices of this node.
 struct Here {
     found: FoundDevices,
     /// The graphics processors that variables list.

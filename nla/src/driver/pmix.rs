@@ -313,7 +313,7 @@ mod tests {
         beats(&mut watch, Beat::Ask);
         watch.on_received(&ToAgent::Alive);
         beats(&mut watch, Beat::Ask);
-        // What libpmix's threads report is no answer.
+        // A message of libpmix's threads is no answer to a ping.
         watch.on_received(&ToAgent::Got(1, None));
         beats(&mut watch, Beat::Lost);
     }

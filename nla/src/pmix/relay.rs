@@ -181,7 +181,7 @@ impl Relay {
             fence.left.remove(rank);
         }
         known.advance(steps);
-        // Nobody waits for the answer to its spawn.
+        // The rank no longer waits for the answer to its spawn.
         self.asking.remove(&(namespace, rank));
     }
 

@@ -24,9 +24,9 @@ pub struct Holding {
 pub struct TooFew {
     /// The rank, by its number among those of its node.
     pub local_rank: u32,
-    /// What it asks for.
+    /// The devices that it needs.
     pub wanted: Resource,
-    /// What its node has.
+    /// The devices of its node.
     pub holdings: Vec<Holding>,
 }
 
@@ -61,7 +61,7 @@ impl TooFew {
 }
 
 impl Holding {
-    /// Describes how many are free, and who has the others.
+    /// Describes how many devices are free, and which ranks have the others.
     fn free_text(&self, rank_of: impl Fn(u32) -> Rank) -> String {
         let Self { label, count, taken, holders } = self;
         let free = match count - taken {

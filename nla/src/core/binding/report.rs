@@ -78,7 +78,7 @@ pub enum BindingNote {
         cpus: CpuSet,
         /// How many ranks would fit.
         room: u32,
-        /// What each rank would be bound to: this many parts ...
+        /// Each rank would be bound to this many parts ...
         count: u32,
         /// ... of this level.
         level: Level,

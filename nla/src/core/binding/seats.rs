@@ -77,7 +77,7 @@ pub enum BindingError {
         noun(unit.name(), *wanted), within.map(|level| format!(" of one {}", level.name())).unwrap_or_default()
     )]
     TooWide {
-        /// What is counted: cores or hardware threads.
+        /// The unit of both numbers: cores or hardware threads.
         unit: Level,
         /// How many each rank needs.
         wanted: u32,
