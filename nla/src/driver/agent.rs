@@ -15,10 +15,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::{Answer, Request};
+use tokio::io::Interest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep};
 use tracing::{Instrument, Span};
 
 use super::children::{Children, LinkContext, Received};
@@ -40,14 +41,14 @@ use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
     Traffic, Up,
 };
-use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
+use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink, shared_tick};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
 const SIGTERM: i32 = 15;
 /// Heartbeats to the guardian in each dead time.
-pub(super) const BEATS: u32 = 8;
+pub(super) const BEATS: u32 = 4;
 
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
@@ -62,7 +63,7 @@ pub(super) struct AgentDriver {
     here: Subtree,
     guardian: GuardianLink,
     /// Readable when the guardian answers, and once it has exited.
-    guardian_answers: Watched,
+    guardian_end: Watched,
     is_guarded: bool,
     /// Heartbeats since the guardian's last answer.
     unanswered: u32,
@@ -181,15 +182,16 @@ impl AgentDriver {
                 Some(starter)
             }
         };
-        let mut heartbeat = interval(order.dead_time / BEATS);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let period = order.dead_time / BEATS;
+        let mut heartbeat = interval_at(shared_tick(Instant::now() + period, period), period);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Ok(Self {
             core: Agent::new(here),
             recorder: Recorder::begin(position)?,
             clock,
             is_remote: order.is_remote(),
             here,
-            guardian_answers: sys::watch(guardian.as_fd().try_clone_to_owned()?)?,
+            guardian_end: sys::watch_end(guardian.as_fd().try_clone_to_owned()?)?,
             guardian,
             is_guarded: true,
             unanswered: 0,
@@ -309,7 +311,7 @@ impl AgentDriver {
                 Event::ChildFailed(child, why),
             () = self.children.output_ended.notified() => Event::OutputEnded,
             next = self.sweep.next() => Event::Sweep(next),
-            ready = self.guardian_answers.readable(), if self.is_guarded => {
+            ready = self.guardian_end.ready(Interest::PRIORITY), if self.is_guarded => {
                 // Before the read, which continues until the link is empty.
                 if let Ok(mut guard) = ready {
                     guard.clear_ready();
@@ -351,13 +353,7 @@ impl AgentDriver {
                     self.handle(Input::Drained { counted: Box::new(self.counted()) });
                 }
             }
-            Event::Guardian => match self.guardian.take_answers() {
-                Ok(_) => self.unanswered = 0,
-                Err(_) => {
-                    self.is_guarded = false;
-                    self.handle(Input::GuardianLost);
-                }
-            },
+            Event::Guardian => self.take_answers(),
             Event::Heartbeat => {
                 if let Some(time) = self.pulse.beat(Instant::now()) {
                     self.on_stopped(time);
@@ -385,9 +381,25 @@ impl AgentDriver {
         }
     }
 
-    /// Sends a heartbeat to the guardian. Counts heartbeats, not time: a suspended machine sends none.
+    /// Takes the guardian's answers to earlier heartbeats.
+    fn take_answers(&mut self) {
+        match self.guardian.take_answers() {
+            Ok(true) => self.unanswered = 0,
+            Ok(false) => {}
+            Err(_) => {
+                self.is_guarded = false;
+                self.handle(Input::GuardianLost);
+            }
+        }
+    }
+
+    /// Takes the answers to earlier heartbeats, which do not wake this process, and sends a heartbeat to the guardian. Counts
+    /// heartbeats, not time: a suspended machine sends none.
     fn beat(&mut self) {
-        // If the guardian has exited, `guardian_answers` reports it.
+        if self.is_guarded {
+            self.take_answers();
+        }
+        // If the guardian has exited, `guardian_end` reports it.
         let _ = self.guardian.alive();
         self.unanswered += 1;
         if self.is_guarded && self.unanswered > BEATS {

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::handshake::Accepted;
+use super::shared_ticks::shared_tick;
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
 use crate::core::{AgentId, LossReason, Violation};
@@ -330,10 +331,11 @@ impl Reader {
 async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> LossReason {
     loop {
         let before = Instant::now();
+        let next = shared_tick(before + dead_time / 4, dead_time / 4);
         // The last wait ends with the dead time, so that a loss is noticed at once.
-        let left = dead_time.saturating_sub(heard.get().elapsed());
-        let tick = (dead_time / 8).min(left).max(TICK_MIN);
-        tokio::time::sleep(tick).await;
+        let next = next.min(heard.get() + dead_time).max(before + TICK_MIN);
+        let tick = next - before;
+        sleep_until(next).await;
         let late = before.elapsed().saturating_sub(tick + Duration::from_millis(50));
         heard.set(if suspended.get() { Instant::now() } else { heard.get() + late });
         if heard.get().elapsed() >= dead_time {
@@ -379,9 +381,15 @@ impl Writer {
             tokio::select! {
                 biased;
                 () = self.shared.work.notified() => {}
-                () = sleep_until(wrote + self.heartbeat) => self.sealer.seal(&Content::Alive, &mut out),
+                () = sleep_until(self.next_heartbeat(wrote)) => self.sealer.seal(&Content::Alive, &mut out),
             }
         }
+    }
+
+    /// Returns when a heartbeat is due if nothing is written until then.
+    fn next_heartbeat(&self, wrote: Instant) -> Instant {
+        let tick = shared_tick(wrote + self.heartbeat, self.heartbeat);
+        if tick > wrote { tick } else { wrote + self.heartbeat }
     }
 
     /// Seals what may be sent now, the most urgent lane first, up to about [`WRITE_BYTES`]. Returns whether the queues are

@@ -57,8 +57,8 @@ pub const CODE_ABANDONED: i32 = 102;
 /// The exit code if the agent cannot be started: "could not launch".
 const EXIT_NOT_STARTED: i32 = 251;
 
-/// The longest wait between two checks.
-const TICK_MAX: Duration = Duration::from_secs(1);
+/// The longest wait between two checks. Exits, stops and heartbeats of the agent end a wait.
+const TICK_MAX: Duration = Duration::from_secs(10);
 /// The shortest wait, however short the dead-time.
 const TICK_MIN: Duration = Duration::from_millis(10);
 /// The wait while the agent is stopped, or while killed processes are dying.

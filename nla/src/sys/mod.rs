@@ -62,7 +62,7 @@ pub use inherited::pmi_socket;
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};
-pub use readiness::{Watched, watch};
+pub use readiness::{Watched, watch, watch_end};
 pub use reap::{
     Ended, ExitSignalsHeld, adopt_orphans, blocked_children_but, catches, end_orphans, has_children, has_children_but,
     has_group, is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills,

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use tokio::io::Interest;
 use tokio::io::unix::{AsyncFd, AsyncFdRegisterError};
 
 /// A descriptor with known readiness. It is nonblocking, or is read only after it became ready.
@@ -13,4 +14,13 @@ pub fn watch(fd: OwnedFd) -> io::Result<Watched> {
     // SAFETY: an OwnedFd is open, refers to one file description as long as it lives, and always returns the same
     // number.
     unsafe { AsyncFd::register(fd) }.map_err(AsyncFdRegisterError::into_parts).map_err(|(_, error)| error)
+}
+
+/// Does the same, but only for the end of a connection, on which [`Interest::PRIORITY`] becomes ready: bytes that arrive do not
+/// wake this process.
+pub fn watch_end(fd: OwnedFd) -> io::Result<Watched> {
+    // SAFETY: as above.
+    unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }
+        .map_err(AsyncFdRegisterError::into_parts)
+        .map_err(|(_, error)| error)
 }
