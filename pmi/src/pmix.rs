@@ -46,6 +46,11 @@ pub enum PmixRequest {
         #[serde(with = "crate::wire::byte_strings")]
         keys: Vec<Vec<u8>>,
     },
+    /// `PMIx_Query_info`: lists the jobs of the session, and describes some of them. Answered by [`PmixAnswer::Jobs`].
+    Jobs {
+        /// The names of the namespaces of the jobs to describe.
+        described: Vec<String>,
+    },
 }
 
 /// The answer to a [`PmixRequest`].
@@ -61,6 +66,13 @@ pub enum PmixAnswer {
     Posted(Result<(), NameError>),
     /// Those of the keys that have a value.
     Read(#[serde(with = "crate::wire::byte_pairs")] Vec<(Vec<u8>, Vec<u8>)>),
+    /// The jobs of the session.
+    Jobs {
+        /// The names of the namespaces whose ranks have not all ended.
+        names: Vec<String>,
+        /// Those of the jobs to describe that exist, and the ranks of each that have ended.
+        described: Vec<(JobDescription, Ranks)>,
+    },
 }
 
 /// Ranks that wait for each other, of one or more jobs. Each agent asks once for all of its ranks.

@@ -16,12 +16,12 @@ use bytes::Bytes;
 use pmi::SpawnCommand;
 
 use super::message::{
-    Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper, name_of, read_frame, write_frame,
+    Fact, Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper, name_of, read_frame, write_frame,
 };
 use super::registration::{cpuset, infos, local_ranks, plain_maps};
 use crate::core::Variable;
 use crate::sys;
-use crate::sys::pmix::{self, Completion, Posted, Process, Program, Server, Upcall, Value};
+use crate::sys::pmix::{self, Completion, Posted, Process, ProcessEntry, Program, Server, Upcall, Value};
 use crate::tasks::Panics;
 use crate::wire::{decode, encode};
 
@@ -209,6 +209,7 @@ fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
                     let members = members.into_iter().map(name_of).collect();
                     ToAgent::Meet { call: keep(done), purpose, members, data: data.into() }
                 }
+                Upcall::Query { questions, done } => ToAgent::Query(keep(done), questions),
                 Upcall::Got { call, data } => ToAgent::Got(call, data.map(Into::into)),
             },
         };
@@ -235,7 +236,7 @@ fn command_of(program: Program) -> SpawnCommand {
 /// Returns the result of a call as libpmix takes it.
 fn outcome_of(outcome: Outcome) -> pmix::Outcome {
     match outcome {
-        Outcome::Failed => pmix::Outcome::Failed,
+        Outcome::Failed(why) => pmix::Outcome::Failed(why),
         Outcome::Done => pmix::Outcome::Done,
         Outcome::Data(data) => pmix::Outcome::Data(data.into()),
         Outcome::Spawned(name) => pmix::Outcome::Spawned(name),
@@ -243,6 +244,10 @@ fn outcome_of(outcome: Outcome) -> pmix::Outcome {
             let process = |(namespace, rank)| Process { namespace, rank };
             let members = members.into_iter().map(process).collect();
             pmix::Outcome::Group { number, members, data: data.into() }
+        }
+        Outcome::Answered(facts, are_all) => {
+            let facts = facts.into_iter().map(|(key, fact)| (key, value_of(fact))).collect();
+            pmix::Outcome::Answered(facts, are_all)
         }
         Outcome::Found(entries) => {
             let posted = |(key, value): (Vec<u8>, Vec<u8>)| {
@@ -252,5 +257,24 @@ fn outcome_of(outcome: Outcome) -> pmix::Outcome {
             };
             pmix::Outcome::Found(entries.into_iter().filter_map(posted).collect())
         }
+    }
+}
+
+/// Returns a queried value as libpmix takes it.
+fn value_of(fact: Fact) -> Value {
+    match fact {
+        Fact::Text(text) => Value::Text(text.into_bytes()),
+        Fact::Ranks(number) => Value::U32(number),
+        Fact::Size(number) => Value::Size(number as usize),
+        Fact::Table(rows) => Value::Table(
+            rows.into_iter()
+                .map(|row| {
+                    let (namespace, rank) = row.process;
+                    let process = Process { namespace, rank };
+                    let (host, program, pid, has_ended) = (row.host, row.program, row.pid, row.has_ended);
+                    ProcessEntry { process, host, program, pid, has_ended }
+                })
+                .collect(),
+        ),
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Variable;
 use crate::core::limits::BOARD_BYTES_MAX;
-use crate::sys::pmix::Process;
+use crate::sys::pmix::{Failure, Process, Question};
 use crate::wire::{decode, encode};
 
 /// A process as PMIx names it: the name of its namespace, and its rank; `None` stands for all ranks.
@@ -73,7 +73,7 @@ pub struct Registration {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// It has failed.
-    Failed,
+    Failed(Failure),
     /// An operation without a result has succeeded.
     Done,
     /// Of a fence or a modex: the data.
@@ -84,6 +84,37 @@ pub enum Outcome {
     Spawned(String),
     /// Of a group: its number, its members, and the data of all nodes.
     Group(u64, Vec<ProcessName>, Bytes),
+    /// Of a query: the keys that are known, and their values. Whether these are all of the keys.
+    Answered(Vec<(String, Fact)>, bool),
+}
+
+/// The value of a key that a rank has queried.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Fact {
+    /// A list, separated by commas.
+    Text(String),
+    /// A number of ranks.
+    Ranks(u32),
+    /// A number of other things.
+    Size(u32),
+    /// A table of processes.
+    Table(Vec<Row>),
+}
+
+/// A row of a table of processes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The process.
+    pub process: ProcessName,
+    /// The name of its node.
+    pub host: String,
+    /// Its program.
+    #[serde(with = "serde_bytes")]
+    pub program: Vec<u8>,
+    /// Its pid; 0 if it is not known.
+    pub pid: u32,
+    /// It has ended.
+    pub has_ended: bool,
 }
 
 /// From `scela-pmix` to the agent.
@@ -142,6 +173,8 @@ pub enum ToAgent {
         /// The data of this node's ranks, for those of all nodes.
         data: Bytes,
     },
+    /// A rank of this node queries keys that libpmix does not know.
+    Query(u64, Vec<Question>),
     /// Answers [`ToHelper::Ping`].
     Alive,
     /// Answers [`ToHelper::Ask`].

@@ -14,7 +14,9 @@ use pmi::{
 };
 
 use super::message::{Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper};
+use super::query::View;
 use crate::core::{NODE_REQUESTS_FROM, NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
+use crate::sys::pmix::{Failure, Question};
 
 /// The key of a node's data on the board is this and the number of the node.
 const KEY: &str = "pmix-node-";
@@ -93,7 +95,14 @@ enum Asked {
     Group { call: u64, members: Vec<ProcessName> },
     /// A namespace for libpmix.
     Description(String),
+    /// The data of a rank.
+    Modex(u64),
+    /// The session's jobs, for these questions.
+    Query { call: u64, questions: Vec<Question> },
 }
+
+/// Finds the pid of a rank here that runs.
+pub type PidOf<'a> = &'a dyn Fn(NamespaceId, Rank) -> Option<u32>;
 
 /// Relays between `scela-pmix` and the core of an agent.
 #[derive(Debug)]
@@ -227,6 +236,7 @@ impl Relay {
             ToAgent::Unpublish(call, keys) => self.ask(Asked::Call(call), PmixRequest::Unpost { keys }, steps),
             ToAgent::Spawn(call, process, commands) => self.on_spawn(call, &process, commands, steps),
             ToAgent::Meet { call, purpose, members, data } => self.on_meet(call, purpose, &members, data, steps),
+            ToAgent::Query(call, questions) => self.on_query(call, questions, steps),
             // The driver counts them.
             ToAgent::Alive => {}
             ToAgent::Got(call, data) => {
@@ -289,10 +299,29 @@ impl Relay {
         match (self.plan.job_of(&name), rank) {
             (Some(job), Some(rank)) => {
                 let request = PmixRequest::Modex { job: job.into(), rank: Rank(rank) };
-                self.ask(Asked::Call(call), request, steps);
+                self.ask(Asked::Modex(call), request, steps);
             }
-            _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed))),
+            _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(Failure::NotFound)))),
         }
+    }
+
+    /// A rank here queries keys.
+    fn on_query(&mut self, call: u64, questions: Vec<Question>, steps: &mut Vec<Step>) {
+        match self.view(&|_, _| None).jobs_of(&questions) {
+            (described, true) => {
+                self.ask(Asked::Query { call, questions }, PmixRequest::Jobs { described }, steps);
+            }
+            (_, false) => {
+                let outcome = self.view(&|_, _| None).answer(&questions, &[], &[]);
+                steps.push(Step::Send(ToHelper::Answer(call, outcome)));
+            }
+        }
+    }
+
+    /// The data for queries. The only namespace here is meant where a rank names none.
+    fn view<'a>(&'a self, pid_of: &'a dyn Fn(&str, Rank) -> Option<u32>) -> View<'a> {
+        let own = if let [known] = &self.known[..] { Some(known.name.as_str()) } else { None };
+        View { plan: &self.plan, own, node: self.known.first().map_or(0, |known| known.node), pid_of }
     }
 
     /// A rank here spawns others. The request is that of this very rank: they inherit from it.
@@ -305,7 +334,7 @@ impl Relay {
                 self.asking.insert(key, Asked::Call(call));
                 steps.push(Step::Ask(key.0, key.1, Request::Ask(RootRequest::Spawn(request))));
             }
-            None => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed))),
+            None => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(Failure::Error)))),
         }
     }
 
@@ -365,9 +394,16 @@ impl Relay {
     }
 
     /// The root has answered.
-    fn on_root_answer(&mut self, asked: Asked, answer: Answer, steps: &mut Vec<Step>) {
+    fn on_root_answer(&mut self, asked: Asked, answer: Answer, pid_of: PidOf<'_>, steps: &mut Vec<Step>) {
         let (call, outcome) = match (asked, answer) {
-            (Asked::Call(call), Answer::Pmix(PmixAnswer::Modex(Some(data)))) => (call, Outcome::Data(data)),
+            (Asked::Modex(call), Answer::Pmix(PmixAnswer::Modex(Some(data)))) => (call, Outcome::Data(data)),
+            (Asked::Query { call, questions }, Answer::Pmix(PmixAnswer::Jobs { names, described })) => {
+                let pid_of = |job: &str, rank| {
+                    let known = self.known.iter().find(|known| self.plan.job_of(&known.name) == Some(job))?;
+                    pid_of(known.id, rank)
+                };
+                (call, self.view(&pid_of).answer(&questions, &names, &described))
+            }
             (Asked::Call(call), Answer::Pmix(PmixAnswer::Posted(Ok(())) | PmixAnswer::Met(Some(_)))) => {
                 (call, Outcome::Done)
             }
@@ -400,8 +436,13 @@ impl Relay {
     /// A call cannot be answered.
     fn fail(&mut self, asked: &Asked, steps: &mut Vec<Step>) {
         match asked {
-            Asked::Call(call) | Asked::Fence { call, .. } | Asked::Group { call, .. } | Asked::Connect { call, .. } => {
-                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed)));
+            Asked::Modex(call) => steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed(Failure::NotFound)))),
+            Asked::Call(call)
+            | Asked::Query { call, .. }
+            | Asked::Fence { call, .. }
+            | Asked::Group { call, .. }
+            | Asked::Connect { call, .. } => {
+                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed(Failure::Error))));
             }
             Asked::Description(name) => self.on_foreign(name, false, steps),
         }
@@ -432,7 +473,7 @@ impl Relay {
         self.connecting.retain_mut(|(call, names)| {
             let was_awaited = names.remove(name);
             if was_awaited && !is_known {
-                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed)));
+                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed(Failure::Error))));
                 return false;
             }
             if names.is_empty() {
@@ -452,11 +493,13 @@ impl Relay {
         Step::Send(ToHelper::Ask(self.last_asked, (known.name.clone(), Some(rank.0))))
     }
 
-    /// The core has answered a rank. Returns the answer if the relay has not asked for it.
+    /// The core has answered a rank. `pid_of` finds the pids of the ranks here. Returns the answer if the relay has not asked
+    /// for it.
     pub fn on_answer(
         &mut self,
         (namespace, rank): (NamespaceId, Rank),
         answer: Answer,
+        pid_of: PidOf<'_>,
         steps: &mut Vec<Step>,
     ) -> Option<Answer> {
         let known = self.known.iter_mut().find(|known| known.id == namespace);
@@ -480,7 +523,7 @@ impl Relay {
             }
             (answer, _) => {
                 let Some(asked) = self.asking.remove(&(namespace, rank)) else { return Some(answer) };
-                self.on_root_answer(asked, answer, steps);
+                self.on_root_answer(asked, answer, pid_of, steps);
                 self.ask_next(steps);
             }
         }
@@ -532,7 +575,7 @@ impl Known {
             return;
         }
         let data = Outcome::Data(std::mem::take(&mut fence.collected).freeze());
-        let outcome = if fence.failed { Outcome::Failed } else { data };
+        let outcome = if fence.failed { Outcome::Failed(Failure::Error) } else { data };
         steps.push(Step::Send(ToHelper::Answer(fence.call, outcome)));
         self.open.pop_front();
         self.enter(steps);

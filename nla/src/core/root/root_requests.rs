@@ -113,6 +113,14 @@ impl Root {
                 self.unpost(&keys);
                 PmixAnswer::Posted(Ok(()))
             }
+            PmixRequest::Jobs { described } => {
+                let running = self.namespaces.values().filter(|ns| !ns.is_over());
+                let known = described.iter().filter_map(|job| self.namespace_of(job.as_bytes()));
+                PmixAnswer::Jobs {
+                    names: running.map(|ns| ns.plan.kvsname.clone()).collect(),
+                    described: known.map(|ns| (ns.plan.describe(), ns.gone().clone())).collect(),
+                }
+            }
         })
     }
 

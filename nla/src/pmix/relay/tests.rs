@@ -6,6 +6,7 @@ use pmi::{JobDescription, Mapping, Met, ProgramDescription, SpawnedJob};
 
 use super::*;
 use crate::core::{AgentId, CommandPlan, Inherit};
+use crate::pmix::message::Fact;
 
 const NS: NamespaceId = NamespaceId::FIRST;
 const JOB: &str = "scela-5_0";
@@ -71,7 +72,8 @@ impl World {
 
     fn answered(&mut self, rank: u32, answer: Answer) -> Vec<Step> {
         let mut steps = Vec::new();
-        assert_eq!(self.relay.on_answer((NS, Rank(rank)), answer, &mut steps), None, "it was asked for");
+        let rest = self.relay.on_answer((NS, Rank(rank)), answer, &|_, rank| Some(rank.0 + 100), &mut steps);
+        assert_eq!(rest, None, "it was asked for");
         steps
     }
 
@@ -168,7 +170,7 @@ fn a_failed_fence_fails_for_all_and_the_next_one_begins() {
     assert!(world.after(fence(2, &[process(None)], b"", false)).is_empty(), "one after the other");
     assert!(world.answered(0, Answer::FenceFailed).is_empty());
     let steps = world.answered(1, Answer::Released);
-    assert_eq!(answer(&steps[..1]), (1, Outcome::Failed));
+    assert_eq!(answer(&steps[..1]), (1, Outcome::Failed(Failure::Error)));
     assert_eq!(steps.len(), 3, "the ranks enter the second: {steps:?}");
     assert_eq!(world.release().0, 2);
 }
@@ -227,7 +229,7 @@ fn each_call_has_a_number_of_its_own_at_the_root() {
     world.relay.on_ended(NS, Rank(1), &mut steps);
     assert!(matches!(steps[..], [Step::Send(ToHelper::Ended(_)), Step::Send(ToHelper::Ended(_))]), "{steps:?}");
     let steps = world.answered(numbers[1], Answer::Pmix(PmixAnswer::Modex(None)));
-    assert_eq!(answer(&steps), (2, Outcome::Failed));
+    assert_eq!(answer(&steps), (2, Outcome::Failed(Failure::NotFound)));
     let data = Bytes::from_static(b"data");
     let steps = world.answered(numbers[0], Answer::Pmix(PmixAnswer::Modex(Some(data.clone()))));
     assert_eq!(answer(&steps), (1, Outcome::Data(data)));
@@ -242,7 +244,7 @@ fn calls_beyond_the_bound_wait_for_a_number() {
     }
     assert!(world.after(ToAgent::Modex(9999, process(3))).is_empty());
     let steps = world.answered(NODE_REQUESTS_FROM + 7, Answer::Pmix(PmixAnswer::Modex(None)));
-    assert_eq!(answer(&steps[..1]), (7, Outcome::Failed));
+    assert_eq!(answer(&steps[..1]), (7, Outcome::Failed(Failure::NotFound)));
     assert_eq!(asked(&steps[1..]).0.0, NODE_REQUESTS_FROM + 7);
 }
 
@@ -253,7 +255,7 @@ fn the_calls_under_a_namespace_fail_when_it_is_forgotten() {
     let mut steps = Vec::new();
     world.relay.forget(NS, &mut steps);
     assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(name)) if name == NAME), "{steps:?}");
-    assert_eq!(answer(&steps[1..]), (3, Outcome::Failed));
+    assert_eq!(answer(&steps[1..]), (3, Outcome::Failed(Failure::Error)));
 }
 
 #[test]
@@ -263,7 +265,7 @@ fn calls_that_name_no_process_of_the_session_fail() {
     let meet =
         |purpose| ToAgent::Meet { call: 4, purpose, members: vec![process(0), stranger.clone()], data: Bytes::new() };
     for purpose in [Purpose::Connect, Purpose::Disconnect, Purpose::Group("g".to_owned())] {
-        assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed));
+        assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed(Failure::Error)));
     }
     // As many as the namespace has ranks, but not these: the root refuses it.
     let members = [0, 1, 2, 99].map(process);
@@ -275,7 +277,7 @@ fn calls_that_name_no_process_of_the_session_fail() {
 fn a_stranger_is_asked_for_nothing() {
     let mut world = World::new();
     let modex = ToAgent::Modex(1, ("guessed.scela-5_0".to_owned(), Some(2)));
-    assert_eq!(answer(&world.after(modex)), (1, Outcome::Failed));
+    assert_eq!(answer(&world.after(modex)), (1, Outcome::Failed(Failure::NotFound)));
     let joined = ToAgent::Joined(("guessed".to_owned(), Some(0)));
     assert!(world.after(joined).is_empty());
     assert!(world.after(ToAgent::Joined(process(2))).is_empty(), "rank 2 is on another node");
@@ -338,7 +340,7 @@ fn a_spawn_is_the_request_of_the_rank_itself() {
     let steps = world.answered(1, Answer::Spawned(Ok(spawned)));
     assert_eq!(answer(&steps), (6, Outcome::Spawned("c0ffee.scela-5_1".to_owned())));
     let steps = world.after(ToAgent::Spawn(7, process(1), Vec::new()));
-    assert_eq!(answer(&steps), (7, Outcome::Failed), "a spawn of nothing is refused");
+    assert_eq!(answer(&steps), (7, Outcome::Failed(Failure::Error)), "a spawn of nothing is refused");
 }
 
 #[test]
@@ -362,7 +364,7 @@ fn an_answer_that_the_relay_has_not_asked_for_is_returned() {
     let mut world = World::new();
     let mut steps = Vec::new();
     for answer in [Answer::Released, Answer::Got(None), Answer::Pmix(PmixAnswer::Modex(None)), Answer::NodePut(true)] {
-        assert_eq!(world.relay.on_answer((NS, Rank(0)), answer.clone(), &mut steps), Some(answer));
+        assert_eq!(world.relay.on_answer((NS, Rank(0)), answer.clone(), &|_, _| None, &mut steps), Some(answer));
     }
     assert!(steps.is_empty());
 }
@@ -393,4 +395,25 @@ fn aborts_and_finalizes_are_answered_after_the_core_knows_them() {
 fn an_abort_of_an_unknown_rank_is_answered() {
     let steps = World::new().after(ToAgent::Abort(7, process(3), 1, String::new()));
     assert!(matches!(&steps[..], [Step::Send(ToHelper::Answer(7, Outcome::Done))]), "{steps:?}");
+}
+
+#[test]
+fn a_query_asks_the_root_only_for_what_it_must() {
+    let mut world = World::new();
+    let question =
+        |key: &str, namespace: Option<&str>| Question { key: key.to_owned(), namespace: namespace.map(str::to_owned) };
+    let sets = question("pmix.qry.psetnum", None);
+    let facts = vec![("pmix.qry.psetnum".to_owned(), Fact::Size(0))];
+    assert_eq!(answer(&world.after(ToAgent::Query(7, vec![sets]))), (7, Outcome::Answered(facts, true)));
+    // A rank that names no namespace means the only one here.
+    let table = question("pmix.qry.lptable", None);
+    let (number, request) = asked(&world.after(ToAgent::Query(8, vec![table])));
+    assert_eq!(request, PmixRequest::Jobs { described: vec![JOB.to_owned()] });
+    let described = vec![(plan(JOB, 4).describe(), ranks("1"))];
+    let jobs = PmixAnswer::Jobs { names: vec![JOB.to_owned()], described };
+    let steps = world.answered(number.0, Answer::Pmix(jobs));
+    let (8, Outcome::Answered(facts, true)) = answer(&steps) else { panic!("{steps:?}") };
+    let [(_, Fact::Table(rows))] = &facts[..] else { panic!("{facts:?}") };
+    let rows: Vec<_> = rows.iter().map(|row| (row.process.1, row.pid, row.has_ended)).collect();
+    assert_eq!(rows, [(Some(0), 100, false), (Some(1), 0, true)]);
 }

@@ -20,13 +20,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use self::abi::{Infos, OPERATION_SUCCEEDED, RawCpuset, RawProcess, SUCCESS, Status};
-pub use self::abi::{Process, Value};
+pub use self::abi::{Process, ProcessEntry, Value};
 use self::completion::OperationDone;
-pub use self::completion::{Completion, Outcome, Posted};
+pub use self::completion::{Completion, Failure, Outcome, Posted};
 pub use self::directory::{make_directory, remove_directories};
 pub use self::library::PmixError;
 use self::library::{Functions, load};
-pub use self::upcalls::{Program, Upcall};
+pub use self::upcalls::{Program, Question, Upcall};
 use self::upcalls::{UPCALLS, module, report, slice};
 
 /// A variable's name and its value.

@@ -5,9 +5,11 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
 
+use serde::{Deserialize, Serialize};
+
 use super::abi::{
-    ERROR, NOT_FOUND, NOT_SUPPORTED, OPERATION_SUCCEEDED, Process, RawInfo, RawProcess, RawProgram, SUCCESS, Status,
-    c_array, c_text,
+    ERROR, NOT_FOUND, NOT_SUPPORTED, OPERATION_SUCCEEDED, Process, RawInfo, RawProcess, RawProgram, RawQuery, SUCCESS,
+    Status, c_array, c_text,
 };
 use super::completion::{Callback, Completion, InfoDone, LookupDone, ModexDone, OperationDone, SpawnDone, packed};
 
@@ -17,7 +19,7 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 const WORDS_MAX: usize = 65_536;
 /// Bytes of a path.
 const PATH_BYTES_MAX: usize = 4096;
-/// Keys of one publication or lookup.
+/// Keys of one publication, lookup or query.
 const KEYS_MAX: usize = 4096;
 
 /// A program of a spawn.
@@ -31,6 +33,15 @@ pub struct Program {
     pub wdir: Option<String>,
     /// The number of ranks.
     pub nprocs: u32,
+}
+
+/// A key that a rank queries.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// The key.
+    pub key: String,
+    /// The namespace that it is about, if the rank names one.
+    pub namespace: Option<String>,
 }
 
 /// A request or report of a rank.
@@ -132,6 +143,13 @@ pub enum Upcall {
         /// The data of this node's ranks.
         data: Vec<u8>,
         /// Completes it.
+        done: Completion,
+    },
+    /// A rank queries keys that libpmix does not know. libpmix does not say which rank.
+    Query {
+        /// The keys.
+        questions: Vec<Question>,
+        /// Answers.
         done: Completion,
     },
 }
@@ -373,6 +391,30 @@ extern "C" fn group(
     ask(Upcall::Group { name, members, ends, data, done })
 }
 
+extern "C" fn query(_raw: Raw, queries: *const RawQuery, count: usize, done: Option<InfoDone>, data: Data) -> Status {
+    let done = completion!(Query, done, data);
+    let queries: Option<Vec<_>> = slice(queries, count.min(KEYS_MAX)).iter().map(read_query).collect();
+    let Some(questions) = queries.map(|queries| queries.concat()).filter(|all| all.len() <= KEYS_MAX) else {
+        return ERROR;
+    };
+    ask(Upcall::Query { questions, done })
+}
+
+/// Reads one query: a question for each of its keys.
+fn read_query(raw: &RawQuery) -> Option<Vec<Question>> {
+    let mut namespace = None;
+    for info in slice(raw.qualifiers, raw.qualifier_count) {
+        match info.key()?.as_str() {
+            "pmix.nspace" => namespace = info.text(),
+            "pmix.procid" => namespace = info.process().map(|process| process.namespace),
+            _ => {}
+        }
+    }
+    let namespace = namespace.filter(|name| !name.is_empty());
+    let keys = c_array(raw.keys, KEYS_MAX)?.into_iter();
+    keys.map(|key| Some(Question { key: String::from_utf8(key).ok()?, namespace: namespace.clone() })).collect()
+}
+
 /// libpmix itself serves the requests of ranks to have files removed after their end, but only if the host controls jobs.
 extern "C" fn job_control(
     _requestor: Raw,
@@ -424,6 +466,7 @@ pub(super) fn module() -> Module {
     slots[10] = disconnect as *const c_void;
     slots[11] = register_events as *const c_void;
     slots[12] = deregister_events as *const c_void;
+    slots[15] = query as *const c_void;
     slots[19] = job_control as *const c_void;
     slots[25] = group as *const c_void;
     slots[27] = client_connected2 as *const c_void;

@@ -151,3 +151,20 @@ fn the_agent_of_a_rank_is_asked_for_its_data() {
     let described = world.pmix(1, 0, PmixRequest::Describe { job: JOB.into() });
     assert!(matches!(&described[..], [(1, PmixAnswer::Described(Some(job)))] if job.kvsname == JOB));
 }
+
+#[test]
+fn jobs_are_listed_while_they_run_and_described_with_what_has_ended() {
+    let mut world = World::running();
+    let jobs = |world: &mut World| {
+        let request = PmixRequest::Jobs { described: vec![JOB.to_owned(), "unknown".to_owned()] };
+        match &world.pmix(1, 0, request)[..] {
+            [(1, PmixAnswer::Jobs { names, described })] => {
+                (names.clone(), described.iter().map(|(job, ended)| (job.size, ended.clone())).collect::<Vec<_>>())
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(jobs(&mut world), (vec![JOB.to_owned()], vec![(4, Ranks::new())]));
+    world.up(T, 2, Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("2") });
+    assert_eq!(jobs(&mut world).1, [(4, ranks("2"))]);
+}
