@@ -179,35 +179,39 @@ fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
                 Upcall::Abort { process, code, message, done } => {
                     ToAgent::Abort(keep(done), name_of(process), code, message)
                 }
-                Upcall::Fence { members, data, collect, done } => ToAgent::Fence {
+                Upcall::Fence { members, data, collect, timeout_s, done } => ToAgent::Fence {
                     call: keep(done),
                     members: members.into_iter().map(name_of).collect(),
                     data: data.into(),
                     collect,
+                    timeout_s,
                 },
                 Upcall::Modex { process, done } => ToAgent::Modex(keep(done), name_of(process)),
-                Upcall::Publish { process, entries, once, done } => {
+                Upcall::Publish { process, entries, once, range, done } => {
                     let publisher = name_of(process);
                     let entry = |(key, packed): (String, Vec<u8>)| {
                         (key.into_bytes(), encode(&(&publisher, serde_bytes::ByteBuf::from(packed))))
                     };
-                    ToAgent::Publish { call: keep(done), entries: entries.into_iter().map(entry).collect(), once }
+                    let entries = entries.into_iter().map(entry).collect();
+                    ToAgent::Publish { call: keep(done), process: publisher.clone(), entries, once, range }
                 }
-                Upcall::Lookup { keys, wait, done } => ToAgent::Lookup(keep(done), keys, wait),
-                Upcall::Unpublish { keys, done } => ToAgent::Unpublish(keep(done), keys),
+                Upcall::Lookup { process, keys, wait, timeout_s, done } => {
+                    ToAgent::Lookup { call: keep(done), process: name_of(process), keys, wait, timeout_s }
+                }
+                Upcall::Unpublish { process, keys, done } => ToAgent::Unpublish(keep(done), name_of(process), keys),
                 Upcall::Spawn { process, programs, done } => {
                     let commands = programs.into_iter().map(command_of).collect();
                     ToAgent::Spawn(keep(done), name_of(process), commands)
                 }
-                Upcall::Connect { members, ends, done } => {
+                Upcall::Connect { members, ends, timeout_s, done } => {
                     let purpose = if ends { Purpose::Disconnect } else { Purpose::Connect };
                     let members = members.into_iter().map(name_of).collect();
-                    ToAgent::Meet { call: keep(done), purpose, members, data: Bytes::new() }
+                    ToAgent::Meet { call: keep(done), purpose, members, data: Bytes::new(), timeout_s }
                 }
-                Upcall::Group { name, members, ends, data, done } => {
+                Upcall::Group { name, members, ends, timeout_s, data, done } => {
                     let purpose = if ends { Purpose::EndOfGroup(name) } else { Purpose::Group(name) };
                     let members = members.into_iter().map(name_of).collect();
-                    ToAgent::Meet { call: keep(done), purpose, members, data: data.into() }
+                    ToAgent::Meet { call: keep(done), purpose, members, data: data.into(), timeout_s }
                 }
                 Upcall::Query { questions, done } => ToAgent::Query(keep(done), questions),
                 Upcall::Got { call, data } => ToAgent::Got(call, data.map(Into::into)),

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use bytes::Bytes;
-use pmi::{JobDescription, SpawnCommand};
+use pmi::{JobDescription, PostRange, SpawnCommand};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +143,8 @@ pub enum ToAgent {
         data: Bytes,
         /// The data of all nodes is to be returned.
         collect: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
     },
     /// A rank of this node asks for the data of a rank of another one.
     Modex(u64, ProcessName),
@@ -150,16 +152,32 @@ pub enum ToAgent {
     Publish {
         /// The number of the call.
         call: u64,
+        /// The rank.
+        process: ProcessName,
         /// The keys and their values.
         #[serde(with = "pmi::wire::byte_pairs")]
         entries: Vec<(Vec<u8>, Vec<u8>)>,
         /// Each is removed when it is read.
         once: bool,
+        /// The ranks that can look them up.
+        range: PostRange,
     },
-    /// A rank looks up keys. If the last is set, the answer waits until all are published.
-    Lookup(u64, #[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>, bool),
+    /// A rank looks up keys.
+    Lookup {
+        /// The number of the call.
+        call: u64,
+        /// The rank.
+        process: ProcessName,
+        /// The keys.
+        #[serde(with = "pmi::wire::byte_strings")]
+        keys: Vec<Vec<u8>>,
+        /// The answer waits until all are published.
+        wait: bool,
+        /// How long to wait, in seconds; 0: for ever.
+        timeout_s: u32,
+    },
     /// A rank removes what it has published.
-    Unpublish(u64, #[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>),
+    Unpublish(u64, ProcessName, #[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>),
     /// A rank spawns others.
     Spawn(u64, ProcessName, Vec<SpawnCommand>),
     /// All ranks of this node that take part meet those of other nodes, for another purpose than a fence.
@@ -172,6 +190,8 @@ pub enum ToAgent {
         members: Vec<ProcessName>,
         /// The data of this node's ranks, for those of all nodes.
         data: Bytes,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
     },
     /// A rank of this node queries keys that libpmix does not know.
     Query(u64, Vec<Question>),
@@ -236,7 +256,8 @@ mod tests {
     fn messages_survive_their_frames() {
         let mut bytes = Vec::new();
         let members = vec![("n".to_owned(), None), ("m".to_owned(), Some(3))];
-        let fence = ToAgent::Fence { call: 7, members, data: Bytes::from_static(b"\0\xff"), collect: true };
+        let fence =
+            ToAgent::Fence { call: 7, members, data: Bytes::from_static(b"\0\xff"), collect: true, timeout_s: 1 };
         write_frame(&mut bytes, &fence).unwrap();
         write_frame(&mut bytes, &ToAgent::Got(8, None)).unwrap();
         let mut from = &bytes[..];

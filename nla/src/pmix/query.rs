@@ -61,7 +61,7 @@ impl View<'_> {
     ) -> Outcome {
         let facts = questions.iter().map(|question| Ok((question.key.clone(), self.fact(question, names, described)?)));
         let facts: Vec<Result<_, Failure>> = facts.collect();
-        let is_unknown = facts.iter().any(|fact| *fact == Err(Failure::NotFound));
+        let is_unknown = facts.contains(&Err(Failure::NotFound));
         let known: Vec<_> = facts.into_iter().filter_map(Result::ok).collect();
         match known.len() {
             0 if is_unknown => Outcome::Failed(Failure::NotFound),

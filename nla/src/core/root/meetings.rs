@@ -6,8 +6,9 @@
 use bytes::Bytes;
 use pmi::{Meeting, Met, PmixAnswer, Ranks};
 
+use super::posts::until;
 use super::{Root, Turn};
-use crate::core::ids::NamespaceId;
+use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::{FENCE_BYTES_MAX, MEETINGS_MAX};
 use crate::core::message::{Reply, Requester};
 
@@ -28,6 +29,15 @@ struct Open {
     /// The requesters that wait for the reply, with their data.
     came: Vec<(Requester, Bytes)>,
     bytes: usize,
+    /// The end of the shortest time that a requester waits.
+    until: Option<Time>,
+}
+
+impl Meetings {
+    /// The time at which ranks have waited long enough in a meeting.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.open.iter().filter_map(|open| open.until).min()
+    }
 }
 
 impl Open {
@@ -51,7 +61,7 @@ impl Open {
 impl Root {
     /// Ranks of an agent have arrived at a meeting.
     pub(super) fn meet(&mut self, requester: Requester, meeting: Meeting, turn: &mut Turn<'_>) {
-        let Meeting { name, members, here, data } = meeting;
+        let Meeting { name, members, here, data, timeout_s } = meeting;
         let here: Option<Vec<_>> =
             here.into_iter().map(|(job, ranks)| Some((self.namespace_of(job.as_bytes())?.plan.id, ranks))).collect();
         let is_same = |open: &Open| open.name == name && open.members == members;
@@ -63,11 +73,12 @@ impl Root {
                     return self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
                 };
                 let came = Vec::new();
-                self.meetings.open.push(Open { name, members, missing, came, bytes: 0 });
+                self.meetings.open.push(Open { name, members, missing, came, bytes: 0, until: None });
                 self.meetings.open.len() - 1
             }
         };
         let open = &mut self.meetings.open[at];
+        open.until = open.until.into_iter().chain(until(turn.now, timeout_s)).min();
         if !here.is_some_and(|here| open.come(requester, &here, data)) {
             let open = self.meetings.open.swap_remove(at);
             self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
@@ -104,6 +115,17 @@ impl Root {
         for open in hopeless {
             for (requester, _) in &open.came {
                 self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
+            }
+        }
+    }
+
+    /// Fails the meetings whose time is over.
+    pub(super) fn end_late_meetings(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        let is_late = |open: &mut Open| open.until.is_some_and(|until| now >= until);
+        for open in self.meetings.open.extract_if(.., is_late).collect::<Vec<_>>() {
+            for (requester, _) in open.came {
+                self.reply(requester, Reply::Pmix(PmixAnswer::TimedOut), turn);
             }
         }
     }

@@ -3,6 +3,7 @@
 use pmi::{NameError, PmixAnswer, PmixRequest, Rank, RootRequest, SpawnRequest};
 
 use super::namespace::Namespace;
+use super::posts::Caller;
 use super::{Phase, Root, Turn};
 use crate::core::limits::NAMES_MAX;
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
@@ -107,10 +108,15 @@ impl Root {
             PmixRequest::Describe { job } => {
                 PmixAnswer::Described(self.namespace_of(&job).map(|ns| Box::new(ns.plan.describe())))
             }
-            PmixRequest::Post { entries, once } => PmixAnswer::Posted(self.post(entries, once, turn)),
-            PmixRequest::Read { keys, wait } => PmixAnswer::Read(self.read(requester, keys, wait)?),
-            PmixRequest::Unpost { keys } => {
-                self.unpost(&keys);
+            PmixRequest::Post { entries, once, range, rank } => {
+                PmixAnswer::Posted(self.post(Caller { requester, rank }, entries, once, range, turn))
+            }
+            PmixRequest::Read { keys, wait, timeout_s, rank } => {
+                let wait = wait.then_some(timeout_s);
+                PmixAnswer::Read(self.read(Caller { requester, rank }, keys, wait, turn.now)?)
+            }
+            PmixRequest::Unpost { keys, rank } => {
+                self.unpost(Caller { requester, rank }, &keys);
                 PmixAnswer::Posted(Ok(()))
             }
             PmixRequest::Jobs { described } => {

@@ -44,7 +44,12 @@ fn process(rank: impl Into<Option<u32>>) -> ProcessName {
 }
 
 fn fence(call: u64, members: &[ProcessName], data: &'static [u8], collect: bool) -> ToAgent {
-    ToAgent::Fence { call, members: members.to_vec(), data: Bytes::from_static(data), collect }
+    ToAgent::Fence { call, members: members.to_vec(), data: Bytes::from_static(data), collect, timeout_s: 0 }
+}
+
+/// Rank `rank` looks up a key and waits.
+fn lookup(call: u64, rank: u32) -> ToAgent {
+    ToAgent::Lookup { call, process: process(rank), keys: vec![b"key".to_vec()], wait: true, timeout_s: 7 }
 }
 
 /// The relay of node 0 with ranks 0 and 1 of four, and a board.
@@ -210,6 +215,7 @@ fn a_fence_of_some_ranks_is_a_meeting() {
         members: vec![(JOB.to_owned(), Some(ranks("1-2")))],
         here: vec![(JOB.to_owned(), ranks("1"))],
         data: Bytes::from_static(b"d"),
+        timeout_s: 0,
     };
     assert_eq!(request, PmixRequest::Meet(meeting));
     let met = Met { number: 1, data: vec![Bytes::from_static(b"d"), Bytes::from_static(b"e")] };
@@ -251,7 +257,7 @@ fn calls_beyond_the_bound_wait_for_a_number() {
 #[test]
 fn the_calls_under_a_namespace_fail_when_it_is_forgotten() {
     let mut world = World::new();
-    asked(&world.after(ToAgent::Lookup(3, vec![b"key".to_vec()], true)));
+    asked(&world.after(lookup(3, 0)));
     let mut steps = Vec::new();
     world.relay.forget(NS, &mut steps);
     assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(name)) if name == NAME), "{steps:?}");
@@ -262,8 +268,13 @@ fn the_calls_under_a_namespace_fail_when_it_is_forgotten() {
 fn calls_that_name_no_process_of_the_session_fail() {
     let mut world = World::new();
     let stranger = ("foreign".to_owned(), Some(0));
-    let meet =
-        |purpose| ToAgent::Meet { call: 4, purpose, members: vec![process(0), stranger.clone()], data: Bytes::new() };
+    let meet = |purpose| ToAgent::Meet {
+        call: 4,
+        purpose,
+        members: vec![process(0), stranger.clone()],
+        data: Bytes::new(),
+        timeout_s: 0,
+    };
     for purpose in [Purpose::Connect, Purpose::Disconnect, Purpose::Group("g".to_owned())] {
         assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed(Failure::Error)));
     }
@@ -305,8 +316,13 @@ fn connected_ranks_know_each_others_namespaces() {
     const OTHER: &str = "c0ffee.scela-5_1";
     let mut world = World::new();
     let members = vec![process(None), (OTHER.to_owned(), None)];
-    let connect =
-        |call| ToAgent::Meet { call, purpose: Purpose::Connect, members: members.clone(), data: Bytes::new() };
+    let connect = |call| ToAgent::Meet {
+        call,
+        purpose: Purpose::Connect,
+        members: members.clone(),
+        data: Bytes::new(),
+        timeout_s: 0,
+    };
     let met = || Answer::Pmix(PmixAnswer::Met(Some(Met { number: 1, data: Vec::new() })));
     let (rank, _) = asked(&world.after(connect(4)));
     let (rank, request) = asked(&world.answered(rank.0, met()));
@@ -416,4 +432,59 @@ fn a_query_asks_the_root_only_for_what_it_must() {
     let [(_, Fact::Table(rows))] = &facts[..] else { panic!("{facts:?}") };
     let rows: Vec<_> = rows.iter().map(|row| (row.process.1, row.pid, row.has_ended)).collect();
     assert_eq!(rows, [(Some(0), 100, false), (Some(1), 0, true)]);
+}
+
+#[test]
+fn waiting_lookups_leave_numbers_for_other_calls() {
+    let mut world = World::new();
+    for call in 0..LOOKUPS_MAX as u64 {
+        let (_, request) = asked(&world.after(lookup(call, 1)));
+        let read = PmixRequest::Read { keys: vec![b"key".to_vec()], wait: true, timeout_s: 7, rank: Rank(1) };
+        assert_eq!(request, read);
+    }
+    assert_eq!(answer(&world.after(lookup(9998, 1))), (9998, Outcome::Failed(Failure::Exhausted)));
+    asked(&world.after(ToAgent::Modex(9999, process(2))));
+    let steps = world.answered(NODE_REQUESTS_FROM, Answer::Pmix(PmixAnswer::TimedOut));
+    assert_eq!(answer(&steps), (0, Outcome::Failed(Failure::TimedOut)));
+    asked(&world.after(lookup(9998, 1)));
+}
+
+/// The tree's fences have no time limit.
+#[test]
+fn a_fence_of_all_ranks_with_a_time_limit_is_a_meeting() {
+    let mut world = World::new();
+    let members = vec![process(None)];
+    let fence = ToAgent::Fence { call: 3, members, data: Bytes::from_static(b"d"), collect: true, timeout_s: 2 };
+    let (number, request) = asked(&world.after(fence));
+    let PmixRequest::Meet(meeting) = request else { panic!("{request:?}") };
+    assert_eq!((meeting.members, meeting.timeout_s), (vec![(JOB.to_owned(), None)], 2));
+    let steps = world.answered(number.0, Answer::Pmix(PmixAnswer::TimedOut));
+    assert_eq!(answer(&steps), (3, Outcome::Failed(Failure::TimedOut)));
+}
+
+/// Registers a second namespace with one rank here.
+fn spawned(world: &mut World) -> NamespaceId {
+    let other = NamespacePlan { id: NamespaceId(1), ..plan("scela-5_1", 1) };
+    drop(world.relay.register(&other, &ranks("0"), Vec::new()));
+    other.id
+}
+
+/// The root answers requests of a namespace as long as it has not ended.
+#[test]
+fn the_end_of_one_namespace_fails_no_call_of_another() {
+    let mut world = World::new();
+    let other = spawned(&mut world);
+    let keys = || vec![b"key".to_vec()];
+    let theirs = ("c0ffee.scela-5_1".to_owned(), Some(0));
+    let steps = world.after(ToAgent::Lookup { call: 1, process: theirs, keys: keys(), wait: true, timeout_s: 0 });
+    assert!(matches!(&steps[..], [Step::Ask(id, _, _)] if *id == other), "{steps:?}");
+    asked(&world.after(lookup(2, 0)));
+    // libpmix does not say who asks for these.
+    let (_, modex) = asked(&world.after(ToAgent::Modex(3, process(2))));
+    let mut steps = Vec::new();
+    world.relay.forget(NS, &mut steps);
+    assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(_))), "{steps:?}");
+    assert_eq!(answer(&steps[1..2]), (2, Outcome::Failed(Failure::Error)));
+    let again = Request::Ask(RootRequest::Pmix(modex));
+    assert!(matches!(&steps[2..], [Step::Ask(id, _, request)] if *id == other && *request == again), "{steps:?}");
 }

@@ -19,6 +19,12 @@ pub(super) const NOT_SUPPORTED: Status = -47;
 pub(super) const ERROR: Status = -1;
 /// The requested data was not found.
 pub(super) const NOT_FOUND: Status = -46;
+/// The time for the call is over.
+pub(super) const TIMEOUT: Status = -24;
+/// There is no room for another one.
+pub(super) const OUT_OF_RESOURCE: Status = -29;
+/// The key has a value.
+pub(super) const DUPLICATE_KEY: Status = -53;
 /// Only a part of the requested data was found.
 pub(super) const PARTIAL_SUCCESS: Status = -52;
 /// `PMIX_RANK_WILDCARD`: all ranks of a namespace.
@@ -157,6 +163,9 @@ pub struct ProcessEntry {
 const BOOL: u16 = 1;
 const STRING: u16 = 3;
 const SIZE: u16 = 4;
+const INT: u16 = 6;
+const INT32: u16 = 9;
+const UINT: u16 = 11;
 const UINT16: u16 = 13;
 const UINT32: u16 = 14;
 const PROC: u16 = 22;
@@ -350,6 +359,26 @@ impl RawInfo {
         }
         // SAFETY: libpmix says how many there are.
         Some(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) }.to_vec())
+    }
+
+    /// The seconds of `PMIX_TIMEOUT`, if this is it. Negative numbers stand for no timeout, as 0 does.
+    pub(super) fn timeout_s(&self) -> Option<u32> {
+        if self.key().as_deref() != Some("pmix.timeout") {
+            return None;
+        }
+        // SAFETY: `uint32` is a member of the size of those that libpmix has set for these types.
+        let number = unsafe { self.value.data.uint32 };
+        match self.value.kind {
+            INT | INT32 => Some(number.cast_signed().max(0).cast_unsigned()),
+            UINT | UINT32 => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The number of the range of a publication, if this is one.
+    pub(super) fn range(&self) -> Option<u8> {
+        // SAFETY: `range` is one byte.
+        (self.key().as_deref() == Some("pmix.range")).then(|| unsafe { self.value.data.uint16 }.to_le_bytes()[0])
     }
 
     /// Whether this is a directive that data is removed when it is read.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::FUNCTIONS;
 use super::abi::{
-    ERROR, Infos, NOT_FOUND, NOT_SUPPORTED, PARTIAL_SUCCESS, Process, RawBuffer, RawInfo, RawPosted, SUCCESS, Status,
-    VALUE, Value,
+    DUPLICATE_KEY, ERROR, Infos, NOT_FOUND, NOT_SUPPORTED, OUT_OF_RESOURCE, PARTIAL_SUCCESS, Process, RawBuffer,
+    RawInfo, RawPosted, SUCCESS, Status, TIMEOUT, VALUE, Value,
 };
 
 /// A function with which libpmix frees what it was passed.
@@ -33,6 +33,12 @@ pub enum Failure {
     NotFound,
     /// The request is not supported.
     NotSupported,
+    /// The time that the rank has set is over.
+    TimedOut,
+    /// Too many calls wait, or too much data is stored.
+    Exhausted,
+    /// The key has a value.
+    Taken,
 }
 
 impl Failure {
@@ -41,6 +47,9 @@ impl Failure {
             Self::Error => ERROR,
             Self::NotFound => NOT_FOUND,
             Self::NotSupported => NOT_SUPPORTED,
+            Self::TimedOut => TIMEOUT,
+            Self::Exhausted => OUT_OF_RESOURCE,
+            Self::Taken => DUPLICATE_KEY,
         }
     }
 }
@@ -94,6 +103,7 @@ pub struct Posted {
 pub(super) enum Callback {
     Modex(ModexDone),
     Operation(OperationDone),
+    Connect(OperationDone),
     Lookup(LookupDone),
     Spawn(SpawnDone),
     Group(InfoDone),
@@ -132,7 +142,9 @@ impl Completion {
                 // SAFETY: libpmix has passed `done` and `data` for this call; the bytes live until it calls `release`.
                 unsafe { done(status, first, length, data, Some(release::<Vec<u8>>), Box::into_raw(bytes).cast()) };
             }
-            (Callback::Operation(done), outcome) => {
+            // libpmix itself reports the end of this time, and has freed the call.
+            (Callback::Connect(_), Outcome::Failed(Failure::TimedOut)) => {}
+            (Callback::Operation(done) | Callback::Connect(done), outcome) => {
                 let status = if outcome == Outcome::Done { SUCCESS } else { outcome.failure() };
                 // SAFETY: libpmix has passed both for this call.
                 unsafe { done(status, data) };

@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
 
+use pmi::PostRange;
 use serde::{Deserialize, Serialize};
 
 use super::abi::{
@@ -70,6 +71,8 @@ pub enum Upcall {
         data: Vec<u8>,
         /// The data of all nodes is to be returned.
         collect: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
         /// Completes the fence.
         done: Completion,
     },
@@ -95,20 +98,28 @@ pub enum Upcall {
         entries: Vec<(String, Vec<u8>)>,
         /// Each is removed when it is read.
         once: bool,
+        /// The ranks that can look them up.
+        range: PostRange,
         /// Completes it.
         done: Completion,
     },
     /// A rank looks up values.
     Lookup {
+        /// The rank.
+        process: Process,
         /// The keys.
         keys: Vec<Vec<u8>>,
         /// The answer waits until all are published.
         wait: bool,
+        /// How long to wait, in seconds; 0: for ever.
+        timeout_s: u32,
         /// Answers.
         done: Completion,
     },
     /// A rank removes what it has published.
     Unpublish {
+        /// The rank.
+        process: Process,
         /// The keys.
         keys: Vec<Vec<u8>>,
         /// Completes it.
@@ -129,6 +140,8 @@ pub enum Upcall {
         members: Vec<Process>,
         /// They disconnect.
         ends: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
         /// Completes it.
         done: Completion,
     },
@@ -140,6 +153,8 @@ pub enum Upcall {
         members: Vec<Process>,
         /// They dissolve it.
         ends: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
         /// The data of this node's ranks.
         data: Vec<u8>,
         /// Completes it.
@@ -261,9 +276,10 @@ extern "C" fn fence(
 ) -> Status {
     let done = completion!(Modex, done, data);
     let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
-    let collect = slice(infos, info_count).iter().any(|info| info.is_true("pmix.collect"));
+    let infos = slice(infos, info_count);
+    let collect = infos.iter().any(|info| info.is_true("pmix.collect"));
     let data = slice(bytes.cast_const().cast::<u8>(), length).to_vec();
-    ask(Upcall::Fence { members, data, collect, done })
+    ask(Upcall::Fence { members, data, collect, timeout_s: timeout_of(infos), done })
 }
 
 extern "C" fn direct_modex(raw: Raw, _infos: Infos, _count: usize, done: Option<ModexDone>, data: Data) -> Status {
@@ -277,14 +293,34 @@ extern "C" fn publish(raw: Raw, infos: Infos, count: usize, done: Option<Operati
     let Some(process) = process(raw).filter(|_| count <= KEYS_MAX) else { return ERROR };
     let infos = slice(infos, count);
     let once = infos.iter().any(RawInfo::is_first_read);
+    let Some(range) = infos.iter().find_map(RawInfo::range).map_or(Some(PostRange::Session), range_of) else {
+        return NOT_SUPPORTED;
+    };
     // Keys of PMIx itself are directives: the range, the user, ...
     let own = infos.iter().filter(|info| info.key().is_some_and(|key| !key.starts_with("pmix.")));
     let Some(entries) = own.map(|info| Some((info.key()?, packed(info.value())?))).collect() else { return ERROR };
-    ask(Upcall::Publish { process, entries, once, done })
+    ask(Upcall::Publish { process, entries, once, range, done })
+}
+
+/// Returns the ranks that a range of PMIx names. `None` for those of its resource manager, and for a list of ranks.
+fn range_of(number: u8) -> Option<PostRange> {
+    match number {
+        // Undefined, of the session, and global: this session is all that its ranks know.
+        0 | 4 | 5 => Some(PostRange::Session),
+        2 => Some(PostRange::Node),
+        3 => Some(PostRange::Namespace),
+        7 => Some(PostRange::Rank),
+        _ => None,
+    }
+}
+
+/// Returns the time that a call may take, in seconds; 0: for ever.
+fn timeout_of(infos: &[RawInfo]) -> u32 {
+    infos.iter().find_map(RawInfo::timeout_s).unwrap_or_default()
 }
 
 extern "C" fn lookup(
-    _raw: Raw,
+    raw: Raw,
     keys: *const *const c_char,
     infos: Infos,
     count: usize,
@@ -292,14 +328,15 @@ extern "C" fn lookup(
     data: Data,
 ) -> Status {
     let done = completion!(Lookup, done, data);
-    let Some(keys) = c_array(keys, KEYS_MAX) else { return ERROR };
+    let (Some(process), Some(keys)) = (process(raw), c_array(keys, KEYS_MAX)) else { return ERROR };
+    let infos = slice(infos, count);
     // `pmix.wait` is a flag or a number of keys. Its presence alone means to wait.
-    let wait = slice(infos, count).iter().any(|info| info.key().as_deref() == Some("pmix.wait"));
-    ask(Upcall::Lookup { keys, wait, done })
+    let wait = infos.iter().any(|info| info.key().as_deref() == Some("pmix.wait"));
+    ask(Upcall::Lookup { process, keys, wait, timeout_s: timeout_of(infos), done })
 }
 
 extern "C" fn unpublish(
-    _raw: Raw,
+    raw: Raw,
     keys: *const *const c_char,
     _infos: Infos,
     _count: usize,
@@ -307,8 +344,8 @@ extern "C" fn unpublish(
     data: Data,
 ) -> Status {
     let done = completion!(Operation, done, data);
-    let Some(keys) = c_array(keys, KEYS_MAX) else { return ERROR };
-    ask(Upcall::Unpublish { keys, done })
+    let (Some(process), Some(keys)) = (process(raw), c_array(keys, KEYS_MAX)) else { return ERROR };
+    ask(Upcall::Unpublish { process, keys, done })
 }
 
 extern "C" fn spawn(
@@ -341,27 +378,29 @@ fn read_program(raw: &RawProgram) -> Option<Program> {
 extern "C" fn connect(
     members: Raw,
     count: usize,
-    _infos: Infos,
-    _info_count: usize,
+    infos: Infos,
+    info_count: usize,
     done: Option<OperationDone>,
     data: Data,
 ) -> Status {
-    let done = completion!(Operation, done, data);
+    let done = completion!(Connect, done, data);
     let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
-    ask(Upcall::Connect { members, ends: false, done })
+    let timeout_s = timeout_of(slice(infos, info_count));
+    ask(Upcall::Connect { members, ends: false, timeout_s, done })
 }
 
 extern "C" fn disconnect(
     members: Raw,
     count: usize,
-    _infos: Infos,
-    _info_count: usize,
+    infos: Infos,
+    info_count: usize,
     done: Option<OperationDone>,
     data: Data,
 ) -> Status {
     let done = completion!(Operation, done, data);
     let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
-    ask(Upcall::Connect { members, ends: true, done })
+    let timeout_s = timeout_of(slice(infos, info_count));
+    ask(Upcall::Connect { members, ends: true, timeout_s, done })
 }
 
 extern "C" fn group(
@@ -386,9 +425,10 @@ extern "C" fn group(
     if ends && infos.iter().any(|info| info.is_true("pmix.grp.lcl")) {
         return OPERATION_SUCCEEDED;
     }
+    let timeout_s = timeout_of(infos);
     let data = infos.iter().find(|info| info.key().as_deref() == Some("pmix.grp.endpt"));
     let data = data.and_then(RawInfo::bytes).unwrap_or_default();
-    ask(Upcall::Group { name, members, ends, data, done })
+    ask(Upcall::Group { name, members, ends, timeout_s, data, done })
 }
 
 extern "C" fn query(_raw: Raw, queries: *const RawQuery, count: usize, done: Option<InfoDone>, data: Data) -> Status {
