@@ -134,8 +134,8 @@ pub struct JobDescription {
     pub size: u32,
     /// The universe size; negative if it is not known.
     pub universe: i32,
-    /// The name of the namespace whose rank has spawned it.
-    pub spawner: Option<String>,
+    /// The rank that has spawned it: the name of its namespace, and its number.
+    pub spawner: Option<(String, Rank)>,
     /// The node of each rank.
     pub mapping: Mapping,
     /// Its programs.

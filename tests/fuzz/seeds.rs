@@ -97,7 +97,7 @@ fn plan() -> NamespacePlan {
         kvsname: "kvs_1".to_owned(),
         size: 4,
         universe: 8,
-        spawner: Some("kvs_0".to_owned()),
+        spawner: Some(("kvs_0".to_owned(), Rank(1))),
         commands: vec![command],
         mapping: Mapping::from_nodes([0, 0, 0, 0]),
         placement,

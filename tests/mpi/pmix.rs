@@ -474,3 +474,12 @@ fn published_values_are_found_in_their_ranges() {
         succeeded(&outcome, (0..4).flat_map(found).chain(refused));
     }
 }
+
+#[test]
+fn spawned_ranks_know_the_rank_that_has_spawned_them() {
+    let Some((mpi, versions)) = libraries() else { return };
+    for nodes in [1, 2] {
+        let outcome = mpi.scela_over(nodes).np(3).program(versions[0].c("parent", &["spawn"])).run();
+        succeeded(&outcome, (0..2).map(|rank| format!("rank {rank} is a child of rank 2")));
+    }
+}

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::{JobDescription, Mapping, ProgramDescription, Ranks};
+use pmi::{JobDescription, Mapping, ProgramDescription, Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::accelerators::AcceleratorPlan;
@@ -295,8 +295,8 @@ pub struct NamespacePlan {
     pub size: u32,
     /// The universe size, as PMI calls it.
     pub universe: i32,
-    /// The name of the namespace whose rank spawned it.
-    pub spawner: Option<String>,
+    /// The rank that spawned it: the name of its namespace, and its number.
+    pub spawner: Option<(String, Rank)>,
     /// Its programs.
     pub commands: Vec<CommandPlan>,
     /// The node of each rank.

@@ -61,8 +61,8 @@ pub struct Registration {
     pub hosts: Vec<String>,
     /// The number of this node.
     pub node: u32,
-    /// The name of the namespace whose rank has spawned it.
-    pub spawner: Option<String>,
+    /// The rank that has spawned it.
+    pub spawner: Option<ProcessName>,
     /// Its ranks and programs.
     pub job: JobDescription,
     /// The ranks here that are bound, and their processors: `0,2-3`.

@@ -116,7 +116,7 @@ impl Relay {
             fences: 0,
             open: VecDeque::new(),
         });
-        let spawner = plan.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
+        let spawner = plan.spawner.as_ref().map(|(job, rank)| (self.plan.name_of(job), Some(rank.0)));
         ToHelper::Register(Box::new(Registration {
             name,
             hosts: self.plan.hosts.clone(),
@@ -455,7 +455,7 @@ impl Relay {
                 return self.connect(call, names, steps);
             }
             (Asked::Description(name), Answer::Pmix(PmixAnswer::Described(Some(job)))) => {
-                let spawner = job.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
+                let spawner = job.spawner.as_ref().map(|(job, rank)| (self.plan.name_of(job), Some(rank.0)));
                 let node = self.known.first().map_or(0, |known| known.node);
                 let hosts = self.plan.hosts.clone();
                 let registration = Registration { name, hosts, node, spawner, job: *job, cpus: Vec::new() };

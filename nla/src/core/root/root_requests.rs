@@ -149,7 +149,7 @@ impl Root {
         let next = self.next_namespace().ok_or("too_many_namespaces")?;
         let parent = &self.namespaces.get(&requester.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(requester.rank).ok_or("unknown_rank")?;
-        let plan = spawning::plan(next, request, parent, command, &self.nodes_for_spawns())?;
+        let plan = spawning::plan(next, request, (parent, requester.rank), command, &self.nodes_for_spawns())?;
         self.launch(plan, Some(requester), turn);
         Ok(())
     }

@@ -331,13 +331,13 @@ fn connected_ranks_know_each_others_namespaces() {
         kvsname: "scela-5_1".to_owned(),
         size: 1,
         universe: -1,
-        spawner: Some(JOB.to_owned()),
+        spawner: Some((JOB.to_owned(), Rank(1))),
         mapping: Mapping::from_nodes([1]),
         programs: vec![ProgramDescription { nprocs: 1, line: b"b".to_vec(), wdir: b"/".to_vec() }],
     };
     let steps = world.answered(rank.0, Answer::Pmix(PmixAnswer::Described(Some(Box::new(job)))));
     let [Step::Send(ToHelper::Register(registration))] = &steps[..] else { panic!("{steps:?}") };
-    assert_eq!((registration.name.as_str(), registration.spawner.as_deref()), (OTHER, Some(NAME)));
+    assert_eq!((registration.name.as_str(), &registration.spawner), (OTHER, &Some(process(1))));
     let registered = || ToAgent::Registered(OTHER.to_owned(), Ok(Vec::new()));
     assert_eq!(answer(&world.after(registered())), (4, Outcome::Done));
     // The second time it is known.
