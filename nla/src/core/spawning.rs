@@ -90,7 +90,8 @@ mod tests {
         let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 1, info: Vec::new() };
         let request = SpawnRequest { commands: vec![command], preputs: vec![pair(b"port", "b")] };
         let agents = [(AgentId(1), 0)].into_iter().collect();
-        let child = plan(NamespaceId(1), request, (&parent, Rank(1)), &parent.commands[0], &agents).expect("it is valid");
+        let child =
+            plan(NamespaceId(1), request, (&parent, Rank(1)), &parent.commands[0], &agents).expect("it is valid");
         assert_eq!(child.spawner, Some((parent.kvsname.clone(), Rank(1))));
         assert_eq!(child.preputs, [pair(MEMORY_ALLOC_KINDS, "mpi"), pair(b"port", "b")]);
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::Variable;
 use crate::core::limits::BOARD_BYTES_MAX;
-use crate::sys::pmix::{Failure, Process, Question};
+use crate::sys::pmix::{CallError, Process, Question};
 use crate::wire::{decode, encode};
 
 /// A process as PMIx names it: the name of its namespace, and its rank; `None` stands for all ranks.
@@ -73,7 +73,7 @@ pub struct Registration {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// It has failed.
-    Failed(Failure),
+    Failed(CallError),
     /// An operation without a result has succeeded.
     Done,
     /// Of a fence or a modex: the data.

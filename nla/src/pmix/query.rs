@@ -7,7 +7,7 @@ use pmi::{JobDescription, Rank, Ranks};
 
 use super::message::{Fact, Outcome, Row};
 use crate::core::PmixPlan;
-use crate::sys::pmix::{Failure, Question};
+use crate::sys::pmix::{CallError, Question};
 
 /// The names of all namespaces of the session.
 const NAMESPACES: &str = "pmix.qry.ns";
@@ -60,12 +60,12 @@ impl View<'_> {
         described: &[(JobDescription, Ranks)],
     ) -> Outcome {
         let facts = questions.iter().map(|question| Ok((question.key.clone(), self.fact(question, names, described)?)));
-        let facts: Vec<Result<_, Failure>> = facts.collect();
-        let is_unknown = facts.contains(&Err(Failure::NotFound));
+        let facts: Vec<Result<_, CallError>> = facts.collect();
+        let is_unknown = facts.contains(&Err(CallError::NotFound));
         let known: Vec<_> = facts.into_iter().filter_map(Result::ok).collect();
         match known.len() {
-            0 if is_unknown => Outcome::Failed(Failure::NotFound),
-            0 => Outcome::Failed(Failure::NotSupported),
+            0 if is_unknown => Outcome::Failed(CallError::NotFound),
+            0 => Outcome::Failed(CallError::NotSupported),
             count => Outcome::Answered(known, count == questions.len()),
         }
     }
@@ -75,10 +75,10 @@ impl View<'_> {
         question: &Question,
         names: &[String],
         described: &[(JobDescription, Ranks)],
-    ) -> Result<Fact, Failure> {
+    ) -> Result<Fact, CallError> {
         let job = || {
             let job = self.namespace_of(question).and_then(|name| self.plan.job_of(name));
-            described.iter().find(|(known, _)| Some(known.kvsname.as_str()) == job).ok_or(Failure::NotFound)
+            described.iter().find(|(known, _)| Some(known.kvsname.as_str()) == job).ok_or(CallError::NotFound)
         };
         Ok(match question.key.as_str() {
             NAMESPACES => {
@@ -90,8 +90,8 @@ impl View<'_> {
             LOCAL_TABLE => Fact::Table(self.table(job()?, |node| node == self.node)),
             SET_COUNT => Fact::Size(0),
             SETS => Fact::Text(String::new()),
-            SET => return Err(Failure::NotFound),
-            _ => return Err(Failure::NotSupported),
+            SET => return Err(CallError::NotFound),
+            _ => return Err(CallError::NotSupported),
         })
     }
 
@@ -182,9 +182,9 @@ mod tests {
         let known = vec![(JOB_SIZE.to_owned(), Fact::Ranks(4))];
         check(&[size.clone(), table.clone()], &["gone", "job"], &Outcome::Answered(known.clone(), false));
         check(&[size, unknown.clone()], &["job"], &Outcome::Answered(known, false));
-        check(&[table, unknown.clone()], &["gone"], &Outcome::Failed(Failure::NotFound));
-        check(&[foreign], &[], &Outcome::Failed(Failure::NotFound));
-        check(&[question(SET, None)], &[], &Outcome::Failed(Failure::NotFound));
-        check(&[unknown], &[], &Outcome::Failed(Failure::NotSupported));
+        check(&[table, unknown.clone()], &["gone"], &Outcome::Failed(CallError::NotFound));
+        check(&[foreign], &[], &Outcome::Failed(CallError::NotFound));
+        check(&[question(SET, None)], &[], &Outcome::Failed(CallError::NotFound));
+        check(&[unknown], &[], &Outcome::Failed(CallError::NotSupported));
     }
 }

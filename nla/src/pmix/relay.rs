@@ -19,7 +19,7 @@ use self::known::{Fence, Known};
 use super::message::{Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper};
 use super::query::View;
 use crate::core::{NODE_REQUESTS_FROM, NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
-use crate::sys::pmix::{Failure, Question};
+use crate::sys::pmix::{CallError, Question};
 
 /// Calls of this node's ranks that the root may be asked for at a time. More wait.
 const CALLS_MAX: u32 = 4096;
@@ -206,7 +206,7 @@ impl Relay {
             }
             ToAgent::Lookup { call, process, keys, wait, timeout_s } => {
                 if wait && self.waiting_lookups() >= LOOKUPS_MAX {
-                    return steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(Failure::Exhausted))));
+                    return steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(CallError::Exhausted))));
                 }
                 let request = |rank| PmixRequest::Read { keys, wait, timeout_s, rank };
                 self.ask_for(Asked::Lookup { call, waits: wait }, &process, request, steps);
@@ -244,8 +244,9 @@ impl Relay {
     /// Reports something of one of the ranks here.
     fn report(&self, (name, rank): &ProcessName, request: Request, steps: &mut Vec<Step>) {
         let known = self.known.iter().find(|known| known.name == *name);
+        // A rank may have ended before its joining is reported.
         if let (Some(known), Some(rank)) = (known, rank.map(Rank))
-            && known.own.contains(rank)
+            && (known.own.contains(rank) || request == Request::Joined)
         {
             steps.push(Step::Ask(known.id, rank, request));
         }
@@ -290,7 +291,7 @@ impl Relay {
                 let asked = Asked::Modex { call, job: job.to_owned(), rank: Rank(rank) };
                 self.ask_again(asked, steps);
             }
-            _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(Failure::NotFound)))),
+            _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(CallError::NotFound)))),
         }
     }
 
@@ -319,7 +320,7 @@ impl Relay {
                 self.asking.insert(key, Asked::Call(call));
                 steps.push(Step::Ask(key.0, key.1, Request::Ask(RootRequest::Spawn(request))));
             }
-            None => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(Failure::Error)))),
+            None => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(CallError::Error)))),
         }
     }
 
@@ -462,12 +463,12 @@ impl Relay {
                 return steps.push(Step::Send(ToHelper::Register(Box::new(registration))));
             }
             (asked, answer) => match (asked.call(), &answer) {
-                (Some(call), Answer::Pmix(PmixAnswer::TimedOut)) => (call, Outcome::Failed(Failure::TimedOut)),
+                (Some(call), Answer::Pmix(PmixAnswer::TimedOut)) => (call, Outcome::Failed(CallError::TimedOut)),
                 (Some(call), Answer::Pmix(PmixAnswer::Posted(Err(NameError::Taken)))) => {
-                    (call, Outcome::Failed(Failure::Taken))
+                    (call, Outcome::Failed(CallError::Taken))
                 }
                 (Some(call), Answer::Pmix(PmixAnswer::Posted(Err(NameError::Full)))) => {
-                    (call, Outcome::Failed(Failure::Exhausted))
+                    (call, Outcome::Failed(CallError::Exhausted))
                 }
                 _ => return self.fail(&asked, steps),
             },
@@ -477,7 +478,7 @@ impl Relay {
 
     /// A call cannot be answered.
     fn fail(&mut self, asked: &Asked, steps: &mut Vec<Step>) {
-        let why = if matches!(asked, Asked::Modex { .. }) { Failure::NotFound } else { Failure::Error };
+        let why = if matches!(asked, Asked::Modex { .. }) { CallError::NotFound } else { CallError::Error };
         match asked {
             Asked::Description(name) => self.on_foreign(name, false, steps),
             asked => {
@@ -512,7 +513,7 @@ impl Relay {
         self.connecting.retain_mut(|(call, names)| {
             let was_awaited = names.remove(name);
             if was_awaited && !is_known {
-                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed(Failure::Error))));
+                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed(CallError::Error))));
                 return false;
             }
             if names.is_empty() {

@@ -348,6 +348,8 @@ impl Namespace {
             local.active = active;
             local.joined = true;
         }
+        // The process may have ended before its report was read. libpmix knows that it had joined.
+        self.unjoined.remove(rank);
     }
 
     /// Takes this agent's ranks that have ended without joining PMIx, if others here that have joined it have run on for

@@ -8,7 +8,7 @@ use pmi::{Puts, Rank, Ranks, Request};
 use super::Step;
 use crate::core::NamespaceId;
 use crate::pmix::message::{Outcome, ProcessName, ToHelper};
-use crate::sys::pmix::Failure;
+use crate::sys::pmix::CallError;
 
 /// The key of a node's data on the board is this and the number of the node.
 const KEY: &str = "pmix-node-";
@@ -100,7 +100,7 @@ impl Known {
             return;
         }
         let data = Outcome::Data(std::mem::take(&mut fence.collected).freeze());
-        let outcome = if fence.failed { Outcome::Failed(Failure::Error) } else { data };
+        let outcome = if fence.failed { Outcome::Failed(CallError::Error) } else { data };
         steps.push(Step::Send(ToHelper::Answer(fence.call, outcome)));
         self.open.pop_front();
         self.enter(steps);

@@ -175,7 +175,7 @@ fn a_failed_fence_fails_for_all_and_the_next_one_begins() {
     assert!(world.after(fence(2, &[process(None)], b"", false)).is_empty(), "one after the other");
     assert!(world.answered(0, Answer::FenceFailed).is_empty());
     let steps = world.answered(1, Answer::Released);
-    assert_eq!(answer(&steps[..1]), (1, Outcome::Failed(Failure::Error)));
+    assert_eq!(answer(&steps[..1]), (1, Outcome::Failed(CallError::Error)));
     assert_eq!(steps.len(), 3, "the ranks enter the second: {steps:?}");
     assert_eq!(world.release().0, 2);
 }
@@ -207,6 +207,15 @@ fn a_connected_rank_that_ends_is_not_forgotten() {
 }
 
 #[test]
+fn the_core_learns_of_a_rank_that_has_joined_just_before_its_end() {
+    let mut world = World::new();
+    world.relay.on_ended(NS, Rank(1), &mut Vec::new());
+    let steps = world.after(ToAgent::Joined(process(1)));
+    assert!(matches!(&steps[..], [Step::Ask(NS, Rank(1), Request::Joined)]), "{steps:?}");
+    assert!(world.after(ToAgent::Abort(1, process(1), 3, String::new())).len() == 1, "only the answer");
+}
+
+#[test]
 fn a_fence_of_some_ranks_is_a_meeting() {
     let mut world = World::new();
     let (rank, request) = asked(&world.after(fence(3, &[process(1), process(2)], b"d", true)));
@@ -235,7 +244,7 @@ fn each_call_has_a_number_of_its_own_at_the_root() {
     world.relay.on_ended(NS, Rank(1), &mut steps);
     assert!(matches!(steps[..], [Step::Send(ToHelper::Ended(_)), Step::Send(ToHelper::Ended(_))]), "{steps:?}");
     let steps = world.answered(numbers[1], Answer::Pmix(PmixAnswer::Modex(None)));
-    assert_eq!(answer(&steps), (2, Outcome::Failed(Failure::NotFound)));
+    assert_eq!(answer(&steps), (2, Outcome::Failed(CallError::NotFound)));
     let data = Bytes::from_static(b"data");
     let steps = world.answered(numbers[0], Answer::Pmix(PmixAnswer::Modex(Some(data.clone()))));
     assert_eq!(answer(&steps), (1, Outcome::Data(data)));
@@ -250,7 +259,7 @@ fn calls_beyond_the_bound_wait_for_a_number() {
     }
     assert!(world.after(ToAgent::Modex(9999, process(3))).is_empty());
     let steps = world.answered(NODE_REQUESTS_FROM + 7, Answer::Pmix(PmixAnswer::Modex(None)));
-    assert_eq!(answer(&steps[..1]), (7, Outcome::Failed(Failure::NotFound)));
+    assert_eq!(answer(&steps[..1]), (7, Outcome::Failed(CallError::NotFound)));
     assert_eq!(asked(&steps[1..]).0.0, NODE_REQUESTS_FROM + 7);
 }
 
@@ -261,7 +270,7 @@ fn the_calls_under_a_namespace_fail_when_it_is_forgotten() {
     let mut steps = Vec::new();
     world.relay.forget(NS, &mut steps);
     assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(name)) if name == NAME), "{steps:?}");
-    assert_eq!(answer(&steps[1..]), (3, Outcome::Failed(Failure::Error)));
+    assert_eq!(answer(&steps[1..]), (3, Outcome::Failed(CallError::Error)));
 }
 
 #[test]
@@ -276,7 +285,7 @@ fn calls_that_name_no_process_of_the_session_fail() {
         timeout_s: 0,
     };
     for purpose in [Purpose::Connect, Purpose::Disconnect, Purpose::Group("g".to_owned())] {
-        assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed(Failure::Error)));
+        assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed(CallError::Error)));
     }
     // As many as the namespace has ranks, but not these: the root refuses it.
     let members = [0, 1, 2, 99].map(process);
@@ -288,7 +297,7 @@ fn calls_that_name_no_process_of_the_session_fail() {
 fn a_stranger_is_asked_for_nothing() {
     let mut world = World::new();
     let modex = ToAgent::Modex(1, ("guessed.scela-5_0".to_owned(), Some(2)));
-    assert_eq!(answer(&world.after(modex)), (1, Outcome::Failed(Failure::NotFound)));
+    assert_eq!(answer(&world.after(modex)), (1, Outcome::Failed(CallError::NotFound)));
     let joined = ToAgent::Joined(("guessed".to_owned(), Some(0)));
     assert!(world.after(joined).is_empty());
     assert!(world.after(ToAgent::Joined(process(2))).is_empty(), "rank 2 is on another node");
@@ -356,7 +365,7 @@ fn a_spawn_is_the_request_of_the_rank_itself() {
     let steps = world.answered(1, Answer::Spawned(Ok(spawned)));
     assert_eq!(answer(&steps), (6, Outcome::Spawned("c0ffee.scela-5_1".to_owned())));
     let steps = world.after(ToAgent::Spawn(7, process(1), Vec::new()));
-    assert_eq!(answer(&steps), (7, Outcome::Failed(Failure::Error)), "a spawn of nothing is refused");
+    assert_eq!(answer(&steps), (7, Outcome::Failed(CallError::Error)), "a spawn of nothing is refused");
 }
 
 #[test]
@@ -442,10 +451,10 @@ fn waiting_lookups_leave_numbers_for_other_calls() {
         let read = PmixRequest::Read { keys: vec![b"key".to_vec()], wait: true, timeout_s: 7, rank: Rank(1) };
         assert_eq!(request, read);
     }
-    assert_eq!(answer(&world.after(lookup(9998, 1))), (9998, Outcome::Failed(Failure::Exhausted)));
+    assert_eq!(answer(&world.after(lookup(9998, 1))), (9998, Outcome::Failed(CallError::Exhausted)));
     asked(&world.after(ToAgent::Modex(9999, process(2))));
     let steps = world.answered(NODE_REQUESTS_FROM, Answer::Pmix(PmixAnswer::TimedOut));
-    assert_eq!(answer(&steps), (0, Outcome::Failed(Failure::TimedOut)));
+    assert_eq!(answer(&steps), (0, Outcome::Failed(CallError::TimedOut)));
     asked(&world.after(lookup(9998, 1)));
 }
 
@@ -459,7 +468,7 @@ fn a_fence_of_all_ranks_with_a_time_limit_is_a_meeting() {
     let PmixRequest::Meet(meeting) = request else { panic!("{request:?}") };
     assert_eq!((meeting.members, meeting.timeout_s), (vec![(JOB.to_owned(), None)], 2));
     let steps = world.answered(number.0, Answer::Pmix(PmixAnswer::TimedOut));
-    assert_eq!(answer(&steps), (3, Outcome::Failed(Failure::TimedOut)));
+    assert_eq!(answer(&steps), (3, Outcome::Failed(CallError::TimedOut)));
 }
 
 /// Registers a second namespace with one rank here.
@@ -484,7 +493,7 @@ fn the_end_of_one_namespace_fails_no_call_of_another() {
     let mut steps = Vec::new();
     world.relay.forget(NS, &mut steps);
     assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(_))), "{steps:?}");
-    assert_eq!(answer(&steps[1..2]), (2, Outcome::Failed(Failure::Error)));
+    assert_eq!(answer(&steps[1..2]), (2, Outcome::Failed(CallError::Error)));
     let again = Request::Ask(RootRequest::Pmix(modex));
     assert!(matches!(&steps[2..], [Step::Ask(id, _, request)] if *id == other && *request == again), "{steps:?}");
 }

@@ -37,7 +37,7 @@ const NAMESPACE_BYTES_MAX: usize = 255;
 const KEY_BYTES_MAX: usize = 511;
 
 /// A process as PMIx names it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Process {
     /// The name of its namespace, of at most 255 bytes.
     pub namespace: String,

@@ -26,7 +26,7 @@ pub(super) type InfoDone = unsafe extern "C" fn(Status, *mut RawInfo, usize, *mu
 
 /// The reason why a call has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Failure {
+pub enum CallError {
     /// Any other reason than those below.
     Error,
     /// The requested data does not exist.
@@ -41,7 +41,7 @@ pub enum Failure {
     Taken,
 }
 
-impl Failure {
+impl CallError {
     fn status(self) -> Status {
         match self {
             Self::Error => ERROR,
@@ -58,7 +58,7 @@ impl Failure {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     /// It has failed.
-    Failed(Failure),
+    Failed(CallError),
     /// An operation without a result has succeeded.
     Done,
     /// Of a fence or a modex: the data.
@@ -82,8 +82,8 @@ pub enum Outcome {
 
 impl Outcome {
     /// The status of a call that should have had another outcome.
-    fn failure(&self) -> Status {
-        if let Self::Failed(failure) = self { failure.status() } else { ERROR }
+    fn status(&self) -> Status {
+        if let Self::Failed(error) = self { error.status() } else { ERROR }
     }
 }
 
@@ -134,7 +134,7 @@ impl Completion {
             (Callback::Modex(done), outcome) => {
                 let (status, bytes) = match outcome {
                     Outcome::Data(bytes) => (SUCCESS, bytes),
-                    other => (other.failure(), Vec::new()),
+                    other => (other.status(), Vec::new()),
                 };
                 let bytes = Box::new(bytes);
                 let first = if bytes.is_empty() { ptr::null() } else { bytes.as_ptr().cast() };
@@ -143,16 +143,16 @@ impl Completion {
                 unsafe { done(status, first, length, data, Some(release::<Vec<u8>>), Box::into_raw(bytes).cast()) };
             }
             // libpmix itself reports the end of this time, and has freed the call.
-            (Callback::Connect(_), Outcome::Failed(Failure::TimedOut)) => {}
+            (Callback::Connect(_), Outcome::Failed(CallError::TimedOut)) => {}
             (Callback::Operation(done) | Callback::Connect(done), outcome) => {
-                let status = if outcome == Outcome::Done { SUCCESS } else { outcome.failure() };
+                let status = if outcome == Outcome::Done { SUCCESS } else { outcome.status() };
                 // SAFETY: libpmix has passed both for this call.
                 unsafe { done(status, data) };
             }
             (Callback::Lookup(done), outcome) => {
                 let (status, mut found) = match outcome {
                     Outcome::Found(found) => (SUCCESS, found.iter().filter_map(unpacked).collect()),
-                    other => (other.failure(), Vec::new()),
+                    other => (other.status(), Vec::new()),
                 };
                 let status = if status == SUCCESS && found.is_empty() { NOT_FOUND } else { status };
                 // SAFETY: libpmix has passed `done` and `data` for this call. It packs the entries before it returns.
@@ -161,7 +161,7 @@ impl Completion {
             (Callback::Spawn(done), outcome) => {
                 let (status, name) = match outcome {
                     Outcome::Spawned(name) => (SUCCESS, CString::new(name).unwrap_or_default()),
-                    other => (other.failure(), CString::default()),
+                    other => (other.status(), CString::default()),
                 };
                 let name = if status == SUCCESS { name.into_raw() } else { ptr::null_mut() };
                 // SAFETY: libpmix has passed `done` and `data` for this call. It may read the name later, which is not
@@ -172,7 +172,7 @@ impl Completion {
                 let (status, infos) = match outcome {
                     Outcome::Answered(infos, true) => (SUCCESS, infos),
                     Outcome::Answered(infos, false) => (PARTIAL_SUCCESS, infos),
-                    other => (other.failure(), Vec::new()),
+                    other => (other.status(), Vec::new()),
                 };
                 complete_infos((done, data), status, Infos::new(&infos));
             }
@@ -187,7 +187,7 @@ impl Completion {
                         (SUCCESS, infos)
                     }
                     Outcome::Done => (SUCCESS, Vec::new()),
-                    other => (other.failure(), Vec::new()),
+                    other => (other.status(), Vec::new()),
                 };
                 complete_infos((done, data), status, Infos::new(&infos));
             }

@@ -1,9 +1,10 @@
 //! The calls that libpmix makes. None of them blocks.
 
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use pmi::PostRange;
 use serde::{Deserialize, Serialize};
@@ -227,8 +228,31 @@ type Raw = *const RawProcess;
 type Infos = *const RawInfo;
 type Data = *mut c_void;
 
+/// The ranks that are connected and have not finalized PMIx.
+static CONNECTED: Mutex<BTreeSet<Process>> = Mutex::new(BTreeSet::new());
+
+fn connected() -> MutexGuard<'static, BTreeSet<Process>> {
+    CONNECTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a rank is connected and has not finalized PMIx. The agent may not have read so yet.
+pub(super) fn is_connected(process: &Process) -> bool {
+    connected().contains(process)
+}
+
+/// Forgets the connected ranks of a namespace that has ended.
+pub(super) fn forget_connected(namespace: &str) {
+    connected().retain(|process| process.namespace != namespace);
+}
+
+fn on_connected(raw: Raw) -> Status {
+    let process = process(raw);
+    connected().extend(process.clone());
+    tell(process.map(Upcall::Joined))
+}
+
 extern "C" fn client_connected(raw: Raw, _server_object: Data, _done: Data, _data: Data) -> Status {
-    tell(process(raw).map(Upcall::Joined))
+    on_connected(raw)
 }
 
 extern "C" fn client_connected2(
@@ -239,12 +263,13 @@ extern "C" fn client_connected2(
     _done: Data,
     _data: Data,
 ) -> Status {
-    tell(process(raw).map(Upcall::Joined))
+    on_connected(raw)
 }
 
 extern "C" fn client_finalized(raw: Raw, _server_object: Data, done: Option<OperationDone>, data: Data) -> Status {
     let done = completion!(Operation, done, data);
     let Some(process) = process(raw) else { return ERROR };
+    connected().remove(&process);
     ask(Upcall::Finalized(process, done))
 }
 
