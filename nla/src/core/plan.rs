@@ -124,7 +124,7 @@ pub struct PmixPlan {
     /// The path of libpmix, or its file name if the dynamic loader is to find it.
     #[serde(with = "serde_bytes")]
     pub library: Vec<u8>,
-    /// 128 random bits in hexadecimal. PMIx has no authentication: who knows a namespace's name can speak for its ranks.
+    /// 128 random bits in hexadecimal. PMIx has no authentication: a process that knows the name of a namespace can speak for its ranks.
     pub secret: String,
     /// The names of all nodes, by their numbers. No two are equal.
     pub hosts: Vec<String>,

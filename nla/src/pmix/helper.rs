@@ -142,8 +142,8 @@ fn begin(
     Server::start(library, &infos, upcalls).map_err(|error| format!("{}: {error}", library.display()))
 }
 
-/// Registers a namespace and its ranks on this node. Returns the variables by which they find this server, which are the same
-/// for all but for their ranks.
+/// Registers a namespace and its ranks on this node. Returns the variables by which the ranks find this server. All
+/// ranks get the same ones, except for their numbers.
 fn register(server: &Server, directory: &str, registration: &Registration) -> Result<Vec<Variable>, String> {
     let maps = plain_maps(registration);
     let local = local_ranks(registration);

@@ -84,7 +84,7 @@ pub enum Outcome {
     Spawned(String),
     /// Of a group: its number, its members, and the data of all nodes.
     Group(u64, Vec<ProcessName>, Bytes),
-    /// Of a query: the keys that are known, and their values. Whether these are all of the keys.
+    /// Of a query: the known keys and their values. The flag says whether all keys are known.
     Answered(Vec<(String, Fact)>, bool),
 }
 

@@ -1,9 +1,9 @@
 //! The agent's decisions about its `scela-pmix`, as a value: no process is needed to test it.
 //!
-//! libpmix reports once per node what PMI reports once per rank. So an arrival of this node at a fence of all ranks becomes
-//! the arrival of each of its ranks. The node's data, which libpmix made from the puts of all its ranks, is one entry of the
-//! namespace's board, and after the release the entries of all nodes are put together. A request for the data of a rank that
-//! no fence has collected goes to the agent of that rank.
+//! libpmix reports a fence once per node; PMI reports it once per rank. So the arrival of this node at a fence of all ranks
+//! becomes the arrival of each of its ranks. The node's data, which libpmix made from the puts of all its ranks, is one entry of
+//! the namespace's board. After the release the relay concatenates the entries of all nodes. A request for the data of a rank
+//! that no fence has collected goes to the agent of that rank.
 
 mod known;
 
@@ -21,9 +21,9 @@ use super::query::View;
 use crate::core::{NODE_REQUESTS_FROM, NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
 use crate::sys::pmix::{CallError, Question};
 
-/// Calls of this node's ranks that the root may be asked for at a time. More wait.
+/// Requests of this node that may be open at the root at a time. Further ones wait here.
 const CALLS_MAX: u32 = 4096;
-/// Look-ups of this node's ranks that may wait for their keys at a time. The other calls must not wait for them.
+/// Look-ups of this node's ranks that may wait for their keys at a time. They leave numbers for the other requests.
 const LOOKUPS_MAX: usize = CALLS_MAX as usize / 2;
 
 /// An effect of what happened.
@@ -45,17 +45,17 @@ pub enum Step {
 /// A request to the root, and its use when it is answered.
 #[derive(Clone, Debug)]
 enum Asked {
-    /// The answer is that to the call.
+    /// The call gets the root's answer.
     Call(u64),
-    /// A fence of some ranks, which gets the data of all if it collects it.
+    /// A fence of some ranks. The call gets the data of all if it collects it.
     Fence { call: u64, collect: bool },
-    /// Ranks meet to connect themselves: afterwards libpmix must know these namespaces.
+    /// Ranks connect. libpmix must know these namespaces before the call is answered.
     Connect { call: u64, names: BTreeSet<String> },
-    /// A group, which gets a number.
+    /// Ranks make a group of these members. The call gets its number.
     Group { call: u64, members: Vec<ProcessName> },
     /// A look-up that may wait for its keys.
     Lookup { call: u64, waits: bool },
-    /// A namespace for libpmix.
+    /// The description of the namespace of this name, with which libpmix registers it.
     Description(String),
     /// The data of a rank: the name of its job, and its number.
     Modex { call: u64, job: String, rank: Rank },
@@ -71,11 +71,11 @@ pub type PidOf<'a> = &'a dyn Fn(NamespaceId, Rank) -> Option<u32>;
 pub struct Relay {
     plan: PmixPlan,
     known: Vec<Known>,
-    /// The requests to the root that are open: those of this node by their numbers, and those of ranks that spawn.
+    /// The open requests to the root: those of this node, by their numbers, and those of ranks that spawn.
     asking: HashMap<(NamespaceId, Rank), Asked>,
     /// Requests to the root that wait for a number, and the namespaces of the callers, where libpmix names them.
     to_ask: VecDeque<(Asked, Option<NamespaceId>, PmixRequest)>,
-    /// Namespaces without ranks here that are registered: ranks here have connected themselves with theirs.
+    /// Registered namespaces without ranks here. Ranks here have connected with their ranks.
     foreign: BTreeSet<String>,
     /// Connections that wait until libpmix knows these namespaces.
     connecting: Vec<(u64, BTreeSet<String>)>,
@@ -131,7 +131,7 @@ impl Relay {
     pub fn forget(&mut self, namespace: NamespaceId, steps: &mut Vec<Step>) {
         let Some(at) = self.known.iter().position(|known| known.id == namespace) else { return };
         steps.push(Step::Send(ToHelper::Deregister(self.known.remove(at).name)));
-        // The answers to them would not arrive.
+        // The answers to these requests would not arrive.
         let asking = self.asking.extract_if(|(asking, _), _| *asking == namespace).map(|(_, asked)| asked);
         let mut lost: Vec<_> = asking.collect();
         let is_lost = |(_, caller, _): &(_, Option<NamespaceId>, _)| *caller == Some(namespace);
@@ -241,10 +241,10 @@ impl Relay {
         }
     }
 
-    /// Reports something of one of the ranks here.
+    /// Passes a request of one of the ranks here to the core.
     fn report(&self, (name, rank): &ProcessName, request: Request, steps: &mut Vec<Step>) {
         let known = self.known.iter().find(|known| known.name == *name);
-        // A rank may have ended before its joining is reported.
+        // The agent may have reaped a rank before it reads that the rank has joined.
         if let (Some(known), Some(rank)) = (known, rank.map(Rank))
             && (known.own.contains(rank) || request == Request::Joined)
         {
@@ -252,7 +252,7 @@ impl Relay {
         }
     }
 
-    /// This node has arrived at a fence. The fences of the tree have no time limit, so one that has is a meeting.
+    /// This node has arrived at a fence. A fence with a timeout is a meeting, because the tree's fences have none.
     fn on_fence(
         &mut self,
         (call, collect): (u64, bool),
@@ -304,13 +304,13 @@ impl Relay {
         }
     }
 
-    /// The data for queries. The only namespace here is meant where a rank names none.
+    /// The data for queries. A query without a namespace is about the only namespace here.
     fn view<'a>(&'a self, pid_of: &'a dyn Fn(&str, Rank) -> Option<u32>) -> View<'a> {
         let own = if let [known] = &self.known[..] { Some(known.name.as_str()) } else { None };
         View { plan: &self.plan, own, node: self.known.first().map_or(0, |known| known.node), pid_of }
     }
 
-    /// A rank here spawns others. The request is that of this very rank: they inherit from it.
+    /// A rank here spawns others. The rank itself makes the request, because the new ranks inherit from it.
     fn on_spawn(&mut self, call: u64, (name, rank): &ProcessName, commands: Vec<SpawnCommand>, steps: &mut Vec<Step>) {
         let known = self.known.iter().find(|known| known.name == *name);
         let key = known.zip(*rank).map(|(known, rank)| (known.id, Rank(rank)));
@@ -377,8 +377,8 @@ impl Relay {
         self.ask(asked, caller, PmixRequest::Meet(Meeting { name, members, here, data, timeout_s }), steps);
     }
 
-    /// Asks the root. `caller` is the namespace of the ranks that call, if it is known: the root's answer arrives as long as
-    /// this namespace has not ended.
+    /// Asks the root. `caller` is the namespace of the calling ranks, if libpmix names them. The root's answer arrives unless
+    /// this namespace ends before.
     fn ask(&mut self, asked: Asked, caller: Option<NamespaceId>, request: PmixRequest, steps: &mut Vec<Step>) {
         self.to_ask.push_back((asked, caller, request));
         self.ask_next(steps);
@@ -398,7 +398,7 @@ impl Relay {
         }
     }
 
-    /// Asks the root what may be asked again. libpmix does not name the caller.
+    /// Makes a request that may be repeated. libpmix does not name the caller.
     fn ask_again(&mut self, asked: Asked, steps: &mut Vec<Step>) {
         match asked.again(&self.plan) {
             Some(request) => self.ask(asked, None, request, steps),
@@ -412,7 +412,7 @@ impl Relay {
         all.filter(|asked| matches!(asked, Asked::Lookup { waits: true, .. })).count()
     }
 
-    /// Sends requests to the root, each under a number that no other one has. Under a number the core takes one at a time.
+    /// Sends waiting requests to the root, each under a free number: the core takes one request at a time under a number.
     fn ask_next(&mut self, steps: &mut Vec<Step>) {
         let Some(first) = self.known.first().map(|known| known.id) else { return };
         while !self.to_ask.is_empty() {
@@ -586,7 +586,7 @@ impl Asked {
         }
     }
 
-    /// The request, if it may be made twice.
+    /// The request, if it may be repeated.
     fn again(&self, plan: &PmixPlan) -> Option<PmixRequest> {
         match self {
             Self::Description(name) => plan.job_of(name).map(|job| PmixRequest::Describe { job: job.into() }),

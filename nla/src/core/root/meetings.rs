@@ -1,7 +1,7 @@
-//! Meetings: ranks of one or more namespaces that wait for each other, as PMIx lets them (fences of some ranks, connections of
-//! jobs, groups).
+//! Meetings: ranks of one or more namespaces wait for each other. PMIx has several kinds: fences of some ranks, connections of
+//! jobs, groups.
 //!
-//! Such operations are few, and each takes one request per agent and one reply; the tree carries both.
+//! Meetings are rare. Each takes one request and one reply per agent; the tree carries both.
 
 use bytes::Bytes;
 use pmi::{Meeting, Met, PmixAnswer, Ranks};
@@ -27,7 +27,7 @@ struct Open {
     /// The ranks that have not arrived.
     missing: Vec<(NamespaceId, Ranks)>,
     /// The requesters that wait for the reply, with their data.
-    came: Vec<(Requester, Bytes)>,
+    arrived: Vec<(Requester, Bytes)>,
     bytes: usize,
     /// The end of the shortest time that a requester waits.
     until: Option<Time>,
@@ -42,14 +42,14 @@ impl Meetings {
 
 impl Open {
     /// Notes the arrival of ranks. Returns false if they are not expected, or if their data is too long.
-    fn come(&mut self, requester: Requester, here: &[(NamespaceId, Ranks)], data: Bytes) -> bool {
+    fn arrive(&mut self, requester: Requester, here: &[(NamespaceId, Ranks)], data: Bytes) -> bool {
         for (namespace, ranks) in here {
             let missing = self.missing.iter_mut().find(|(expected, _)| expected == namespace);
             let Some((_, missing)) = missing.filter(|(_, missing)| missing.contains_all(ranks)) else { return false };
             *missing = missing.difference(ranks);
         }
         self.bytes = self.bytes.saturating_add(data.len());
-        self.came.push((requester, data));
+        self.arrived.push((requester, data));
         self.bytes <= FENCE_BYTES_MAX
     }
 
@@ -72,14 +72,14 @@ impl Root {
                 let (Some(missing), true) = (missing, self.meetings.open.len() < MEETINGS_MAX) else {
                     return self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
                 };
-                let came = Vec::new();
-                self.meetings.open.push(Open { name, members, missing, came, bytes: 0, until: None });
+                let arrived = Vec::new();
+                self.meetings.open.push(Open { name, members, missing, arrived, bytes: 0, until: None });
                 self.meetings.open.len() - 1
             }
         };
         let open = &mut self.meetings.open[at];
         open.until = open.until.into_iter().chain(until(turn.now, timeout_s)).min();
-        if !here.is_some_and(|here| open.come(requester, &here, data)) {
+        if !here.is_some_and(|here| open.arrive(requester, &here, data)) {
             let open = self.meetings.open.swap_remove(at);
             self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
             return self.refuse_meeting(&open, requester, turn);
@@ -88,8 +88,8 @@ impl Root {
             let open = self.meetings.open.swap_remove(at);
             self.meetings.last += 1;
             let met =
-                Met { number: self.meetings.last, data: open.came.iter().map(|(_, data)| data.clone()).collect() };
-            for (requester, _) in open.came {
+                Met { number: self.meetings.last, data: open.arrived.iter().map(|(_, data)| data.clone()).collect() };
+            for (requester, _) in open.arrived {
                 self.reply(requester, Reply::Pmix(PmixAnswer::Met(Some(met.clone()))), turn);
             }
         }
@@ -113,7 +113,7 @@ impl Root {
         };
         let hopeless: Vec<_> = self.meetings.open.extract_if(.., is_hopeless).collect();
         for open in hopeless {
-            for (requester, _) in &open.came {
+            for (requester, _) in &open.arrived {
                 self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
             }
         }
@@ -124,7 +124,7 @@ impl Root {
         let now = turn.now;
         let is_late = |open: &mut Open| open.until.is_some_and(|until| now >= until);
         for open in self.meetings.open.extract_if(.., is_late).collect::<Vec<_>>() {
-            for (requester, _) in open.came {
+            for (requester, _) in open.arrived {
                 self.reply(requester, Reply::Pmix(PmixAnswer::TimedOut), turn);
             }
         }
@@ -132,7 +132,7 @@ impl Root {
 
     /// Answers all requesters of a failed meeting except `but`.
     fn refuse_meeting(&mut self, open: &Open, but: Requester, turn: &mut Turn<'_>) {
-        for (requester, _) in open.came.iter().filter(|(requester, _)| *requester != but) {
+        for (requester, _) in open.arrived.iter().filter(|(requester, _)| *requester != but) {
             self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
         }
     }

@@ -74,7 +74,7 @@ impl AgentDriver {
                     Some(answer) => {
                         if let Some(pmix) = &mut self.pmix {
                             let mut more = Vec::new();
-                            // The relay has asked for this answer, so nothing is left of it.
+                            // The relay takes the answer, because it has asked for it.
                             let pid_of = |namespace, rank| self.table.pid_of((namespace, rank));
                             let _ = pmix.relay.on_answer((namespace, rank), answer, &pid_of, &mut more);
                             steps.extend(more);

@@ -10,7 +10,7 @@ use crate::core::NamespaceId;
 use crate::pmix::message::{Outcome, ProcessName, ToHelper};
 use crate::sys::pmix::CallError;
 
-/// The key of a node's data on the board is this and the number of the node.
+/// The beginning of the key of a node's data on the board. The number of the node follows.
 const KEY: &str = "pmix-node-";
 /// Bytes of the fence's number before the data.
 const NUMBER_BYTES: usize = 4;
@@ -46,7 +46,7 @@ pub(super) struct Fence {
     /// This node's data, until the fence is entered.
     pub(super) data: Bytes,
     pub(super) number: u32,
-    /// The ranks here that were not released.
+    /// The ranks here that have not been released.
     pub(super) left: Ranks,
     pub(super) failed: bool,
     /// The nodes whose data is still to be got.
@@ -67,7 +67,7 @@ impl Known {
         !members.is_empty() && of_this && (members.iter().any(|(_, rank)| rank.is_none()) || every())
     }
 
-    /// Lets all ranks here enter the fence that is first.
+    /// Lets all ranks here enter the first open fence.
     pub(super) fn enter(&mut self, steps: &mut Vec<Step>) {
         let Some(fence) = self.open.front_mut() else { return };
         fence.left = self.own.clone();
@@ -91,7 +91,7 @@ impl Known {
         }
     }
 
-    /// Takes the next step of the fence that is first, and begins the following one if it is complete.
+    /// Takes the next step of the first open fence. Begins the next fence if this one is complete.
     pub(super) fn advance(&mut self, steps: &mut Vec<Step>) {
         let Some(fence) = self.open.front_mut().filter(|fence| fence.left.is_empty()) else { return };
         if let Some(node) = fence.to_get.front().filter(|_| !fence.failed) {
@@ -108,7 +108,7 @@ impl Known {
 }
 
 impl Fence {
-    /// Takes the data of the next node. An older fence's entry is left out: the node had no data for this one.
+    /// Takes the data of the next node. Ignores the entry of an older fence: the node has no data for this one.
     pub(super) fn on_got(&mut self, value: Option<&[u8]>) {
         self.to_get.pop_front();
         if let Some((number, data)) = value.and_then(<[u8]>::split_first_chunk::<NUMBER_BYTES>)

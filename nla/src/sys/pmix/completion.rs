@@ -76,7 +76,7 @@ pub enum Outcome {
         /// The data of all nodes.
         data: Vec<u8>,
     },
-    /// Of a query: the values of the keys that are known. Whether these are all of the keys.
+    /// Of a query: the known keys and their values. The flag says whether all keys are known.
     Answered(Vec<(String, Value)>, bool),
 }
 
@@ -142,7 +142,7 @@ impl Completion {
                 // SAFETY: libpmix has passed `done` and `data` for this call; the bytes live until it calls `release`.
                 unsafe { done(status, first, length, data, Some(release::<Vec<u8>>), Box::into_raw(bytes).cast()) };
             }
-            // libpmix itself reports the end of this time, and has freed the call.
+            // A timer of libpmix has already reported this timeout and freed the call.
             (Callback::Connect(_), Outcome::Failed(CallError::TimedOut)) => {}
             (Callback::Operation(done) | Callback::Connect(done), outcome) => {
                 let status = if outcome == Outcome::Done { SUCCESS } else { outcome.status() };
@@ -202,8 +202,8 @@ fn complete_infos((done, data): (InfoDone, *mut c_void), status: Status, infos: 
     unsafe { done(status, first, count, data, Some(release::<Infos>), Box::into_raw(infos).cast()) };
 }
 
-/// Returns a published value for libpmix. What its value points to is not freed: libpmix has no function for that in all
-/// versions.
+/// Returns a published value for libpmix. The memory that the value points to is not freed: not every version of libpmix has a
+/// function for that.
 fn unpacked(posted: &Posted) -> Option<RawPosted> {
     let functions = FUNCTIONS.get()?;
     let mut raw = RawPosted::new(&posted.process, &posted.key);

@@ -235,7 +235,7 @@ fn connected() -> MutexGuard<'static, BTreeSet<Process>> {
     CONNECTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a rank is connected and has not finalized PMIx. The agent may not have read so yet.
+/// Whether a rank is connected and has not finalized PMIx. The agent may not have read this yet.
 pub(super) fn is_connected(process: &Process) -> bool {
     connected().contains(process)
 }
@@ -480,7 +480,7 @@ fn read_query(raw: &RawQuery) -> Option<Vec<Question>> {
     keys.map(|key| Some(Question { key: String::from_utf8(key).ok()?, namespace: namespace.clone() })).collect()
 }
 
-/// libpmix itself serves the requests of ranks to have files removed after their end, but only if the host controls jobs.
+/// libpmix serves requests to remove files at the end of a rank by itself, but only if its host has this upcall.
 extern "C" fn job_control(
     _requestor: Raw,
     _targets: Raw,
@@ -493,7 +493,7 @@ extern "C" fn job_control(
     NOT_SUPPORTED
 }
 
-/// libpmix asks for events of other nodes; all are passed on anyway.
+/// libpmix asks its host to register for events of other nodes. The host passes all of them on anyway.
 extern "C" fn register_events(
     _codes: *const Status,
     _count: usize,
