@@ -37,7 +37,7 @@ pub use board::{
 };
 pub use conversation::Conversation;
 pub use mapping::{Block, Mapping};
-pub use pmix::{JobDescription, Meeting, Met, PmixAnswer, PmixRequest, ProgramDescription};
+pub use pmix::{JobDescription, Meeting, Met, PmixAnswer, PmixRequest, PostRange, ProgramDescription};
 pub use rank::Rank;
 pub use rank_state::{JobAttributes, MEMORY_ALLOC_KINDS};
 pub use ranks::Ranks;

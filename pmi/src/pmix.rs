@@ -31,6 +31,10 @@ pub enum PmixRequest {
         entries: Vec<(Vec<u8>, Vec<u8>)>,
         /// Each value is removed when it is read.
         once: bool,
+        /// The ranks that can look them up.
+        range: PostRange,
+        /// The rank.
+        rank: Rank,
     },
     /// `PMIx_Lookup`. Answered by [`PmixAnswer::Read`].
     Read {
@@ -39,12 +43,23 @@ pub enum PmixRequest {
         keys: Vec<Vec<u8>>,
         /// Wait with the answer until all keys have a value.
         wait: bool,
+        /// How long to wait, in seconds; 0: for ever. Then the answer is [`PmixAnswer::TimedOut`].
+        timeout_s: u32,
+        /// The rank.
+        rank: Rank,
     },
     /// `PMIx_Unpublish`. Answered by [`PmixAnswer::Posted`].
     Unpost {
         /// The keys.
         #[serde(with = "crate::wire::byte_strings")]
         keys: Vec<Vec<u8>>,
+        /// The rank.
+        rank: Rank,
+    },
+    /// `PMIx_Query_info`: lists the jobs of the session, and describes some of them. Answered by [`PmixAnswer::Jobs`].
+    Jobs {
+        /// The names of the namespaces of the jobs to describe.
+        described: Vec<String>,
     },
 }
 
@@ -61,6 +76,28 @@ pub enum PmixAnswer {
     Posted(Result<(), NameError>),
     /// Those of the keys that have a value.
     Read(#[serde(with = "crate::wire::byte_pairs")] Vec<(Vec<u8>, Vec<u8>)>),
+    /// The jobs of the session.
+    Jobs {
+        /// The names of the namespaces whose ranks have not all ended.
+        names: Vec<String>,
+        /// Those of the jobs to describe that exist, and the ranks of each that have ended.
+        described: Vec<(JobDescription, Ranks)>,
+    },
+    /// The time for a meeting, or for a look-up that waits, is over.
+    TimedOut,
+}
+
+/// The ranks that can look up a published value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PostRange {
+    /// All ranks of the session.
+    Session,
+    /// The ranks of the publisher's namespace.
+    Namespace,
+    /// The ranks of the publisher's node.
+    Node,
+    /// Only the publisher.
+    Rank,
 }
 
 /// Ranks that wait for each other, of one or more jobs. Each agent asks once for all of its ranks.
@@ -75,6 +112,8 @@ pub struct Meeting {
     pub here: Vec<(String, Ranks)>,
     /// Their data.
     pub data: Bytes,
+    /// How long they wait for the others, in seconds; 0: for ever. The meeting fails for all when the shortest time is over.
+    pub timeout_s: u32,
 }
 
 /// A meeting at which all ranks have arrived.
@@ -95,8 +134,8 @@ pub struct JobDescription {
     pub size: u32,
     /// The universe size; negative if it is not known.
     pub universe: i32,
-    /// The name of the namespace whose rank has spawned it.
-    pub spawner: Option<String>,
+    /// The rank that has spawned it: the name of its namespace, and its number.
+    pub spawner: Option<(String, Rank)>,
     /// The node of each rank.
     pub mapping: Mapping,
     /// Its programs.

@@ -329,6 +329,7 @@ pub enum NameError {
 mod tests {
     use super::*;
     use crate::board::PutRefusal;
+    use crate::{PostRange, Rank};
 
     fn spawn() -> SpawnRequest {
         let command = SpawnCommand {
@@ -415,8 +416,18 @@ mod tests {
             Request::Ask(RootRequest::Lookup { service: bytes() }),
             Request::Ask(RootRequest::Unpublish { service: bytes() }),
             Request::Ask(RootRequest::Spawn(spawn())),
-            Request::Ask(RootRequest::Pmix(PmixRequest::Post { entries: vec![(bytes(), bytes())], once: true })),
-            Request::Ask(RootRequest::Pmix(PmixRequest::Read { keys: vec![bytes()], wait: true })),
+            Request::Ask(RootRequest::Pmix(PmixRequest::Post {
+                entries: vec![(bytes(), bytes())],
+                once: true,
+                range: PostRange::Node,
+                rank: Rank(1),
+            })),
+            Request::Ask(RootRequest::Pmix(PmixRequest::Read {
+                keys: vec![bytes()],
+                wait: true,
+                timeout_s: 1,
+                rank: Rank(1),
+            })),
             Request::Abort { code: -1, message: "m".into() },
             Request::Finalized,
             Request::Broken { why: "w".into() },

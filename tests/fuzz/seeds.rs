@@ -16,9 +16,12 @@ use nla::core::{
     RingPosition, RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
 };
 use nla::link::Reach;
+use nla::pmix::message::{Fact, Outcome, Purpose, Registration, Row, ToAgent, ToHelper, write_frame};
+use nla::sys::pmix::{CallError, Question};
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
 use pmi::{
-    Entry, Epoch, Keys, LookUpResult, Mapping, NameError, Puts, Rank, Ranks, RootRequest, SpawnCommand, SpawnRequest,
+    Entry, Epoch, Keys, LookUpResult, Mapping, NameError, PostRange, Puts, Rank, Ranks, RootRequest, SpawnCommand,
+    SpawnRequest,
 };
 
 const NS: NamespaceId = NamespaceId(0);
@@ -31,6 +34,7 @@ pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
         "lanes" => lanes(),
         "mappings" => mappings(),
         "messages" => messages(),
+        "pmix" => pmix(),
         "recordings" => vec![recording()],
         "shell_channel" => vec![shell_channel()],
         _ => Vec::new(),
@@ -97,7 +101,7 @@ fn plan() -> NamespacePlan {
         kvsname: "kvs_1".to_owned(),
         size: 4,
         universe: 8,
-        spawner: Some("kvs_0".to_owned()),
+        spawner: Some(("kvs_0".to_owned(), Rank(1))),
         commands: vec![command],
         mapping: Mapping::from_nodes([0, 0, 0, 0]),
         placement,
@@ -332,6 +336,65 @@ fn boot() -> Vec<Vec<u8>> {
         encode(&BootReport::NotStarted(failure.clone())),
         encode(&below(below(BootReport::NotStarted(failure)))),
     ]
+}
+
+/// Returns frames of each direction, and messages without their lengths.
+fn pmix() -> Vec<Vec<u8>> {
+    let rank = |rank: u32| ("c0ffee.scela-5_0".to_owned(), Some(rank));
+    let (bytes, keys) = (Bytes::from_static(b"\0data\xff"), vec![b"key".to_vec()]);
+    let command = SpawnCommand { program: b"a.out".to_vec(), args: keys.clone(), nprocs: 2, info: Vec::new() };
+    let registration = Registration {
+        name: "c0ffee.scela-5_0".to_owned(),
+        hosts: vec!["n0".to_owned(), "n1".to_owned()],
+        node: 1,
+        spawner: Some(rank(1)),
+        job: plan().describe(),
+        cpus: vec![(1, "0,2-3".to_owned())],
+    };
+    let question = Question { key: "pmix.qry.ptable".to_owned(), namespace: Some("c0ffee.scela-5_0".to_owned()) };
+    let row = Row { process: rank(0), host: "n0".to_owned(), program: b"a.out".to_vec(), pid: 7, has_ended: false };
+    let facts = vec![("pmix.qry.ptable".to_owned(), Fact::Table(vec![row])), ("x".to_owned(), Fact::Ranks(4))];
+    let outcomes = [
+        Outcome::Failed(CallError::TimedOut),
+        Outcome::Data(bytes.clone()),
+        Outcome::Found(vec![(b"key".to_vec(), b"value".to_vec())]),
+        Outcome::Spawned("c0ffee.scela-5_1".to_owned()),
+        Outcome::Group(3, vec![rank(0), ("m".to_owned(), None)], bytes.clone()),
+        Outcome::Answered(facts, false),
+    ];
+    let begin = ToHelper::Begin {
+        library: b"libpmix.so.2".to_vec(),
+        directory: "/tmp/d".to_owned(),
+        host: "n0".to_owned(),
+        namespace: "c0ffee.server".to_owned(),
+    };
+    let mut to_helper = vec![begin, ToHelper::Register(Box::new(registration)), ToHelper::Ping];
+    to_helper.extend((0..).zip(outcomes).map(|(call, outcome)| ToHelper::Answer(call, outcome)));
+    to_helper.extend([ToHelper::Ended(rank(1)), ToHelper::Ask(9, rank(0))]);
+    let members = vec![rank(0), rank(1)];
+    let fence = ToAgent::Fence { call: 1, members: members.clone(), data: bytes.clone(), collect: true, timeout_s: 5 };
+    let purpose = Purpose::Group("group".to_owned());
+    let entries = vec![(b"key".to_vec(), b"value".to_vec())];
+    let to_agent = [
+        ToAgent::Ready(Ok("5.0".to_owned())),
+        ToAgent::Registered("c0ffee.scela-5_0".to_owned(), Ok(vec![(b"PMIX_RANK".to_vec(), b"0".to_vec())])),
+        ToAgent::Joined(rank(0)),
+        ToAgent::Abort(2, rank(1), 7, "why".to_owned()),
+        fence,
+        ToAgent::Publish { call: 3, process: rank(0), entries, once: true, range: PostRange::Node },
+        ToAgent::Lookup { call: 4, process: rank(0), keys: keys.clone(), wait: true, timeout_s: 1 },
+        ToAgent::Unpublish(5, rank(0), keys),
+        ToAgent::Spawn(6, rank(1), vec![command]),
+        ToAgent::Meet { call: 7, purpose, members, data: bytes.clone(), timeout_s: 0 },
+        ToAgent::Query(8, vec![question]),
+        ToAgent::Got(9, Some(bytes)),
+        ToAgent::Alive,
+    ];
+    let mut frames = (Vec::new(), Vec::new());
+    to_helper.iter().for_each(|message| write_frame(&mut frames.0, message).expect("a vector takes all bytes"));
+    to_agent.iter().for_each(|message| write_frame(&mut frames.1, message).expect("a vector takes all bytes"));
+    let messages = to_helper.iter().map(encode).chain(to_agent.iter().map(encode));
+    [frames.0, frames.1].into_iter().chain(messages).collect()
 }
 
 fn shell_channel() -> Vec<u8> {

@@ -39,11 +39,17 @@ impl Libpmix {
     /// Returns `modex.c`, linked with this library.
     #[track_caller]
     fn modex(&self, how: &str) -> Program {
+        self.c("modex", &[how])
+    }
+
+    /// Returns a program of `programs`, linked with this library.
+    #[track_caller]
+    fn c(&self, program: &str, words: &[&str]) -> Program {
         let mut compiler = Command::new("gcc");
         // The types in the headers of both versions are the same.
         compiler.arg("-I").arg(debian_pmix().join("include")).arg("-Wl,--no-as-needed").arg(&self.path);
         compiler.arg(format!("-Wl,-rpath,{}", self.path.parent().unwrap_or(Path::new("/")).display()));
-        compile(self.name, "modex", &[how], compiler)
+        compile(self.name, program, words, compiler)
     }
 }
 
@@ -400,4 +406,80 @@ fn the_loss_of_an_agent_ends_its_pmix_server() {
     let outcome = running.finish();
     outcome.says("error: ").took_less_than(LOSS_TIME_MAX);
     outcome.check(outcome.code != Some(0), "the job should have failed");
+}
+
+/// Open MPI asks for the process sets at the beginning of an MPI session. Debuggers' libraries ask for tables of processes.
+#[test]
+fn queries_about_the_session_are_answered() {
+    let Some((mpi, versions)) = libraries() else { return };
+    for server in &versions {
+        for nodes in [1, 2] {
+            let run = mpi.scela_over(nodes).np(4).env(PMIX_LIBRARY, &server.path);
+            let outcome = run.program(versions[0].c("query", &[])).run();
+            let is_here = |rank: u32| rank * nodes / 4 == 0;
+            let row = |key: &str, rank: u32| {
+                let pid = if rank == 0 {
+                    "mine"
+                } else if is_here(rank) {
+                    "another"
+                } else {
+                    "not known"
+                };
+                format!("{key}: rank {rank}, this program, pid {pid}, state 5")
+            };
+            let mut lines = vec![
+                "pmix.qry.ns: PMIX_SUCCESS".to_owned(),
+                "pmix.qry.ns is the own namespace".to_owned(),
+                "pmix.qry.psetnum: PMIX_SUCCESS".to_owned(),
+                "pmix.qry.psetnum is 0".to_owned(),
+                "pmix.qry.psets is ".to_owned(),
+                "pmix.job.size: PMIX_SUCCESS".to_owned(),
+                "pmix.job.size is 4".to_owned(),
+                "pmix.qry.ptable: PMIX_SUCCESS".to_owned(),
+            ];
+            lines.extend((0..4).map(|rank| row("pmix.qry.ptable", rank)));
+            lines.push("pmix.qry.lptable: PMIX_ERR_PARTIAL_SUCCESS".to_owned());
+            lines.extend((0..4).filter(|rank| is_here(*rank)).map(|rank| row("pmix.qry.lptable", rank)));
+            lines.push("pmix.qry.ptable: PMIX_ERR_NOT_FOUND".to_owned());
+            lines.push("pmix.qry.qlst: PMIX_ERR_NOT_SUPPORTED".to_owned());
+            succeeded(&outcome, lines);
+        }
+    }
+}
+
+/// The caller of each call that waits for another node learns that its time is over. libpmix itself ends those of one node.
+/// Each node has one rank: of several, libpmix 5.0.11 tells only the first one that their fence has failed.
+#[test]
+fn calls_that_wait_end_when_their_time_is_over() {
+    let Some((mpi, [of_wheel, _])) = libraries() else { return };
+    let outcome = mpi.scela_over(2).np(2).program(of_wheel.c("waits", &["timeout"])).run();
+    let calls = ["fence", "lookup", "connect", "fence of two", "group"];
+    let lines = calls.map(|call| format!("rank 0, {call}: PMIX_ERR_TIMEOUT")).into_iter();
+    succeeded(&outcome, lines.chain(["rank 0, lookup: PMIX_ERR_NOT_FOUND".to_owned()]));
+}
+
+#[test]
+fn published_values_are_found_in_their_ranges() {
+    let Some((mpi, versions)) = libraries() else { return };
+    for server in &versions {
+        let run = mpi.scela_over(2).np(4).env(PMIX_LIBRARY, &server.path);
+        let outcome = run.program(versions[0].c("waits", &["ranges"])).run();
+        let found = |rank: u32| {
+            let narrow = [(rank == 0, "own"), (rank < 2, "node")].into_iter().filter_map(|(is, key)| is.then_some(key));
+            let keys = narrow.chain(["namespace", "session", "global"]);
+            keys.map(|key| format!("rank {rank} finds {key}")).collect::<Vec<_>>()
+        };
+        let refused = ["namespace again: PMIX_ERR_DUPLICATE_KEY", "manager: PMIX_ERR_NOT_SUPPORTED"];
+        let refused = refused.map(|line| format!("rank 0, {line}"));
+        succeeded(&outcome, (0..4).flat_map(found).chain(refused));
+    }
+}
+
+#[test]
+fn spawned_ranks_know_the_rank_that_has_spawned_them() {
+    let Some((mpi, versions)) = libraries() else { return };
+    for nodes in [1, 2] {
+        let outcome = mpi.scela_over(nodes).np(3).program(versions[0].c("parent", &["spawn"])).run();
+        succeeded(&outcome, (0..2).map(|rank| format!("rank {rank} is a child of rank 2")));
+    }
 }

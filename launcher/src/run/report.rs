@@ -237,7 +237,7 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
         }
         Cause::Unjoined => {
             format!(
-                "{ranks} on {host} ended without joining PMIx, and others on the node, which have joined it, still run"
+                "{ranks} on {host} ended without joining PMIx while ranks of the same node that have joined it still run"
             )
         }
     }

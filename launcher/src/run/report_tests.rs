@@ -123,7 +123,7 @@ fn ranks_that_exit_without_finalize_are_reported() {
         "ranks 3,5-7 on n0427 ended without MPI_Finalize while others wait for it in a fence\n  the job's 4 other ranks"
     ));
     assert!(report_of(8, 0, failure("3", Cause::Unjoined)).starts_with(
-        "rank 3 on n0427 ended without joining PMIx, and others on the node, which have joined it, still run\n"
+        "rank 3 on n0427 ended without joining PMIx while ranks of the same node that have joined it still run\n"
     ));
 }
 

@@ -112,10 +112,10 @@ fn heading(survey: &NamespaceSurvey, by_pmix: bool) -> String {
     match (*arrived, missing) {
         (0, 0) => format!("no rank{of} runs"),
         (0, _) if running == 0 => format!("{missing} {}{of} being started", plural(missing, "rank is", "ranks are")),
-        // libpmix tells of a fence when all ranks of the node have arrived.
+        // libpmix reports a fence only when all ranks of the node have arrived.
         (0, _) if by_pmix => {
             let (rank, runs) = plural(running, ("rank", "runs"), ("ranks", "run"));
-            format!("{running} {rank}{of} {runs}, and on no node all have arrived at a fence")
+            format!("{running} {rank}{of} {runs}; on no node have all ranks arrived at a fence")
         }
         (0, _) if running == 1 => format!("1 rank{of} runs, and waits in no fence"),
         (0, _) => format!("{running} ranks{of} run, and none waits in a fence"),
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(
             survey_lines(&survey, Vec::new(), &locations(), true),
             [
-                "4 ranks run, and on no node all have arrived at a fence",
+                "4 ranks run; on no node have all ranks arrived at a fence",
                 "  rank 0 on node001: sleeping, has not joined PMIx so far",
                 "  rank 1 on node001: sleeping, has joined PMIx",
                 "  rank 2 on node001: sleeping, has passed a fence",
@@ -238,7 +238,7 @@ mod tests {
         );
         let one = Survey { namespaces: vec![namespace(0, vec![(STOPPED, Ranks::range(0..1))])], silent: vec![] };
         let lines = survey_lines(&one, Vec::new(), &locations(), true);
-        assert_eq!(lines[0], "1 rank runs, and on no node all have arrived at a fence");
+        assert_eq!(lines[0], "1 rank runs; on no node have all ranks arrived at a fence");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::{JobDescription, Mapping, ProgramDescription, Ranks};
+use pmi::{JobDescription, Mapping, ProgramDescription, Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::accelerators::AcceleratorPlan;
@@ -124,7 +124,7 @@ pub struct PmixPlan {
     /// The path of libpmix, or its file name if the dynamic loader is to find it.
     #[serde(with = "serde_bytes")]
     pub library: Vec<u8>,
-    /// 128 random bits in hexadecimal. PMIx has no authentication: who knows a namespace's name can speak for its ranks.
+    /// 128 random bits in hexadecimal. PMIx has no authentication: a process that knows the name of a namespace can speak for its ranks.
     pub secret: String,
     /// The names of all nodes, by their numbers. No two are equal.
     pub hosts: Vec<String>,
@@ -295,8 +295,8 @@ pub struct NamespacePlan {
     pub size: u32,
     /// The universe size, as PMI calls it.
     pub universe: i32,
-    /// The name of the namespace whose rank spawned it.
-    pub spawner: Option<String>,
+    /// The rank that spawned it: the name of its namespace, and its number.
+    pub spawner: Option<(String, Rank)>,
     /// Its programs.
     pub commands: Vec<CommandPlan>,
     /// The node of each rank.

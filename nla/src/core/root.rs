@@ -598,6 +598,8 @@ impl Root {
             self.report_early_exits(turn);
         }
         self.end_hopeless_meetings(turn);
+        self.end_late_meetings(turn);
+        self.end_readers(turn);
         self.forget_ended(turn);
         if matches!(self.phase, Phase::Running)
             && !self.namespaces.is_empty()
@@ -655,6 +657,7 @@ impl Root {
             Phase::Over => None,
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
+        let next = next.chain(self.posts.deadline()).chain(self.meetings.deadline());
         let next = next.chain(self.children.orphan_deadline());
         let next = next.chain(self.ends_later.iter().map(|(at, _)| *at)).min();
         if let Some(at) = next

@@ -1,7 +1,7 @@
 //! MPI_Comm_spawn: makes the plan of a new namespace from a rank's request.
 
 use litemap::LiteMap;
-use pmi::{MEMORY_ALLOC_KINDS, Mapping, Ranks, SpawnRequest};
+use pmi::{MEMORY_ALLOC_KINDS, Mapping, Rank, Ranks, SpawnRequest};
 
 use super::ids::{AgentId, NamespaceId};
 use super::limits::RANKS_MAX;
@@ -14,7 +14,7 @@ use super::plan::{CommandPlan, NamespacePlan};
 pub(super) fn plan(
     id: NamespaceId,
     request: SpawnRequest,
-    parent: &NamespacePlan,
+    (parent, spawner): (&NamespacePlan, Rank),
     parent_command: &CommandPlan,
     nodes: &LiteMap<AgentId, u32>,
 ) -> Result<NamespacePlan, String> {
@@ -66,7 +66,7 @@ pub(super) fn plan(
         kvsname: format!("{}_{id}", parent.kvsname.split('_').next().unwrap_or_default()),
         size,
         universe: parent.universe,
-        spawner: Some(parent.kvsname.clone()),
+        spawner: Some((parent.kvsname.clone(), spawner)),
         commands,
         mapping: Mapping::from_nodes(nodes_of_ranks),
         owners: owners(&placement, nodes),
@@ -90,7 +90,9 @@ mod tests {
         let command = SpawnCommand { program: b"c".to_vec(), args: Vec::new(), nprocs: 1, info: Vec::new() };
         let request = SpawnRequest { commands: vec![command], preputs: vec![pair(b"port", "b")] };
         let agents = [(AgentId(1), 0)].into_iter().collect();
-        let child = plan(NamespaceId(1), request, &parent, &parent.commands[0], &agents).expect("it is valid");
+        let child =
+            plan(NamespaceId(1), request, (&parent, Rank(1)), &parent.commands[0], &agents).expect("it is valid");
+        assert_eq!(child.spawner, Some((parent.kvsname.clone(), Rank(1))));
         assert_eq!(child.preputs, [pair(MEMORY_ALLOC_KINDS, "mpi"), pair(b"port", "b")]);
     }
 }

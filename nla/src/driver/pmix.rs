@@ -59,7 +59,7 @@ pub(super) struct Pmix {
     has_ended: bool,
 }
 
-/// Notices that the process does not answer, in heartbeats of the agent: if both are stopped together, none is counted.
+/// Notices a process that does not answer. It counts heartbeats of the agent, so that no time passes while both are stopped.
 #[derive(Debug, Default, PartialEq)]
 struct Watch {
     /// Registrations under way. They may take long, and later requests wait behind them.

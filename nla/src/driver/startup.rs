@@ -204,7 +204,7 @@ impl Startup {
             universe_size: plan.universe,
             mapping: plan.mapping.wire_value(),
             preputs: Epoch::from_entries(preputs),
-            spawner: plan.spawner.clone(),
+            spawner: plan.spawner.as_ref().map(|(kvsname, _)| kvsname.clone()),
             puts_at_once: self.session.cache.puts_at_once(),
         });
         let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&attributes), &self.tasks));

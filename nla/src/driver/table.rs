@@ -85,6 +85,11 @@ impl RankTable {
         }
     }
 
+    /// Returns the process of a rank that runs.
+    pub(super) fn pid_of(&self, key: Key) -> Option<u32> {
+        self.by_rank.get(&key).map(|entry| entry.child.pid())
+    }
+
     /// Returns what those `ranks` do that still run.
     pub(super) fn activities(&self, namespace: NamespaceId, ranks: &Ranks) -> Vec<(Activity, Ranks)> {
         let mut found: BTreeMap<Activity, Ranks> = BTreeMap::new();

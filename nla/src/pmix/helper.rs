@@ -16,12 +16,12 @@ use bytes::Bytes;
 use pmi::SpawnCommand;
 
 use super::message::{
-    Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper, name_of, read_frame, write_frame,
+    Fact, Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper, name_of, read_frame, write_frame,
 };
 use super::registration::{cpuset, infos, local_ranks, plain_maps};
 use crate::core::Variable;
 use crate::sys;
-use crate::sys::pmix::{self, Completion, Posted, Process, Program, Server, Upcall, Value};
+use crate::sys::pmix::{self, Completion, Posted, Process, ProcessEntry, Program, Server, Upcall, Value};
 use crate::tasks::Panics;
 use crate::wire::{decode, encode};
 
@@ -142,8 +142,8 @@ fn begin(
     Server::start(library, &infos, upcalls).map_err(|error| format!("{}: {error}", library.display()))
 }
 
-/// Registers a namespace and its ranks on this node. Returns the variables by which they find this server, which are the same
-/// for all but for their ranks.
+/// Registers a namespace and its ranks on this node. Returns the variables by which the ranks find this server. All
+/// ranks get the same ones, except for their numbers.
 fn register(server: &Server, directory: &str, registration: &Registration) -> Result<Vec<Variable>, String> {
     let maps = plain_maps(registration);
     let local = local_ranks(registration);
@@ -179,36 +179,41 @@ fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
                 Upcall::Abort { process, code, message, done } => {
                     ToAgent::Abort(keep(done), name_of(process), code, message)
                 }
-                Upcall::Fence { members, data, collect, done } => ToAgent::Fence {
+                Upcall::Fence { members, data, collect, timeout_s, done } => ToAgent::Fence {
                     call: keep(done),
                     members: members.into_iter().map(name_of).collect(),
                     data: data.into(),
                     collect,
+                    timeout_s,
                 },
                 Upcall::Modex { process, done } => ToAgent::Modex(keep(done), name_of(process)),
-                Upcall::Publish { process, entries, once, done } => {
+                Upcall::Publish { process, entries, once, range, done } => {
                     let publisher = name_of(process);
                     let entry = |(key, packed): (String, Vec<u8>)| {
                         (key.into_bytes(), encode(&(&publisher, serde_bytes::ByteBuf::from(packed))))
                     };
-                    ToAgent::Publish { call: keep(done), entries: entries.into_iter().map(entry).collect(), once }
+                    let entries = entries.into_iter().map(entry).collect();
+                    ToAgent::Publish { call: keep(done), process: publisher.clone(), entries, once, range }
                 }
-                Upcall::Lookup { keys, wait, done } => ToAgent::Lookup(keep(done), keys, wait),
-                Upcall::Unpublish { keys, done } => ToAgent::Unpublish(keep(done), keys),
+                Upcall::Lookup { process, keys, wait, timeout_s, done } => {
+                    ToAgent::Lookup { call: keep(done), process: name_of(process), keys, wait, timeout_s }
+                }
+                Upcall::Unpublish { process, keys, done } => ToAgent::Unpublish(keep(done), name_of(process), keys),
                 Upcall::Spawn { process, programs, done } => {
                     let commands = programs.into_iter().map(command_of).collect();
                     ToAgent::Spawn(keep(done), name_of(process), commands)
                 }
-                Upcall::Connect { members, ends, done } => {
+                Upcall::Connect { members, ends, timeout_s, done } => {
                     let purpose = if ends { Purpose::Disconnect } else { Purpose::Connect };
                     let members = members.into_iter().map(name_of).collect();
-                    ToAgent::Meet { call: keep(done), purpose, members, data: Bytes::new() }
+                    ToAgent::Meet { call: keep(done), purpose, members, data: Bytes::new(), timeout_s }
                 }
-                Upcall::Group { name, members, ends, data, done } => {
+                Upcall::Group { name, members, ends, timeout_s, data, done } => {
                     let purpose = if ends { Purpose::EndOfGroup(name) } else { Purpose::Group(name) };
                     let members = members.into_iter().map(name_of).collect();
-                    ToAgent::Meet { call: keep(done), purpose, members, data: data.into() }
+                    ToAgent::Meet { call: keep(done), purpose, members, data: data.into(), timeout_s }
                 }
+                Upcall::Query { questions, done } => ToAgent::Query(keep(done), questions),
                 Upcall::Got { call, data } => ToAgent::Got(call, data.map(Into::into)),
             },
         };
@@ -235,7 +240,7 @@ fn command_of(program: Program) -> SpawnCommand {
 /// Returns the result of a call as libpmix takes it.
 fn outcome_of(outcome: Outcome) -> pmix::Outcome {
     match outcome {
-        Outcome::Failed => pmix::Outcome::Failed,
+        Outcome::Failed(why) => pmix::Outcome::Failed(why),
         Outcome::Done => pmix::Outcome::Done,
         Outcome::Data(data) => pmix::Outcome::Data(data.into()),
         Outcome::Spawned(name) => pmix::Outcome::Spawned(name),
@@ -243,6 +248,10 @@ fn outcome_of(outcome: Outcome) -> pmix::Outcome {
             let process = |(namespace, rank)| Process { namespace, rank };
             let members = members.into_iter().map(process).collect();
             pmix::Outcome::Group { number, members, data: data.into() }
+        }
+        Outcome::Answered(facts, are_all) => {
+            let facts = facts.into_iter().map(|(key, fact)| (key, value_of(fact))).collect();
+            pmix::Outcome::Answered(facts, are_all)
         }
         Outcome::Found(entries) => {
             let posted = |(key, value): (Vec<u8>, Vec<u8>)| {
@@ -252,5 +261,24 @@ fn outcome_of(outcome: Outcome) -> pmix::Outcome {
             };
             pmix::Outcome::Found(entries.into_iter().filter_map(posted).collect())
         }
+    }
+}
+
+/// Returns a queried value as libpmix takes it.
+fn value_of(fact: Fact) -> Value {
+    match fact {
+        Fact::Text(text) => Value::Text(text.into_bytes()),
+        Fact::Ranks(number) => Value::U32(number),
+        Fact::Size(number) => Value::Size(number as usize),
+        Fact::Table(rows) => Value::Table(
+            rows.into_iter()
+                .map(|row| {
+                    let (namespace, rank) = row.process;
+                    let process = Process { namespace, rank };
+                    let (host, program, pid, has_ended) = (row.host, row.program, row.pid, row.has_ended);
+                    ProcessEntry { process, host, program, pid, has_ended }
+                })
+                .collect(),
+        ),
     }
 }

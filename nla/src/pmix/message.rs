@@ -3,13 +3,13 @@
 use std::io::{self, Read, Write};
 
 use bytes::Bytes;
-use pmi::{JobDescription, SpawnCommand};
+use pmi::{JobDescription, PostRange, SpawnCommand};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::core::Variable;
 use crate::core::limits::BOARD_BYTES_MAX;
-use crate::sys::pmix::Process;
+use crate::sys::pmix::{CallError, Process, Question};
 use crate::wire::{decode, encode};
 
 /// A process as PMIx names it: the name of its namespace, and its rank; `None` stands for all ranks.
@@ -61,8 +61,8 @@ pub struct Registration {
     pub hosts: Vec<String>,
     /// The number of this node.
     pub node: u32,
-    /// The name of the namespace whose rank has spawned it.
-    pub spawner: Option<String>,
+    /// The rank that has spawned it.
+    pub spawner: Option<ProcessName>,
     /// Its ranks and programs.
     pub job: JobDescription,
     /// The ranks here that are bound, and their processors: `0,2-3`.
@@ -73,7 +73,7 @@ pub struct Registration {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// It has failed.
-    Failed,
+    Failed(CallError),
     /// An operation without a result has succeeded.
     Done,
     /// Of a fence or a modex: the data.
@@ -84,6 +84,37 @@ pub enum Outcome {
     Spawned(String),
     /// Of a group: its number, its members, and the data of all nodes.
     Group(u64, Vec<ProcessName>, Bytes),
+    /// Of a query: the known keys and their values. The flag says whether all keys are known.
+    Answered(Vec<(String, Fact)>, bool),
+}
+
+/// The value of a key that a rank has queried.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Fact {
+    /// A list, separated by commas.
+    Text(String),
+    /// A number of ranks.
+    Ranks(u32),
+    /// A number of other things.
+    Size(u32),
+    /// A table of processes.
+    Table(Vec<Row>),
+}
+
+/// A row of a table of processes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The process.
+    pub process: ProcessName,
+    /// The name of its node.
+    pub host: String,
+    /// Its program.
+    #[serde(with = "serde_bytes")]
+    pub program: Vec<u8>,
+    /// Its pid; 0 if it is not known.
+    pub pid: u32,
+    /// It has ended.
+    pub has_ended: bool,
 }
 
 /// From `scela-pmix` to the agent.
@@ -112,6 +143,8 @@ pub enum ToAgent {
         data: Bytes,
         /// The data of all nodes is to be returned.
         collect: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
     },
     /// A rank of this node asks for the data of a rank of another one.
     Modex(u64, ProcessName),
@@ -119,16 +152,32 @@ pub enum ToAgent {
     Publish {
         /// The number of the call.
         call: u64,
+        /// The rank.
+        process: ProcessName,
         /// The keys and their values.
         #[serde(with = "pmi::wire::byte_pairs")]
         entries: Vec<(Vec<u8>, Vec<u8>)>,
         /// Each is removed when it is read.
         once: bool,
+        /// The ranks that can look them up.
+        range: PostRange,
     },
-    /// A rank looks up keys. If the last is set, the answer waits until all are published.
-    Lookup(u64, #[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>, bool),
+    /// A rank looks up keys.
+    Lookup {
+        /// The number of the call.
+        call: u64,
+        /// The rank.
+        process: ProcessName,
+        /// The keys.
+        #[serde(with = "pmi::wire::byte_strings")]
+        keys: Vec<Vec<u8>>,
+        /// The answer waits until all are published.
+        wait: bool,
+        /// How long to wait, in seconds; 0: for ever.
+        timeout_s: u32,
+    },
     /// A rank removes what it has published.
-    Unpublish(u64, #[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>),
+    Unpublish(u64, ProcessName, #[serde(with = "pmi::wire::byte_strings")] Vec<Vec<u8>>),
     /// A rank spawns others.
     Spawn(u64, ProcessName, Vec<SpawnCommand>),
     /// All ranks of this node that take part meet those of other nodes, for another purpose than a fence.
@@ -141,7 +190,11 @@ pub enum ToAgent {
         members: Vec<ProcessName>,
         /// The data of this node's ranks, for those of all nodes.
         data: Bytes,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
     },
+    /// A rank of this node queries keys that libpmix does not know.
+    Query(u64, Vec<Question>),
     /// Answers [`ToHelper::Ping`].
     Alive,
     /// Answers [`ToHelper::Ask`].
@@ -203,7 +256,8 @@ mod tests {
     fn messages_survive_their_frames() {
         let mut bytes = Vec::new();
         let members = vec![("n".to_owned(), None), ("m".to_owned(), Some(3))];
-        let fence = ToAgent::Fence { call: 7, members, data: Bytes::from_static(b"\0\xff"), collect: true };
+        let fence =
+            ToAgent::Fence { call: 7, members, data: Bytes::from_static(b"\0\xff"), collect: true, timeout_s: 1 };
         write_frame(&mut bytes, &fence).unwrap();
         write_frame(&mut bytes, &ToAgent::Got(8, None)).unwrap();
         let mut from = &bytes[..];

@@ -7,6 +7,7 @@
 
 pub mod helper;
 pub mod message;
+mod query;
 mod registration;
 pub mod relay;
 

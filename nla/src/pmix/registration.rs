@@ -92,10 +92,10 @@ pub(super) fn infos(
     if oversubscribed {
         infos.push(("pmix.ndosub", Value::Bool(true)));
     }
-    if let Some(spawner) = spawner {
+    let parent = spawner.clone().map(|(namespace, rank)| Value::Process(Process { namespace, rank }));
+    if let Some(parent) = &parent {
         infos.push(("pmix.spawned", Value::Bool(true)));
-        let parent = Process { namespace: spawner.clone(), rank: Some(0) };
-        infos.push(("pmix.parent", Value::Process(parent)));
+        infos.push(("pmix.parent", parent.clone()));
     }
     // A node without ranks is in no map and has no number.
     if local_size > 0 {
@@ -125,10 +125,7 @@ pub(super) fn infos(
             ("pmix.pdir", text(directory)),
             ("pmix.reinc", Value::U32(0)),
         ];
-        if let Some(spawner) = spawner {
-            let parent = Process { namespace: spawner.clone(), rank: Some(0) };
-            process.push(("pmix.parent", Value::Process(parent)));
-        }
+        process.extend(parent.clone().map(|parent| ("pmix.parent", parent)));
         if let Some((_, cpus)) = cpus.iter().find(|(bound, _)| *bound == rank.0) {
             process.push(("pmix.cpuset", text(&cpuset(cpus))));
         }
@@ -205,7 +202,7 @@ mod tests {
             name: "s.job".to_owned(),
             hosts: ["n0", "n1", "n2"].map(str::to_owned).to_vec(),
             node: 1,
-            spawner: Some("s.parent".to_owned()),
+            spawner: Some(("s.parent".to_owned(), Some(5))),
             job: JobDescription {
                 kvsname: "job".to_owned(),
                 size: nodes.len() as u32,
@@ -278,8 +275,11 @@ mod tests {
         let mut registration = registration(&[1], &[1]);
         let infos_of =
             |registration: &Registration| infos(registration, text(""), text(""), "/", false, &LiteMap::new());
-        let parent = Process { namespace: "s.parent".to_owned(), rank: Some(0) };
-        assert_eq!(find(&infos_of(&registration), "pmix.parent"), [&Value::Process(parent)]);
+        let parent = Value::Process(Process { namespace: "s.parent".to_owned(), rank: Some(5) });
+        let infos = infos_of(&registration);
+        assert_eq!(find(&infos, "pmix.parent"), [&parent]);
+        let [Value::Infos(rank)] = find(&infos, "pmix.pdata")[..] else { panic!("{infos:?}") };
+        assert_eq!(find(rank, "pmix.parent"), [&parent]);
         registration.spawner = None;
         let infos = infos_of(&registration);
         assert!(find(&infos, "pmix.parent").is_empty() && find(&infos, "pmix.spawned").is_empty());

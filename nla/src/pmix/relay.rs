@@ -1,27 +1,30 @@
 //! The agent's decisions about its `scela-pmix`, as a value: no process is needed to test it.
 //!
-//! libpmix reports once per node what PMI reports once per rank. So an arrival of this node at a fence of all ranks becomes
-//! the arrival of each of its ranks. The node's data, which libpmix made from the puts of all its ranks, is one entry of the
-//! namespace's board, and after the release the entries of all nodes are put together. A request for the data of a rank that
-//! no fence has collected goes to the agent of that rank.
+//! libpmix reports a fence once per node; PMI reports it once per rank. So the arrival of this node at a fence of all ranks
+//! becomes the arrival of each of its ranks. The node's data, which libpmix made from the puts of all its ranks, is one entry of
+//! the namespace's board. After the release the relay concatenates the entries of all nodes. A request for the data of a rank
+//! that no fence has collected goes to the agent of that rank.
+
+mod known;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use litemap::LiteMap;
 use pmi::{
-    Answer, Meeting, PmixAnswer, PmixRequest, Puts, Rank, Ranks, Request, RootRequest, SpawnCommand, SpawnRequest,
+    Answer, Meeting, NameError, PmixAnswer, PmixRequest, Rank, Ranks, Request, RootRequest, SpawnCommand, SpawnRequest,
 };
 
+use self::known::{Fence, Known};
 use super::message::{Outcome, ProcessName, Purpose, Registration, ToAgent, ToHelper};
+use super::query::View;
 use crate::core::{NODE_REQUESTS_FROM, NamespaceId, NamespacePlan, PmixPlan, Requester, Variable};
+use crate::sys::pmix::{CallError, Question};
 
-/// The key of a node's data on the board is this and the number of the node.
-const KEY: &str = "pmix-node-";
-/// Calls of this node's ranks that the root may be asked for at a time. More wait.
+/// Requests of this node that may be open at the root at a time. Further ones wait here.
 const CALLS_MAX: u32 = 4096;
-/// Bytes of the fence's number before the data.
-const NUMBER_BYTES: usize = 4;
+/// Look-ups of this node's ranks that may wait for their keys at a time. They leave numbers for the other requests.
+const LOOKUPS_MAX: usize = CALLS_MAX as usize / 2;
 
 /// An effect of what happened.
 #[derive(Debug)]
@@ -39,72 +42,40 @@ pub enum Step {
     Failed(String),
 }
 
-/// A namespace that has ranks here.
-#[derive(Debug)]
-struct Known {
-    id: NamespaceId,
-    /// Its name for PMIx.
-    name: String,
-    size: u32,
-    /// The number of this node.
-    node: u32,
-    /// The numbers of all nodes that have ranks.
-    nodes: Vec<u32>,
-    /// The ranks here that have not ended.
-    own: Ranks,
-    /// The ranks here that are connected to `scela-pmix`: they have joined PMIx and not finalized it.
-    connected: Ranks,
-    /// The ranks that have died.
-    dead: Ranks,
-    /// The number of fences of all ranks that this node has entered.
-    fences: u32,
-    /// The fence of all ranks that is under way, and those that follow.
-    open: VecDeque<Fence>,
-}
-
-/// A fence of all ranks of a namespace.
-#[derive(Debug)]
-struct Fence {
-    call: u64,
-    collect: bool,
-    /// This node's data, until the fence is entered.
-    data: Bytes,
-    number: u32,
-    /// The ranks here that were not released.
-    left: Ranks,
-    failed: bool,
-    /// The nodes whose data is still to be got.
-    to_get: VecDeque<u32>,
-    /// The rank that gets it.
-    getter: Rank,
-    collected: BytesMut,
-}
-
 /// A request to the root, and its use when it is answered.
 #[derive(Clone, Debug)]
 enum Asked {
-    /// The answer is that to the call.
+    /// The call gets the root's answer.
     Call(u64),
-    /// A fence of some ranks, which gets the data of all if it collects it.
+    /// A fence of some ranks. The call gets the data of all if it collects it.
     Fence { call: u64, collect: bool },
-    /// Ranks meet to connect themselves: afterwards libpmix must know these namespaces.
+    /// Ranks connect. libpmix must know these namespaces before the call is answered.
     Connect { call: u64, names: BTreeSet<String> },
-    /// A group, which gets a number.
+    /// Ranks make a group of these members. The call gets its number.
     Group { call: u64, members: Vec<ProcessName> },
-    /// A namespace for libpmix.
+    /// A look-up that may wait for its keys.
+    Lookup { call: u64, waits: bool },
+    /// The description of the namespace of this name, with which libpmix registers it.
     Description(String),
+    /// The data of a rank: the name of its job, and its number.
+    Modex { call: u64, job: String, rank: Rank },
+    /// The session's jobs, for these questions, and a description of some.
+    Query { call: u64, questions: Vec<Question>, jobs: Vec<String> },
 }
+
+/// Finds the pid of a rank here that runs.
+pub type PidOf<'a> = &'a dyn Fn(NamespaceId, Rank) -> Option<u32>;
 
 /// Relays between `scela-pmix` and the core of an agent.
 #[derive(Debug)]
 pub struct Relay {
     plan: PmixPlan,
     known: Vec<Known>,
-    /// The requests to the root that are open: those of this node by their numbers, and those of ranks that spawn.
+    /// The open requests to the root: those of this node, by their numbers, and those of ranks that spawn.
     asking: HashMap<(NamespaceId, Rank), Asked>,
-    /// Requests to the root that wait for a number.
-    to_ask: VecDeque<(Asked, PmixRequest)>,
-    /// Namespaces without ranks here that are registered: ranks here have connected themselves with theirs.
+    /// Requests to the root that wait for a number, and the namespaces of the callers, where libpmix names them.
+    to_ask: VecDeque<(Asked, Option<NamespaceId>, PmixRequest)>,
+    /// Registered namespaces without ranks here. Ranks here have connected with their ranks.
     foreign: BTreeSet<String>,
     /// Connections that wait until libpmix knows these namespaces.
     connecting: Vec<(u64, BTreeSet<String>)>,
@@ -145,7 +116,7 @@ impl Relay {
             fences: 0,
             open: VecDeque::new(),
         });
-        let spawner = plan.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
+        let spawner = plan.spawner.as_ref().map(|(job, rank)| (self.plan.name_of(job), Some(rank.0)));
         ToHelper::Register(Box::new(Registration {
             name,
             hosts: self.plan.hosts.clone(),
@@ -160,10 +131,19 @@ impl Relay {
     pub fn forget(&mut self, namespace: NamespaceId, steps: &mut Vec<Step>) {
         let Some(at) = self.known.iter().position(|known| known.id == namespace) else { return };
         steps.push(Step::Send(ToHelper::Deregister(self.known.remove(at).name)));
-        // The answers to them would not arrive.
-        let lost: Vec<_> = self.asking.extract_if(|(asking, _), _| *asking == namespace).collect();
-        for (_, asked) in lost {
-            self.fail(&asked, steps);
+        // The answers to these requests would not arrive.
+        let asking = self.asking.extract_if(|(asking, _), _| *asking == namespace).map(|(_, asked)| asked);
+        let mut lost: Vec<_> = asking.collect();
+        let is_lost = |(_, caller, _): &(_, Option<NamespaceId>, _)| *caller == Some(namespace);
+        let (waiting, rest): (VecDeque<_>, _) = std::mem::take(&mut self.to_ask).into_iter().partition(is_lost);
+        self.to_ask = rest;
+        lost.extend(waiting.into_iter().map(|(asked, ..)| asked));
+        for asked in lost {
+            match asked.again(&self.plan).filter(|_| !self.known.is_empty()) {
+                // The caller may have another namespace.
+                Some(request) => self.to_ask.push_back((asked, None, request)),
+                None => self.fail(&asked, steps),
+            }
         }
         self.ask_next(steps);
     }
@@ -216,17 +196,29 @@ impl Relay {
                 self.report(&process, Request::Abort { code, message }, steps);
                 steps.push(Step::Send(ToHelper::Answer(call, Outcome::Done)));
             }
-            ToAgent::Fence { call, members, data, collect } => self.on_fence(call, &members, data, collect, steps),
+            ToAgent::Fence { call, members, data, collect, timeout_s } => {
+                self.on_fence((call, collect), &members, data, timeout_s, steps);
+            }
             ToAgent::Modex(call, process) => self.on_modex(call, process, steps),
-            ToAgent::Publish { call, entries, once } => {
-                self.ask(Asked::Call(call), PmixRequest::Post { entries, once }, steps);
+            ToAgent::Publish { call, process, entries, once, range } => {
+                let request = |rank| PmixRequest::Post { entries, once, range, rank };
+                self.ask_for(Asked::Call(call), &process, request, steps);
             }
-            ToAgent::Lookup(call, keys, wait) => {
-                self.ask(Asked::Call(call), PmixRequest::Read { keys, wait }, steps);
+            ToAgent::Lookup { call, process, keys, wait, timeout_s } => {
+                if wait && self.waiting_lookups() >= LOOKUPS_MAX {
+                    return steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(CallError::Exhausted))));
+                }
+                let request = |rank| PmixRequest::Read { keys, wait, timeout_s, rank };
+                self.ask_for(Asked::Lookup { call, waits: wait }, &process, request, steps);
             }
-            ToAgent::Unpublish(call, keys) => self.ask(Asked::Call(call), PmixRequest::Unpost { keys }, steps),
+            ToAgent::Unpublish(call, process, keys) => {
+                self.ask_for(Asked::Call(call), &process, |rank| PmixRequest::Unpost { keys, rank }, steps);
+            }
             ToAgent::Spawn(call, process, commands) => self.on_spawn(call, &process, commands, steps),
-            ToAgent::Meet { call, purpose, members, data } => self.on_meet(call, purpose, &members, data, steps),
+            ToAgent::Meet { call, purpose, members, data, timeout_s } => {
+                self.on_meet((call, purpose), &members, data, timeout_s, steps);
+            }
+            ToAgent::Query(call, questions) => self.on_query(call, questions, steps),
             // The driver counts them.
             ToAgent::Alive => {}
             ToAgent::Got(call, data) => {
@@ -249,22 +241,30 @@ impl Relay {
         }
     }
 
-    /// Reports something of one of the ranks here.
+    /// Passes a request of one of the ranks here to the core.
     fn report(&self, (name, rank): &ProcessName, request: Request, steps: &mut Vec<Step>) {
         let known = self.known.iter().find(|known| known.name == *name);
+        // The agent may have reaped a rank before it reads that the rank has joined.
         if let (Some(known), Some(rank)) = (known, rank.map(Rank))
-            && known.own.contains(rank)
+            && (known.own.contains(rank) || request == Request::Joined)
         {
             steps.push(Step::Ask(known.id, rank, request));
         }
     }
 
-    /// This node has arrived at a fence.
-    fn on_fence(&mut self, call: u64, members: &[ProcessName], data: Bytes, collect: bool, steps: &mut Vec<Step>) {
-        let known = self.known.iter_mut().find(|known| known.is_whole(members));
+    /// This node has arrived at a fence. A fence with a timeout is a meeting, because the tree's fences have none.
+    fn on_fence(
+        &mut self,
+        (call, collect): (u64, bool),
+        members: &[ProcessName],
+        data: Bytes,
+        timeout_s: u32,
+        steps: &mut Vec<Step>,
+    ) {
+        let known = self.known.iter_mut().find(|known| timeout_s == 0 && known.is_whole(members));
         let Some(known) = known else {
             let data = if collect { data } else { Bytes::new() };
-            return self.meet(Asked::Fence { call, collect }, b"fence".to_vec(), members, data, steps);
+            return self.meet(Asked::Fence { call, collect }, (b"fence".to_vec(), timeout_s), members, data, steps);
         };
         let fence = Fence {
             call,
@@ -288,14 +288,29 @@ impl Relay {
     fn on_modex(&mut self, call: u64, (name, rank): ProcessName, steps: &mut Vec<Step>) {
         match (self.plan.job_of(&name), rank) {
             (Some(job), Some(rank)) => {
-                let request = PmixRequest::Modex { job: job.into(), rank: Rank(rank) };
-                self.ask(Asked::Call(call), request, steps);
+                let asked = Asked::Modex { call, job: job.to_owned(), rank: Rank(rank) };
+                self.ask_again(asked, steps);
             }
-            _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed))),
+            _ => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(CallError::NotFound)))),
         }
     }
 
-    /// A rank here spawns others. The request is that of this very rank: they inherit from it.
+    /// A rank here queries keys.
+    fn on_query(&mut self, call: u64, questions: Vec<Question>, steps: &mut Vec<Step>) {
+        let view = self.view(&|_, _| None);
+        match view.jobs_of(&questions) {
+            (jobs, true) => self.ask_again(Asked::Query { call, questions, jobs }, steps),
+            (_, false) => steps.push(Step::Send(ToHelper::Answer(call, view.answer(&questions, &[], &[])))),
+        }
+    }
+
+    /// The data for queries. A query without a namespace is about the only namespace here.
+    fn view<'a>(&'a self, pid_of: &'a dyn Fn(&str, Rank) -> Option<u32>) -> View<'a> {
+        let own = if let [known] = &self.known[..] { Some(known.name.as_str()) } else { None };
+        View { plan: &self.plan, own, node: self.known.first().map_or(0, |known| known.node), pid_of }
+    }
+
+    /// A rank here spawns others. The rank itself makes the request, because the new ranks inherit from it.
     fn on_spawn(&mut self, call: u64, (name, rank): &ProcessName, commands: Vec<SpawnCommand>, steps: &mut Vec<Step>) {
         let known = self.known.iter().find(|known| known.name == *name);
         let key = known.zip(*rank).map(|(known, rank)| (known.id, Rank(rank)));
@@ -305,12 +320,19 @@ impl Relay {
                 self.asking.insert(key, Asked::Call(call));
                 steps.push(Step::Ask(key.0, key.1, Request::Ask(RootRequest::Spawn(request))));
             }
-            None => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed))),
+            None => steps.push(Step::Send(ToHelper::Answer(call, Outcome::Failed(CallError::Error)))),
         }
     }
 
     /// Ranks here meet others.
-    fn on_meet(&mut self, call: u64, purpose: Purpose, members: &[ProcessName], data: Bytes, steps: &mut Vec<Step>) {
+    fn on_meet(
+        &mut self,
+        (call, purpose): (u64, Purpose),
+        members: &[ProcessName],
+        data: Bytes,
+        timeout_s: u32,
+        steps: &mut Vec<Step>,
+    ) {
         let (asked, name) = match purpose {
             Purpose::Connect => {
                 let names = members.iter().map(|(name, _)| name.clone()).collect();
@@ -322,11 +344,18 @@ impl Relay {
             }
             Purpose::EndOfGroup(name) => (Asked::Call(call), [b"end of group ", name.as_bytes()].concat()),
         };
-        self.meet(asked, name, members, data, steps);
+        self.meet(asked, (name, timeout_s), members, data, steps);
     }
 
     /// Asks the root for a meeting of these ranks.
-    fn meet(&mut self, asked: Asked, name: Vec<u8>, processes: &[ProcessName], data: Bytes, steps: &mut Vec<Step>) {
+    fn meet(
+        &mut self,
+        asked: Asked,
+        (name, timeout_s): (Vec<u8>, u32),
+        processes: &[ProcessName],
+        data: Bytes,
+        steps: &mut Vec<Step>,
+    ) {
         let mut members: BTreeMap<&str, Option<Ranks>> = BTreeMap::new();
         for (name, rank) in processes {
             let Some(job) = self.plan.job_of(name) else { return self.fail(&asked, steps) };
@@ -336,42 +365,83 @@ impl Relay {
                 (None, Some(_)) => {}
             }
         }
+        let mut caller = None;
         let here = |(job, ranks): (&&str, &Option<Ranks>)| {
             let known = self.known.iter().find(|known| self.plan.job_of(&known.name) == Some(job))?;
             let here = ranks.as_ref().map_or_else(|| known.own.clone(), |ranks| ranks.intersection(&known.own));
+            caller = caller.or((!here.is_empty()).then_some(known.id));
             (!here.is_empty()).then(|| ((*job).to_owned(), here))
         };
         let here = members.iter().filter_map(here).collect();
         let members = members.into_iter().map(|(job, ranks)| (job.to_owned(), ranks)).collect();
-        self.ask(asked, PmixRequest::Meet(Meeting { name, members, here, data }), steps);
+        self.ask(asked, caller, PmixRequest::Meet(Meeting { name, members, here, data, timeout_s }), steps);
     }
 
-    fn ask(&mut self, asked: Asked, request: PmixRequest, steps: &mut Vec<Step>) {
-        self.to_ask.push_back((asked, request));
+    /// Asks the root. `caller` is the namespace of the calling ranks, if libpmix names them. The root's answer arrives unless
+    /// this namespace ends before.
+    fn ask(&mut self, asked: Asked, caller: Option<NamespaceId>, request: PmixRequest, steps: &mut Vec<Step>) {
+        self.to_ask.push_back((asked, caller, request));
         self.ask_next(steps);
     }
 
-    /// Sends requests to the root, each under a number that no other one has. Under a number the core takes one at a time.
+    /// Asks the root on behalf of a rank here.
+    fn ask_for(
+        &mut self,
+        asked: Asked,
+        (name, rank): &ProcessName,
+        request: impl FnOnce(Rank) -> PmixRequest,
+        steps: &mut Vec<Step>,
+    ) {
+        match (self.known.iter().find(|known| known.name == *name), rank) {
+            (Some(known), Some(rank)) => self.ask(asked, Some(known.id), request(Rank(*rank)), steps),
+            _ => self.fail(&asked, steps),
+        }
+    }
+
+    /// Makes a request that may be repeated. libpmix does not name the caller.
+    fn ask_again(&mut self, asked: Asked, steps: &mut Vec<Step>) {
+        match asked.again(&self.plan) {
+            Some(request) => self.ask(asked, None, request, steps),
+            None => self.fail(&asked, steps),
+        }
+    }
+
+    /// The number of look-ups that wait for their keys.
+    fn waiting_lookups(&self) -> usize {
+        let all = self.asking.values().chain(self.to_ask.iter().map(|(asked, ..)| asked));
+        all.filter(|asked| matches!(asked, Asked::Lookup { waits: true, .. })).count()
+    }
+
+    /// Sends waiting requests to the root, each under a free number: the core takes one request at a time under a number.
     fn ask_next(&mut self, steps: &mut Vec<Step>) {
-        let Some(namespace) = self.known.first().map(|known| known.id) else { return };
+        let Some(first) = self.known.first().map(|known| known.id) else { return };
         while !self.to_ask.is_empty() {
-            let mut numbers = (0..CALLS_MAX).map(|number| (namespace, Rank(NODE_REQUESTS_FROM + number)));
-            let Some(key) = numbers.find(|key| !self.asking.contains_key(key)) else { return };
-            if let Some((asked, request)) = self.to_ask.pop_front() {
-                self.asking.insert(key, asked);
-                steps.push(Step::Ask(key.0, key.1, Request::Ask(RootRequest::Pmix(request))));
+            let is_free = |rank: &Rank| self.known.iter().all(|known| !self.asking.contains_key(&(known.id, *rank)));
+            let mut numbers = (0..CALLS_MAX).map(|number| Rank(NODE_REQUESTS_FROM + number));
+            let Some(number) = numbers.find(is_free) else { return };
+            if let Some((asked, caller, request)) = self.to_ask.pop_front() {
+                let namespace = caller.unwrap_or(first);
+                self.asking.insert((namespace, number), asked);
+                steps.push(Step::Ask(namespace, number, Request::Ask(RootRequest::Pmix(request))));
             }
         }
     }
 
     /// The root has answered.
-    fn on_root_answer(&mut self, asked: Asked, answer: Answer, steps: &mut Vec<Step>) {
+    fn on_root_answer(&mut self, asked: Asked, answer: Answer, pid_of: PidOf<'_>, steps: &mut Vec<Step>) {
         let (call, outcome) = match (asked, answer) {
-            (Asked::Call(call), Answer::Pmix(PmixAnswer::Modex(Some(data)))) => (call, Outcome::Data(data)),
+            (Asked::Modex { call, .. }, Answer::Pmix(PmixAnswer::Modex(Some(data)))) => (call, Outcome::Data(data)),
+            (Asked::Query { call, questions, .. }, Answer::Pmix(PmixAnswer::Jobs { names, described })) => {
+                let pid_of = |job: &str, rank| {
+                    let known = self.known.iter().find(|known| self.plan.job_of(&known.name) == Some(job))?;
+                    pid_of(known.id, rank)
+                };
+                (call, self.view(&pid_of).answer(&questions, &names, &described))
+            }
             (Asked::Call(call), Answer::Pmix(PmixAnswer::Posted(Ok(())) | PmixAnswer::Met(Some(_)))) => {
                 (call, Outcome::Done)
             }
-            (Asked::Call(call), Answer::Pmix(PmixAnswer::Read(entries))) => (call, Outcome::Found(entries)),
+            (Asked::Lookup { call, .. }, Answer::Pmix(PmixAnswer::Read(entries))) => (call, Outcome::Found(entries)),
             (Asked::Call(call), Answer::Spawned(Ok(spawned))) => {
                 (call, Outcome::Spawned(self.plan.name_of(&spawned.job)))
             }
@@ -386,24 +456,35 @@ impl Relay {
                 return self.connect(call, names, steps);
             }
             (Asked::Description(name), Answer::Pmix(PmixAnswer::Described(Some(job)))) => {
-                let spawner = job.spawner.as_ref().map(|spawner| self.plan.name_of(spawner));
+                let spawner = job.spawner.as_ref().map(|(job, rank)| (self.plan.name_of(job), Some(rank.0)));
                 let node = self.known.first().map_or(0, |known| known.node);
                 let hosts = self.plan.hosts.clone();
                 let registration = Registration { name, hosts, node, spawner, job: *job, cpus: Vec::new() };
                 return steps.push(Step::Send(ToHelper::Register(Box::new(registration))));
             }
-            (asked, _) => return self.fail(&asked, steps),
+            (asked, answer) => match (asked.call(), &answer) {
+                (Some(call), Answer::Pmix(PmixAnswer::TimedOut)) => (call, Outcome::Failed(CallError::TimedOut)),
+                (Some(call), Answer::Pmix(PmixAnswer::Posted(Err(NameError::Taken)))) => {
+                    (call, Outcome::Failed(CallError::Taken))
+                }
+                (Some(call), Answer::Pmix(PmixAnswer::Posted(Err(NameError::Full)))) => {
+                    (call, Outcome::Failed(CallError::Exhausted))
+                }
+                _ => return self.fail(&asked, steps),
+            },
         };
         steps.push(Step::Send(ToHelper::Answer(call, outcome)));
     }
 
     /// A call cannot be answered.
     fn fail(&mut self, asked: &Asked, steps: &mut Vec<Step>) {
+        let why = if matches!(asked, Asked::Modex { .. }) { CallError::NotFound } else { CallError::Error };
         match asked {
-            Asked::Call(call) | Asked::Fence { call, .. } | Asked::Group { call, .. } | Asked::Connect { call, .. } => {
-                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed)));
-            }
             Asked::Description(name) => self.on_foreign(name, false, steps),
+            asked => {
+                let answer = asked.call().map(|call| Step::Send(ToHelper::Answer(call, Outcome::Failed(why))));
+                steps.extend(answer);
+            }
         }
     }
 
@@ -415,9 +496,9 @@ impl Relay {
         }
         for name in &names {
             let is_asked = self.connecting.iter().any(|(_, names)| names.contains(name));
-            if let Some(job) = self.plan.job_of(name).filter(|_| !is_asked) {
-                let request = PmixRequest::Describe { job: job.into() };
-                self.to_ask.push_back((Asked::Description(name.clone()), request));
+            let asked = Asked::Description(name.clone());
+            if let Some(request) = asked.again(&self.plan).filter(|_| !is_asked) {
+                self.to_ask.push_back((asked, None, request));
             }
         }
         self.connecting.push((call, names));
@@ -432,7 +513,7 @@ impl Relay {
         self.connecting.retain_mut(|(call, names)| {
             let was_awaited = names.remove(name);
             if was_awaited && !is_known {
-                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed)));
+                steps.push(Step::Send(ToHelper::Answer(*call, Outcome::Failed(CallError::Error))));
                 return false;
             }
             if names.is_empty() {
@@ -452,11 +533,13 @@ impl Relay {
         Step::Send(ToHelper::Ask(self.last_asked, (known.name.clone(), Some(rank.0))))
     }
 
-    /// The core has answered a rank. Returns the answer if the relay has not asked for it.
+    /// The core has answered a rank. `pid_of` finds the pids of the ranks here. Returns the answer if the relay has not asked
+    /// for it.
     pub fn on_answer(
         &mut self,
         (namespace, rank): (NamespaceId, Rank),
         answer: Answer,
+        pid_of: PidOf<'_>,
         steps: &mut Vec<Step>,
     ) -> Option<Answer> {
         let known = self.known.iter_mut().find(|known| known.id == namespace);
@@ -480,7 +563,7 @@ impl Relay {
             }
             (answer, _) => {
                 let Some(asked) = self.asking.remove(&(namespace, rank)) else { return Some(answer) };
-                self.on_root_answer(asked, answer, steps);
+                self.on_root_answer(asked, answer, pid_of, steps);
                 self.ask_next(steps);
             }
         }
@@ -488,71 +571,30 @@ impl Relay {
     }
 }
 
-impl Known {
-    /// Whether these are all ranks of the namespace.
-    fn is_whole(&self, members: &[ProcessName]) -> bool {
-        let of_this = members.iter().all(|(name, _)| *name == self.name);
-        let every = || {
-            let ranks: Ranks = members.iter().filter_map(|(_, rank)| rank.map(Rank)).collect();
-            ranks == Ranks::range(0..self.size)
-        };
-        !members.is_empty() && of_this && (members.iter().any(|(_, rank)| rank.is_none()) || every())
-    }
-
-    /// Lets all ranks here enter the fence that is first.
-    fn enter(&mut self, steps: &mut Vec<Step>) {
-        let Some(fence) = self.open.front_mut() else { return };
-        fence.left = self.own.clone();
-        if fence.collect {
-            fence.to_get = self.nodes.iter().copied().collect();
-        }
-        let data = std::mem::take(&mut fence.data);
-        let mut puts = Puts::new();
-        if let Some(first) = self.own.first() {
-            fence.getter = first;
-            if fence.collect && !data.is_empty() {
-                let mut value = Vec::with_capacity(NUMBER_BYTES + data.len());
-                value.put_u32_le(fence.number);
-                value.extend_from_slice(&data);
-                puts.push(first, key_of(self.node).as_bytes(), &value);
-            }
-        }
-        for rank in self.own.iter() {
-            let puts = std::mem::take(&mut puts);
-            steps.push(Step::Ask(self.id, rank, Request::Fence { puts, in_segment: false }));
+impl Asked {
+    /// The number of the call.
+    fn call(&self) -> Option<u64> {
+        match self {
+            Self::Call(call)
+            | Self::Lookup { call, .. }
+            | Self::Modex { call, .. }
+            | Self::Query { call, .. }
+            | Self::Fence { call, .. }
+            | Self::Group { call, .. }
+            | Self::Connect { call, .. } => Some(*call),
+            Self::Description(_) => None,
         }
     }
 
-    /// Takes the next step of the fence that is first, and begins the following one if it is complete.
-    fn advance(&mut self, steps: &mut Vec<Step>) {
-        let Some(fence) = self.open.front_mut().filter(|fence| fence.left.is_empty()) else { return };
-        if let Some(node) = fence.to_get.front().filter(|_| !fence.failed) {
-            let key = key_of(*node).into_bytes().into();
-            steps.push(Step::Ask(self.id, fence.getter, Request::Get { key }));
-            return;
-        }
-        let data = Outcome::Data(std::mem::take(&mut fence.collected).freeze());
-        let outcome = if fence.failed { Outcome::Failed } else { data };
-        steps.push(Step::Send(ToHelper::Answer(fence.call, outcome)));
-        self.open.pop_front();
-        self.enter(steps);
-    }
-}
-
-impl Fence {
-    /// Takes the data of the next node. An older fence's entry is left out: the node had no data for this one.
-    fn on_got(&mut self, value: Option<&[u8]>) {
-        self.to_get.pop_front();
-        if let Some((number, data)) = value.and_then(<[u8]>::split_first_chunk::<NUMBER_BYTES>)
-            && u32::from_le_bytes(*number) == self.number
-        {
-            self.collected.extend_from_slice(data);
+    /// The request, if it may be repeated.
+    fn again(&self, plan: &PmixPlan) -> Option<PmixRequest> {
+        match self {
+            Self::Description(name) => plan.job_of(name).map(|job| PmixRequest::Describe { job: job.into() }),
+            Self::Modex { job, rank, .. } => Some(PmixRequest::Modex { job: job.as_bytes().to_vec(), rank: *rank }),
+            Self::Query { jobs, .. } => Some(PmixRequest::Jobs { described: jobs.clone() }),
+            _ => None,
         }
     }
-}
-
-fn key_of(node: u32) -> String {
-    format!("{KEY}{node}")
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod patterns;
 mod pmi1;
 mod pmi2;
 mod pmi_world;
+mod pmix;
 mod recordings;
 mod shell_channel;
 mod spawns;
@@ -52,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "patterns", check: patterns::check },
     Target { name: "pmi1", check: pmi1::check },
     Target { name: "pmi2", check: pmi2::check },
+    Target { name: "pmix", check: pmix::check },
     Target { name: "recordings", check: recordings::check },
     Target { name: "shell_channel", check: shell_channel::check },
     Target { name: "spawns", check: spawns::check },

@@ -78,8 +78,8 @@ pub(super) struct Namespace {
     /// The ranks are those of the job itself, of its first start or of a later one.
     pub(super) is_job: bool,
     pub(super) exchange: Exchange,
-    /// Ranks here that have not joined keep those that have from going on, without a fence that the core knows: libpmix
-    /// completes those of one node by itself.
+    /// PMIx serves the ranks. libpmix completes the fences of one node by itself, so a rank here that has not joined can block
+    /// the others in a fence that the core does not know.
     by_pmix: bool,
     /// The root has ordered its end: what its ranks do is no failure any more.
     pub(super) undone: bool,
@@ -348,6 +348,8 @@ impl Namespace {
             local.active = active;
             local.joined = true;
         }
+        // The process may have ended before its report was read. libpmix knows that it had joined.
+        self.unjoined.remove(rank);
     }
 
     /// Takes this agent's ranks that have ended without joining PMIx, if others here that have joined it have run on for

@@ -38,6 +38,7 @@ impl Root {
         let stored = self.stored_peaks();
         let Some(ns) = self.namespaces.remove(&namespace) else { return Vec::new() };
         self.forgotten.note(&ns.exchange, stored);
+        self.posts.forget(namespace);
         self.answered.retain(|(_, requester, _), _| *requester != namespace);
         ns.exchange.children.iter().map(|(child, _)| *child).collect()
     }

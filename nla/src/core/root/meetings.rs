@@ -1,13 +1,14 @@
-//! Meetings: ranks of one or more namespaces that wait for each other, as PMIx lets them (fences of some ranks, connections of
-//! jobs, groups).
+//! Meetings: ranks of one or more namespaces wait for each other. PMIx has several kinds: fences of some ranks, connections of
+//! jobs, groups.
 //!
-//! Such operations are few, and each takes one request per agent and one reply; the tree carries both.
+//! Meetings are rare. Each takes one request and one reply per agent; the tree carries both.
 
 use bytes::Bytes;
 use pmi::{Meeting, Met, PmixAnswer, Ranks};
 
+use super::posts::until;
 use super::{Root, Turn};
-use crate::core::ids::NamespaceId;
+use crate::core::ids::{NamespaceId, Time};
 use crate::core::limits::{FENCE_BYTES_MAX, MEETINGS_MAX};
 use crate::core::message::{Reply, Requester};
 
@@ -26,20 +27,29 @@ struct Open {
     /// The ranks that have not arrived.
     missing: Vec<(NamespaceId, Ranks)>,
     /// The requesters that wait for the reply, with their data.
-    came: Vec<(Requester, Bytes)>,
+    arrived: Vec<(Requester, Bytes)>,
     bytes: usize,
+    /// The end of the shortest time that a requester waits.
+    until: Option<Time>,
+}
+
+impl Meetings {
+    /// The time at which ranks have waited long enough in a meeting.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.open.iter().filter_map(|open| open.until).min()
+    }
 }
 
 impl Open {
     /// Notes the arrival of ranks. Returns false if they are not expected, or if their data is too long.
-    fn come(&mut self, requester: Requester, here: &[(NamespaceId, Ranks)], data: Bytes) -> bool {
+    fn arrive(&mut self, requester: Requester, here: &[(NamespaceId, Ranks)], data: Bytes) -> bool {
         for (namespace, ranks) in here {
             let missing = self.missing.iter_mut().find(|(expected, _)| expected == namespace);
             let Some((_, missing)) = missing.filter(|(_, missing)| missing.contains_all(ranks)) else { return false };
             *missing = missing.difference(ranks);
         }
         self.bytes = self.bytes.saturating_add(data.len());
-        self.came.push((requester, data));
+        self.arrived.push((requester, data));
         self.bytes <= FENCE_BYTES_MAX
     }
 
@@ -51,7 +61,7 @@ impl Open {
 impl Root {
     /// Ranks of an agent have arrived at a meeting.
     pub(super) fn meet(&mut self, requester: Requester, meeting: Meeting, turn: &mut Turn<'_>) {
-        let Meeting { name, members, here, data } = meeting;
+        let Meeting { name, members, here, data, timeout_s } = meeting;
         let here: Option<Vec<_>> =
             here.into_iter().map(|(job, ranks)| Some((self.namespace_of(job.as_bytes())?.plan.id, ranks))).collect();
         let is_same = |open: &Open| open.name == name && open.members == members;
@@ -62,13 +72,14 @@ impl Root {
                 let (Some(missing), true) = (missing, self.meetings.open.len() < MEETINGS_MAX) else {
                     return self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
                 };
-                let came = Vec::new();
-                self.meetings.open.push(Open { name, members, missing, came, bytes: 0 });
+                let arrived = Vec::new();
+                self.meetings.open.push(Open { name, members, missing, arrived, bytes: 0, until: None });
                 self.meetings.open.len() - 1
             }
         };
         let open = &mut self.meetings.open[at];
-        if !here.is_some_and(|here| open.come(requester, &here, data)) {
+        open.until = open.until.into_iter().chain(until(turn.now, timeout_s)).min();
+        if !here.is_some_and(|here| open.arrive(requester, &here, data)) {
             let open = self.meetings.open.swap_remove(at);
             self.reply(requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
             return self.refuse_meeting(&open, requester, turn);
@@ -77,8 +88,8 @@ impl Root {
             let open = self.meetings.open.swap_remove(at);
             self.meetings.last += 1;
             let met =
-                Met { number: self.meetings.last, data: open.came.iter().map(|(_, data)| data.clone()).collect() };
-            for (requester, _) in open.came {
+                Met { number: self.meetings.last, data: open.arrived.iter().map(|(_, data)| data.clone()).collect() };
+            for (requester, _) in open.arrived {
                 self.reply(requester, Reply::Pmix(PmixAnswer::Met(Some(met.clone()))), turn);
             }
         }
@@ -102,15 +113,26 @@ impl Root {
         };
         let hopeless: Vec<_> = self.meetings.open.extract_if(.., is_hopeless).collect();
         for open in hopeless {
-            for (requester, _) in &open.came {
+            for (requester, _) in &open.arrived {
                 self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
+            }
+        }
+    }
+
+    /// Fails the meetings whose time is over.
+    pub(super) fn end_late_meetings(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now;
+        let is_late = |open: &mut Open| open.until.is_some_and(|until| now >= until);
+        for open in self.meetings.open.extract_if(.., is_late).collect::<Vec<_>>() {
+            for (requester, _) in open.arrived {
+                self.reply(requester, Reply::Pmix(PmixAnswer::TimedOut), turn);
             }
         }
     }
 
     /// Answers all requesters of a failed meeting except `but`.
     fn refuse_meeting(&mut self, open: &Open, but: Requester, turn: &mut Turn<'_>) {
-        for (requester, _) in open.came.iter().filter(|(requester, _)| *requester != but) {
+        for (requester, _) in open.arrived.iter().filter(|(requester, _)| *requester != but) {
             self.reply(*requester, Reply::Pmix(PmixAnswer::Met(None)), turn);
         }
     }

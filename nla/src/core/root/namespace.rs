@@ -84,6 +84,11 @@ impl Namespace {
         ranks.difference(&self.gone)
     }
 
+    /// The ranks that have ended with code 0 or died.
+    pub(super) fn gone(&self) -> &Ranks {
+        &self.gone
+    }
+
     /// Those of `ranks` that have not ended.
     pub(super) fn not_gone(&self, ranks: &Ranks) -> Ranks {
         ranks.difference(&self.gone)

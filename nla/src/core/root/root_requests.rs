@@ -3,6 +3,7 @@
 use pmi::{NameError, PmixAnswer, PmixRequest, Rank, RootRequest, SpawnRequest};
 
 use super::namespace::Namespace;
+use super::posts::Caller;
 use super::{Phase, Root, Turn};
 use crate::core::limits::NAMES_MAX;
 use crate::core::message::{Inquiry, InquiryKind, Reply, Requester};
@@ -107,11 +108,24 @@ impl Root {
             PmixRequest::Describe { job } => {
                 PmixAnswer::Described(self.namespace_of(&job).map(|ns| Box::new(ns.plan.describe())))
             }
-            PmixRequest::Post { entries, once } => PmixAnswer::Posted(self.post(entries, once, turn)),
-            PmixRequest::Read { keys, wait } => PmixAnswer::Read(self.read(requester, keys, wait)?),
-            PmixRequest::Unpost { keys } => {
-                self.unpost(&keys);
+            PmixRequest::Post { entries, once, range, rank } => {
+                PmixAnswer::Posted(self.post(Caller { requester, rank }, entries, once, range, turn))
+            }
+            PmixRequest::Read { keys, wait, timeout_s, rank } => {
+                let wait = wait.then_some(timeout_s);
+                PmixAnswer::Read(self.read(Caller { requester, rank }, keys, wait, turn.now)?)
+            }
+            PmixRequest::Unpost { keys, rank } => {
+                self.unpost(Caller { requester, rank }, &keys);
                 PmixAnswer::Posted(Ok(()))
+            }
+            PmixRequest::Jobs { described } => {
+                let running = self.namespaces.values().filter(|ns| !ns.is_over());
+                let known = described.iter().filter_map(|job| self.namespace_of(job.as_bytes()));
+                PmixAnswer::Jobs {
+                    names: running.map(|ns| ns.plan.kvsname.clone()).collect(),
+                    described: known.map(|ns| (ns.plan.describe(), ns.gone().clone())).collect(),
+                }
             }
         })
     }
@@ -135,7 +149,7 @@ impl Root {
         let next = self.next_namespace().ok_or("too_many_namespaces")?;
         let parent = &self.namespaces.get(&requester.namespace).ok_or("unknown_namespace")?.plan;
         let (_, command) = parent.command_of(requester.rank).ok_or("unknown_rank")?;
-        let plan = spawning::plan(next, request, parent, command, &self.nodes_for_spawns())?;
+        let plan = spawning::plan(next, request, (parent, requester.rank), command, &self.nodes_for_spawns())?;
         self.launch(plan, Some(requester), turn);
         Ok(())
     }

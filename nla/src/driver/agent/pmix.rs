@@ -59,7 +59,8 @@ impl AgentDriver {
     pub(super) fn relay_answer(&mut self, key: Key, answer: Answer) -> Option<Answer> {
         let Some(pmix) = &mut self.pmix else { return Some(answer) };
         let mut steps = Vec::new();
-        let rest = pmix.relay.on_answer(key, answer, &mut steps);
+        let rest =
+            pmix.relay.on_answer(key, answer, &|namespace, rank| self.table.pid_of((namespace, rank)), &mut steps);
         self.take_steps(steps);
         rest
     }
@@ -73,8 +74,9 @@ impl AgentDriver {
                     Some(answer) => {
                         if let Some(pmix) = &mut self.pmix {
                             let mut more = Vec::new();
-                            // The relay has asked for this answer, so nothing is left of it.
-                            let _ = pmix.relay.on_answer((namespace, rank), answer, &mut more);
+                            // The relay takes the answer, because it has asked for it.
+                            let pid_of = |namespace, rank| self.table.pid_of((namespace, rank));
+                            let _ = pmix.relay.on_answer((namespace, rank), answer, &pid_of, &mut more);
                             steps.extend(more);
                         }
                     }

@@ -6,6 +6,7 @@ use pmi::{JobDescription, Mapping, Met, ProgramDescription, SpawnedJob};
 
 use super::*;
 use crate::core::{AgentId, CommandPlan, Inherit};
+use crate::pmix::message::Fact;
 
 const NS: NamespaceId = NamespaceId::FIRST;
 const JOB: &str = "scela-5_0";
@@ -43,7 +44,12 @@ fn process(rank: impl Into<Option<u32>>) -> ProcessName {
 }
 
 fn fence(call: u64, members: &[ProcessName], data: &'static [u8], collect: bool) -> ToAgent {
-    ToAgent::Fence { call, members: members.to_vec(), data: Bytes::from_static(data), collect }
+    ToAgent::Fence { call, members: members.to_vec(), data: Bytes::from_static(data), collect, timeout_s: 0 }
+}
+
+/// Rank `rank` looks up a key and waits.
+fn lookup(call: u64, rank: u32) -> ToAgent {
+    ToAgent::Lookup { call, process: process(rank), keys: vec![b"key".to_vec()], wait: true, timeout_s: 7 }
 }
 
 /// The relay of node 0 with ranks 0 and 1 of four, and a board.
@@ -71,7 +77,8 @@ impl World {
 
     fn answered(&mut self, rank: u32, answer: Answer) -> Vec<Step> {
         let mut steps = Vec::new();
-        assert_eq!(self.relay.on_answer((NS, Rank(rank)), answer, &mut steps), None, "it was asked for");
+        let rest = self.relay.on_answer((NS, Rank(rank)), answer, &|_, rank| Some(rank.0 + 100), &mut steps);
+        assert_eq!(rest, None, "it was asked for");
         steps
     }
 
@@ -168,7 +175,7 @@ fn a_failed_fence_fails_for_all_and_the_next_one_begins() {
     assert!(world.after(fence(2, &[process(None)], b"", false)).is_empty(), "one after the other");
     assert!(world.answered(0, Answer::FenceFailed).is_empty());
     let steps = world.answered(1, Answer::Released);
-    assert_eq!(answer(&steps[..1]), (1, Outcome::Failed));
+    assert_eq!(answer(&steps[..1]), (1, Outcome::Failed(CallError::Error)));
     assert_eq!(steps.len(), 3, "the ranks enter the second: {steps:?}");
     assert_eq!(world.release().0, 2);
 }
@@ -200,6 +207,15 @@ fn a_connected_rank_that_ends_is_not_forgotten() {
 }
 
 #[test]
+fn the_core_learns_of_a_rank_that_has_joined_just_before_its_end() {
+    let mut world = World::new();
+    world.relay.on_ended(NS, Rank(1), &mut Vec::new());
+    let steps = world.after(ToAgent::Joined(process(1)));
+    assert!(matches!(&steps[..], [Step::Ask(NS, Rank(1), Request::Joined)]), "{steps:?}");
+    assert!(world.after(ToAgent::Abort(1, process(1), 3, String::new())).len() == 1, "only the answer");
+}
+
+#[test]
 fn a_fence_of_some_ranks_is_a_meeting() {
     let mut world = World::new();
     let (rank, request) = asked(&world.after(fence(3, &[process(1), process(2)], b"d", true)));
@@ -208,6 +224,7 @@ fn a_fence_of_some_ranks_is_a_meeting() {
         members: vec![(JOB.to_owned(), Some(ranks("1-2")))],
         here: vec![(JOB.to_owned(), ranks("1"))],
         data: Bytes::from_static(b"d"),
+        timeout_s: 0,
     };
     assert_eq!(request, PmixRequest::Meet(meeting));
     let met = Met { number: 1, data: vec![Bytes::from_static(b"d"), Bytes::from_static(b"e")] };
@@ -227,7 +244,7 @@ fn each_call_has_a_number_of_its_own_at_the_root() {
     world.relay.on_ended(NS, Rank(1), &mut steps);
     assert!(matches!(steps[..], [Step::Send(ToHelper::Ended(_)), Step::Send(ToHelper::Ended(_))]), "{steps:?}");
     let steps = world.answered(numbers[1], Answer::Pmix(PmixAnswer::Modex(None)));
-    assert_eq!(answer(&steps), (2, Outcome::Failed));
+    assert_eq!(answer(&steps), (2, Outcome::Failed(CallError::NotFound)));
     let data = Bytes::from_static(b"data");
     let steps = world.answered(numbers[0], Answer::Pmix(PmixAnswer::Modex(Some(data.clone()))));
     assert_eq!(answer(&steps), (1, Outcome::Data(data)));
@@ -242,28 +259,33 @@ fn calls_beyond_the_bound_wait_for_a_number() {
     }
     assert!(world.after(ToAgent::Modex(9999, process(3))).is_empty());
     let steps = world.answered(NODE_REQUESTS_FROM + 7, Answer::Pmix(PmixAnswer::Modex(None)));
-    assert_eq!(answer(&steps[..1]), (7, Outcome::Failed));
+    assert_eq!(answer(&steps[..1]), (7, Outcome::Failed(CallError::NotFound)));
     assert_eq!(asked(&steps[1..]).0.0, NODE_REQUESTS_FROM + 7);
 }
 
 #[test]
 fn the_calls_under_a_namespace_fail_when_it_is_forgotten() {
     let mut world = World::new();
-    asked(&world.after(ToAgent::Lookup(3, vec![b"key".to_vec()], true)));
+    asked(&world.after(lookup(3, 0)));
     let mut steps = Vec::new();
     world.relay.forget(NS, &mut steps);
     assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(name)) if name == NAME), "{steps:?}");
-    assert_eq!(answer(&steps[1..]), (3, Outcome::Failed));
+    assert_eq!(answer(&steps[1..]), (3, Outcome::Failed(CallError::Error)));
 }
 
 #[test]
 fn calls_that_name_no_process_of_the_session_fail() {
     let mut world = World::new();
     let stranger = ("foreign".to_owned(), Some(0));
-    let meet =
-        |purpose| ToAgent::Meet { call: 4, purpose, members: vec![process(0), stranger.clone()], data: Bytes::new() };
+    let meet = |purpose| ToAgent::Meet {
+        call: 4,
+        purpose,
+        members: vec![process(0), stranger.clone()],
+        data: Bytes::new(),
+        timeout_s: 0,
+    };
     for purpose in [Purpose::Connect, Purpose::Disconnect, Purpose::Group("g".to_owned())] {
-        assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed));
+        assert_eq!(answer(&world.after(meet(purpose))), (4, Outcome::Failed(CallError::Error)));
     }
     // As many as the namespace has ranks, but not these: the root refuses it.
     let members = [0, 1, 2, 99].map(process);
@@ -275,7 +297,7 @@ fn calls_that_name_no_process_of_the_session_fail() {
 fn a_stranger_is_asked_for_nothing() {
     let mut world = World::new();
     let modex = ToAgent::Modex(1, ("guessed.scela-5_0".to_owned(), Some(2)));
-    assert_eq!(answer(&world.after(modex)), (1, Outcome::Failed));
+    assert_eq!(answer(&world.after(modex)), (1, Outcome::Failed(CallError::NotFound)));
     let joined = ToAgent::Joined(("guessed".to_owned(), Some(0)));
     assert!(world.after(joined).is_empty());
     assert!(world.after(ToAgent::Joined(process(2))).is_empty(), "rank 2 is on another node");
@@ -303,8 +325,13 @@ fn connected_ranks_know_each_others_namespaces() {
     const OTHER: &str = "c0ffee.scela-5_1";
     let mut world = World::new();
     let members = vec![process(None), (OTHER.to_owned(), None)];
-    let connect =
-        |call| ToAgent::Meet { call, purpose: Purpose::Connect, members: members.clone(), data: Bytes::new() };
+    let connect = |call| ToAgent::Meet {
+        call,
+        purpose: Purpose::Connect,
+        members: members.clone(),
+        data: Bytes::new(),
+        timeout_s: 0,
+    };
     let met = || Answer::Pmix(PmixAnswer::Met(Some(Met { number: 1, data: Vec::new() })));
     let (rank, _) = asked(&world.after(connect(4)));
     let (rank, request) = asked(&world.answered(rank.0, met()));
@@ -313,13 +340,13 @@ fn connected_ranks_know_each_others_namespaces() {
         kvsname: "scela-5_1".to_owned(),
         size: 1,
         universe: -1,
-        spawner: Some(JOB.to_owned()),
+        spawner: Some((JOB.to_owned(), Rank(1))),
         mapping: Mapping::from_nodes([1]),
         programs: vec![ProgramDescription { nprocs: 1, line: b"b".to_vec(), wdir: b"/".to_vec() }],
     };
     let steps = world.answered(rank.0, Answer::Pmix(PmixAnswer::Described(Some(Box::new(job)))));
     let [Step::Send(ToHelper::Register(registration))] = &steps[..] else { panic!("{steps:?}") };
-    assert_eq!((registration.name.as_str(), registration.spawner.as_deref()), (OTHER, Some(NAME)));
+    assert_eq!((registration.name.as_str(), &registration.spawner), (OTHER, &Some(process(1))));
     let registered = || ToAgent::Registered(OTHER.to_owned(), Ok(Vec::new()));
     assert_eq!(answer(&world.after(registered())), (4, Outcome::Done));
     // The second time it is known.
@@ -338,7 +365,7 @@ fn a_spawn_is_the_request_of_the_rank_itself() {
     let steps = world.answered(1, Answer::Spawned(Ok(spawned)));
     assert_eq!(answer(&steps), (6, Outcome::Spawned("c0ffee.scela-5_1".to_owned())));
     let steps = world.after(ToAgent::Spawn(7, process(1), Vec::new()));
-    assert_eq!(answer(&steps), (7, Outcome::Failed), "a spawn of nothing is refused");
+    assert_eq!(answer(&steps), (7, Outcome::Failed(CallError::Error)), "a spawn of nothing is refused");
 }
 
 #[test]
@@ -362,7 +389,7 @@ fn an_answer_that_the_relay_has_not_asked_for_is_returned() {
     let mut world = World::new();
     let mut steps = Vec::new();
     for answer in [Answer::Released, Answer::Got(None), Answer::Pmix(PmixAnswer::Modex(None)), Answer::NodePut(true)] {
-        assert_eq!(world.relay.on_answer((NS, Rank(0)), answer.clone(), &mut steps), Some(answer));
+        assert_eq!(world.relay.on_answer((NS, Rank(0)), answer.clone(), &|_, _| None, &mut steps), Some(answer));
     }
     assert!(steps.is_empty());
 }
@@ -393,4 +420,80 @@ fn aborts_and_finalizes_are_answered_after_the_core_knows_them() {
 fn an_abort_of_an_unknown_rank_is_answered() {
     let steps = World::new().after(ToAgent::Abort(7, process(3), 1, String::new()));
     assert!(matches!(&steps[..], [Step::Send(ToHelper::Answer(7, Outcome::Done))]), "{steps:?}");
+}
+
+#[test]
+fn a_query_asks_the_root_only_for_what_it_must() {
+    let mut world = World::new();
+    let question =
+        |key: &str, namespace: Option<&str>| Question { key: key.to_owned(), namespace: namespace.map(str::to_owned) };
+    let sets = question("pmix.qry.psetnum", None);
+    let facts = vec![("pmix.qry.psetnum".to_owned(), Fact::Size(0))];
+    assert_eq!(answer(&world.after(ToAgent::Query(7, vec![sets]))), (7, Outcome::Answered(facts, true)));
+    // A rank that names no namespace means the only one here.
+    let table = question("pmix.qry.lptable", None);
+    let (number, request) = asked(&world.after(ToAgent::Query(8, vec![table])));
+    assert_eq!(request, PmixRequest::Jobs { described: vec![JOB.to_owned()] });
+    let described = vec![(plan(JOB, 4).describe(), ranks("1"))];
+    let jobs = PmixAnswer::Jobs { names: vec![JOB.to_owned()], described };
+    let steps = world.answered(number.0, Answer::Pmix(jobs));
+    let (8, Outcome::Answered(facts, true)) = answer(&steps) else { panic!("{steps:?}") };
+    let [(_, Fact::Table(rows))] = &facts[..] else { panic!("{facts:?}") };
+    let rows: Vec<_> = rows.iter().map(|row| (row.process.1, row.pid, row.has_ended)).collect();
+    assert_eq!(rows, [(Some(0), 100, false), (Some(1), 0, true)]);
+}
+
+#[test]
+fn waiting_lookups_leave_numbers_for_other_calls() {
+    let mut world = World::new();
+    for call in 0..LOOKUPS_MAX as u64 {
+        let (_, request) = asked(&world.after(lookup(call, 1)));
+        let read = PmixRequest::Read { keys: vec![b"key".to_vec()], wait: true, timeout_s: 7, rank: Rank(1) };
+        assert_eq!(request, read);
+    }
+    assert_eq!(answer(&world.after(lookup(9998, 1))), (9998, Outcome::Failed(CallError::Exhausted)));
+    asked(&world.after(ToAgent::Modex(9999, process(2))));
+    let steps = world.answered(NODE_REQUESTS_FROM, Answer::Pmix(PmixAnswer::TimedOut));
+    assert_eq!(answer(&steps), (0, Outcome::Failed(CallError::TimedOut)));
+    asked(&world.after(lookup(9998, 1)));
+}
+
+/// The tree's fences have no time limit.
+#[test]
+fn a_fence_of_all_ranks_with_a_time_limit_is_a_meeting() {
+    let mut world = World::new();
+    let members = vec![process(None)];
+    let fence = ToAgent::Fence { call: 3, members, data: Bytes::from_static(b"d"), collect: true, timeout_s: 2 };
+    let (number, request) = asked(&world.after(fence));
+    let PmixRequest::Meet(meeting) = request else { panic!("{request:?}") };
+    assert_eq!((meeting.members, meeting.timeout_s), (vec![(JOB.to_owned(), None)], 2));
+    let steps = world.answered(number.0, Answer::Pmix(PmixAnswer::TimedOut));
+    assert_eq!(answer(&steps), (3, Outcome::Failed(CallError::TimedOut)));
+}
+
+/// Registers a second namespace with one rank here.
+fn spawned(world: &mut World) -> NamespaceId {
+    let other = NamespacePlan { id: NamespaceId(1), ..plan("scela-5_1", 1) };
+    drop(world.relay.register(&other, &ranks("0"), Vec::new()));
+    other.id
+}
+
+/// The root answers requests of a namespace as long as it has not ended.
+#[test]
+fn the_end_of_one_namespace_fails_no_call_of_another() {
+    let mut world = World::new();
+    let other = spawned(&mut world);
+    let keys = || vec![b"key".to_vec()];
+    let theirs = ("c0ffee.scela-5_1".to_owned(), Some(0));
+    let steps = world.after(ToAgent::Lookup { call: 1, process: theirs, keys: keys(), wait: true, timeout_s: 0 });
+    assert!(matches!(&steps[..], [Step::Ask(id, _, _)] if *id == other), "{steps:?}");
+    asked(&world.after(lookup(2, 0)));
+    // libpmix does not say who asks for these.
+    let (_, modex) = asked(&world.after(ToAgent::Modex(3, process(2))));
+    let mut steps = Vec::new();
+    world.relay.forget(NS, &mut steps);
+    assert!(matches!(&steps[0], Step::Send(ToHelper::Deregister(_))), "{steps:?}");
+    assert_eq!(answer(&steps[1..2]), (2, Outcome::Failed(CallError::Error)));
+    let again = Request::Ask(RootRequest::Pmix(modex));
+    assert!(matches!(&steps[2..], [Step::Ask(id, _, request)] if *id == other && *request == again), "{steps:?}");
 }

@@ -19,6 +19,14 @@ pub(super) const NOT_SUPPORTED: Status = -47;
 pub(super) const ERROR: Status = -1;
 /// The requested data was not found.
 pub(super) const NOT_FOUND: Status = -46;
+/// The time for the call is over.
+pub(super) const TIMEOUT: Status = -24;
+/// There is no room for another one.
+pub(super) const OUT_OF_RESOURCE: Status = -29;
+/// The key has a value.
+pub(super) const DUPLICATE_KEY: Status = -53;
+/// Only a part of the requested data was found.
+pub(super) const PARTIAL_SUCCESS: Status = -52;
 /// `PMIX_RANK_WILDCARD`: all ranks of a namespace.
 pub(super) const WILDCARD: u32 = u32::MAX - 1;
 /// `PMIX_RANK_VALID`: greater numbers have special meanings.
@@ -29,7 +37,7 @@ const NAMESPACE_BYTES_MAX: usize = 255;
 const KEY_BYTES_MAX: usize = 511;
 
 /// A process as PMIx names it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Process {
     /// The name of its namespace, of at most 255 bytes.
     pub namespace: String,
@@ -132,18 +140,39 @@ pub enum Value {
     Map(Vec<u8>),
     /// `PMIX_DATA_ARRAY` of `PMIX_INFO`.
     Infos(Vec<(&'static str, Value)>),
+    /// `PMIX_DATA_ARRAY` of `PMIX_PROC_INFO`.
+    Table(Vec<ProcessEntry>),
+}
+
+/// A row of a table of processes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProcessEntry {
+    /// The process.
+    pub process: Process,
+    /// The name of its node.
+    pub host: String,
+    /// Its program.
+    pub program: Vec<u8>,
+    /// Its pid; 0 if it is not known.
+    pub pid: u32,
+    /// It has ended.
+    pub has_ended: bool,
 }
 
 // Numbers of `pmix_data_type_t`.
 const BOOL: u16 = 1;
 const STRING: u16 = 3;
 const SIZE: u16 = 4;
+const INT: u16 = 6;
+const INT32: u16 = 9;
+const UINT: u16 = 11;
 const UINT16: u16 = 13;
 const UINT32: u16 = 14;
 const PROC: u16 = 22;
 const INFO: u16 = 24;
 pub(super) const VALUE: u16 = 21;
 const BYTE_OBJECT: u16 = 27;
+const PROC_INFO: u16 = 38;
 const DATA_ARRAY: u16 = 39;
 const PROC_RANK: u16 = 40;
 const REGEX: u16 = 49;
@@ -197,6 +226,27 @@ pub(super) struct RawInfo {
 }
 
 const _: () = assert!(size_of::<RawProcess>() == 260 && size_of::<RawValue>() == 32 && size_of::<RawInfo>() == 552);
+
+/// `pmix_proc_info_t`.
+#[repr(C)]
+struct RawEntry {
+    process: RawProcess,
+    host: *mut c_char,
+    program: *mut c_char,
+    pid: i32,
+    exit_code: c_int,
+    state: u8,
+}
+
+const _: () = assert!(size_of::<RawEntry>() == 296);
+
+/// `pmix_query_t`.
+#[repr(C)]
+pub(super) struct RawQuery {
+    pub(super) keys: *const *const c_char,
+    pub(super) qualifiers: *const RawInfo,
+    pub(super) qualifier_count: usize,
+}
 
 /// `pmix_pdata_t`.
 #[repr(C)]
@@ -288,6 +338,15 @@ impl RawInfo {
         c_text(unsafe { self.value.data.string }, usize::MAX)
     }
 
+    /// Its value as a process, if it is one.
+    pub(super) fn process(&self) -> Option<Process> {
+        if self.value.kind != PROC {
+            return None;
+        }
+        // SAFETY: `process` is the member that libpmix has set for this type; it may be null.
+        unsafe { self.value.data.process.as_ref() }?.read()
+    }
+
     /// Its value as bytes, if it has some.
     pub(super) fn bytes(&self) -> Option<Vec<u8>> {
         if self.value.kind != BYTE_OBJECT {
@@ -300,6 +359,26 @@ impl RawInfo {
         }
         // SAFETY: libpmix says how many there are.
         Some(unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), size) }.to_vec())
+    }
+
+    /// The seconds of `PMIX_TIMEOUT`, if this is it. Negative numbers stand for no timeout, as 0 does.
+    pub(super) fn timeout_s(&self) -> Option<u32> {
+        if self.key().as_deref() != Some("pmix.timeout") {
+            return None;
+        }
+        // SAFETY: `uint32` is a member of the size of those that libpmix has set for these types.
+        let number = unsafe { self.value.data.uint32 };
+        match self.value.kind {
+            INT | INT32 => Some(number.cast_signed().max(0).cast_unsigned()),
+            UINT | UINT32 => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The number of the range of a publication, if this is one.
+    pub(super) fn range(&self) -> Option<u8> {
+        // SAFETY: `range` is one byte.
+        (self.key().as_deref() == Some("pmix.range")).then(|| unsafe { self.value.data.uint16 }.to_le_bytes()[0])
     }
 
     /// Whether this is a directive that data is removed when it is read.
@@ -324,11 +403,11 @@ pub(super) struct Infos {
 }
 
 impl Infos {
-    pub(super) fn new(infos: &[(&'static str, Value)]) -> Self {
+    pub(super) fn new<K: AsRef<str>>(infos: &[(K, Value)]) -> Self {
         let mut built = Self { raw: Vec::with_capacity(infos.len()), memory: Vec::new() };
         for (key, value) in infos {
             let value = built.value(value);
-            built.raw.push(RawInfo { key: raw_key(key), flags: 0, value });
+            built.raw.push(RawInfo { key: raw_key(key.as_ref()), flags: 0, value });
         }
         built
     }
@@ -391,8 +470,29 @@ impl Infos {
                 self.memory.push(Box::new((array, infos)));
                 DATA_ARRAY
             }
+            Value::Table(entries) => {
+                let mut raw: Vec<_> = entries.iter().map(|entry| self.entry(entry)).collect();
+                let array = raw.as_mut_ptr().cast();
+                let mut array = Box::new(DataArray { kind: PROC_INFO, size: raw.len(), array });
+                data.array = &raw mut *array;
+                self.memory.push(Box::new((array, raw)));
+                DATA_ARRAY
+            }
         };
         RawValue { kind, data }
+    }
+
+    fn entry(&mut self, entry: &ProcessEntry) -> RawEntry {
+        const RUNNING: u8 = 5;
+        const TERMINATED: u8 = 20;
+        RawEntry {
+            process: RawProcess::new(&entry.process),
+            host: self.text(entry.host.as_bytes()).0,
+            program: self.text(&entry.program).0,
+            pid: entry.pid.cast_signed(),
+            exit_code: 0,
+            state: if entry.has_ended { TERMINATED } else { RUNNING },
+        }
     }
 
     /// Returns a C string and its length.

@@ -3,8 +3,13 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
+use serde::{Deserialize, Serialize};
+
 use super::FUNCTIONS;
-use super::abi::{ERROR, Infos, NOT_FOUND, Process, RawBuffer, RawInfo, RawPosted, SUCCESS, Status, VALUE, Value};
+use super::abi::{
+    DUPLICATE_KEY, ERROR, Infos, NOT_FOUND, NOT_SUPPORTED, OUT_OF_RESOURCE, PARTIAL_SUCCESS, Process, RawBuffer,
+    RawInfo, RawPosted, SUCCESS, Status, TIMEOUT, VALUE, Value,
+};
 
 /// A function with which libpmix frees what it was passed.
 pub(super) type Release = Option<extern "C" fn(*mut c_void)>;
@@ -19,11 +24,41 @@ pub(super) type SpawnDone = unsafe extern "C" fn(Status, *const c_char, *mut c_v
 /// `pmix_info_cbfunc_t`
 pub(super) type InfoDone = unsafe extern "C" fn(Status, *mut RawInfo, usize, *mut c_void, Release, *mut c_void);
 
+/// The reason why a call has failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum CallError {
+    /// Any other reason than those below.
+    Error,
+    /// The requested data does not exist.
+    NotFound,
+    /// The request is not supported.
+    NotSupported,
+    /// The time that the rank has set is over.
+    TimedOut,
+    /// Too many calls wait, or too much data is stored.
+    Exhausted,
+    /// The key has a value.
+    Taken,
+}
+
+impl CallError {
+    fn status(self) -> Status {
+        match self {
+            Self::Error => ERROR,
+            Self::NotFound => NOT_FOUND,
+            Self::NotSupported => NOT_SUPPORTED,
+            Self::TimedOut => TIMEOUT,
+            Self::Exhausted => OUT_OF_RESOURCE,
+            Self::Taken => DUPLICATE_KEY,
+        }
+    }
+}
+
 /// The result of a call. One that does not fit the call counts as a failure.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     /// It has failed.
-    Failed,
+    Failed(CallError),
     /// An operation without a result has succeeded.
     Done,
     /// Of a fence or a modex: the data.
@@ -41,6 +76,15 @@ pub enum Outcome {
         /// The data of all nodes.
         data: Vec<u8>,
     },
+    /// Of a query: the known keys and their values. The flag says whether all keys are known.
+    Answered(Vec<(String, Value)>, bool),
+}
+
+impl Outcome {
+    /// The status of a call that should have had another outcome.
+    fn status(&self) -> Status {
+        if let Self::Failed(error) = self { error.status() } else { ERROR }
+    }
 }
 
 /// A published value.
@@ -59,9 +103,11 @@ pub struct Posted {
 pub(super) enum Callback {
     Modex(ModexDone),
     Operation(OperationDone),
+    Connect(OperationDone),
     Lookup(LookupDone),
     Spawn(SpawnDone),
     Group(InfoDone),
+    Query(InfoDone),
 }
 
 /// Completes a call, from any thread, once.
@@ -88,7 +134,7 @@ impl Completion {
             (Callback::Modex(done), outcome) => {
                 let (status, bytes) = match outcome {
                     Outcome::Data(bytes) => (SUCCESS, bytes),
-                    _ => (NOT_FOUND, Vec::new()),
+                    other => (other.status(), Vec::new()),
                 };
                 let bytes = Box::new(bytes);
                 let first = if bytes.is_empty() { ptr::null() } else { bytes.as_ptr().cast() };
@@ -96,29 +142,39 @@ impl Completion {
                 // SAFETY: libpmix has passed `done` and `data` for this call; the bytes live until it calls `release`.
                 unsafe { done(status, first, length, data, Some(release::<Vec<u8>>), Box::into_raw(bytes).cast()) };
             }
-            (Callback::Operation(done), outcome) => {
-                let status = if outcome == Outcome::Done { SUCCESS } else { ERROR };
+            // A timer of libpmix has already reported this timeout and freed the call.
+            (Callback::Connect(_), Outcome::Failed(CallError::TimedOut)) => {}
+            (Callback::Operation(done) | Callback::Connect(done), outcome) => {
+                let status = if outcome == Outcome::Done { SUCCESS } else { outcome.status() };
                 // SAFETY: libpmix has passed both for this call.
                 unsafe { done(status, data) };
             }
             (Callback::Lookup(done), outcome) => {
-                let mut found = match outcome {
-                    Outcome::Found(found) => found.iter().filter_map(unpacked).collect(),
-                    _ => Vec::new(),
+                let (status, mut found) = match outcome {
+                    Outcome::Found(found) => (SUCCESS, found.iter().filter_map(unpacked).collect()),
+                    other => (other.status(), Vec::new()),
                 };
-                let status = if found.is_empty() { NOT_FOUND } else { SUCCESS };
+                let status = if status == SUCCESS && found.is_empty() { NOT_FOUND } else { status };
                 // SAFETY: libpmix has passed `done` and `data` for this call. It packs the entries before it returns.
                 unsafe { done(status, found.as_mut_ptr(), found.len(), data) };
             }
             (Callback::Spawn(done), outcome) => {
                 let (status, name) = match outcome {
                     Outcome::Spawned(name) => (SUCCESS, CString::new(name).unwrap_or_default()),
-                    _ => (ERROR, CString::default()),
+                    other => (other.status(), CString::default()),
                 };
                 let name = if status == SUCCESS { name.into_raw() } else { ptr::null_mut() };
                 // SAFETY: libpmix has passed `done` and `data` for this call. It may read the name later, which is not
                 // freed: there is one for each spawn.
                 unsafe { done(status, name, data) };
+            }
+            (Callback::Query(done), outcome) => {
+                let (status, infos) = match outcome {
+                    Outcome::Answered(infos, true) => (SUCCESS, infos),
+                    Outcome::Answered(infos, false) => (PARTIAL_SUCCESS, infos),
+                    other => (other.status(), Vec::new()),
+                };
+                complete_infos((done, data), status, Infos::new(&infos));
             }
             (Callback::Group(done), outcome) => {
                 let (status, infos) = match outcome {
@@ -131,19 +187,23 @@ impl Completion {
                         (SUCCESS, infos)
                     }
                     Outcome::Done => (SUCCESS, Vec::new()),
-                    _ => (ERROR, Vec::new()),
+                    other => (other.status(), Vec::new()),
                 };
-                let mut infos = Box::new(Infos::new(&infos));
-                let (first, count) = (infos.as_mut_ptr(), infos.len());
-                // SAFETY: libpmix has passed `done` and `data` for this call; the infos live until it calls `release`.
-                unsafe { done(status, first, count, data, Some(release::<Infos>), Box::into_raw(infos).cast()) };
+                complete_infos((done, data), status, Infos::new(&infos));
             }
         }
     }
 }
 
-/// Returns a published value for libpmix. What its value points to is not freed: libpmix has no function for that in all
-/// versions.
+fn complete_infos((done, data): (InfoDone, *mut c_void), status: Status, infos: Infos) {
+    let mut infos = Box::new(infos);
+    let (first, count) = (infos.as_mut_ptr(), infos.len());
+    // SAFETY: libpmix has passed `done` and `data` for this call; the infos live until it calls `release`.
+    unsafe { done(status, first, count, data, Some(release::<Infos>), Box::into_raw(infos).cast()) };
+}
+
+/// Returns a published value for libpmix. The memory that the value points to is not freed: not every version of libpmix has a
+/// function for that.
 fn unpacked(posted: &Posted) -> Option<RawPosted> {
     let functions = FUNCTIONS.get()?;
     let mut raw = RawPosted::new(&posted.process, &posted.key);

@@ -1,7 +1,7 @@
 //! The directory of a session's files on one node: only its user can enter it.
 //!
 //! Its name has the agent's pid, so that the guardian of an agent that was killed finds it. The rest of the name is random:
-//! other users cannot take all names before.
+//! other users cannot create all names beforehand.
 
 use std::fs;
 use std::io;

@@ -20,14 +20,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use self::abi::{Infos, OPERATION_SUCCEEDED, RawCpuset, RawProcess, SUCCESS, Status};
-pub use self::abi::{Process, Value};
+pub use self::abi::{Process, ProcessEntry, Value};
 use self::completion::OperationDone;
-pub use self::completion::{Completion, Outcome, Posted};
+pub use self::completion::{CallError, Completion, Outcome, Posted};
 pub use self::directory::{make_directory, remove_directories};
 pub use self::library::PmixError;
 use self::library::{Functions, load};
-pub use self::upcalls::{Program, Upcall};
-use self::upcalls::{UPCALLS, module, report, slice};
+pub use self::upcalls::{Program, Question, Upcall};
+use self::upcalls::{UPCALLS, forget_connected, is_connected, module, report, slice};
 
 /// A variable's name and its value.
 pub type Variable = (Vec<u8>, Vec<u8>);
@@ -92,6 +92,7 @@ impl Server {
 
     /// Forgets a namespace.
     pub fn deregister(&self, namespace: &str) {
+        forget_connected(namespace);
         let name = RawProcess::new(&Process { namespace: namespace.to_owned(), rank: None });
         let _ = self.operation("PMIx_server_deregister_nspace", |done, data| {
             // SAFETY: the types are those of the header; the name lives until the callback.
@@ -111,7 +112,13 @@ impl Server {
     }
 
     /// Forgets a rank whose process has ended, and removes the files that it has asked the server to remove.
+    ///
+    /// Does nothing for a rank that is connected: libpmix would not see the end of its connection, and would wait for it in
+    /// each fence.
     pub fn end(&self, process: &Process) {
+        if is_connected(process) {
+            return;
+        }
         let raw = RawProcess::new(process);
         let _ = self.operation("PMIx_server_deregister_client", |done, data| {
             // SAFETY: the types are those of the header; the name lives until the callback.

@@ -1,13 +1,17 @@
 //! The calls that libpmix makes. None of them blocks.
 
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use pmi::PostRange;
+use serde::{Deserialize, Serialize};
 
 use super::abi::{
-    ERROR, NOT_FOUND, NOT_SUPPORTED, OPERATION_SUCCEEDED, Process, RawInfo, RawProcess, RawProgram, SUCCESS, Status,
-    c_array, c_text,
+    ERROR, NOT_FOUND, NOT_SUPPORTED, OPERATION_SUCCEEDED, Process, RawInfo, RawProcess, RawProgram, RawQuery, SUCCESS,
+    Status, c_array, c_text,
 };
 use super::completion::{Callback, Completion, InfoDone, LookupDone, ModexDone, OperationDone, SpawnDone, packed};
 
@@ -17,7 +21,7 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 const WORDS_MAX: usize = 65_536;
 /// Bytes of a path.
 const PATH_BYTES_MAX: usize = 4096;
-/// Keys of one publication or lookup.
+/// Keys of one publication, lookup or query.
 const KEYS_MAX: usize = 4096;
 
 /// A program of a spawn.
@@ -31,6 +35,15 @@ pub struct Program {
     pub wdir: Option<String>,
     /// The number of ranks.
     pub nprocs: u32,
+}
+
+/// A key that a rank queries.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// The key.
+    pub key: String,
+    /// The namespace that it is about, if the rank names one.
+    pub namespace: Option<String>,
 }
 
 /// A request or report of a rank.
@@ -59,6 +72,8 @@ pub enum Upcall {
         data: Vec<u8>,
         /// The data of all nodes is to be returned.
         collect: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
         /// Completes the fence.
         done: Completion,
     },
@@ -84,20 +99,28 @@ pub enum Upcall {
         entries: Vec<(String, Vec<u8>)>,
         /// Each is removed when it is read.
         once: bool,
+        /// The ranks that can look them up.
+        range: PostRange,
         /// Completes it.
         done: Completion,
     },
     /// A rank looks up values.
     Lookup {
+        /// The rank.
+        process: Process,
         /// The keys.
         keys: Vec<Vec<u8>>,
         /// The answer waits until all are published.
         wait: bool,
+        /// How long to wait, in seconds; 0: for ever.
+        timeout_s: u32,
         /// Answers.
         done: Completion,
     },
     /// A rank removes what it has published.
     Unpublish {
+        /// The rank.
+        process: Process,
         /// The keys.
         keys: Vec<Vec<u8>>,
         /// Completes it.
@@ -118,6 +141,8 @@ pub enum Upcall {
         members: Vec<Process>,
         /// They disconnect.
         ends: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
         /// Completes it.
         done: Completion,
     },
@@ -129,9 +154,18 @@ pub enum Upcall {
         members: Vec<Process>,
         /// They dissolve it.
         ends: bool,
+        /// How long to wait for the other nodes, in seconds; 0: for ever.
+        timeout_s: u32,
         /// The data of this node's ranks.
         data: Vec<u8>,
         /// Completes it.
+        done: Completion,
+    },
+    /// A rank queries keys that libpmix does not know. libpmix does not say which rank.
+    Query {
+        /// The keys.
+        questions: Vec<Question>,
+        /// Answers.
         done: Completion,
     },
 }
@@ -194,8 +228,31 @@ type Raw = *const RawProcess;
 type Infos = *const RawInfo;
 type Data = *mut c_void;
 
+/// The ranks that are connected and have not finalized PMIx.
+static CONNECTED: Mutex<BTreeSet<Process>> = Mutex::new(BTreeSet::new());
+
+fn connected() -> MutexGuard<'static, BTreeSet<Process>> {
+    CONNECTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a rank is connected and has not finalized PMIx. The agent may not have read this yet.
+pub(super) fn is_connected(process: &Process) -> bool {
+    connected().contains(process)
+}
+
+/// Forgets the connected ranks of a namespace that has ended.
+pub(super) fn forget_connected(namespace: &str) {
+    connected().retain(|process| process.namespace != namespace);
+}
+
+fn on_connected(raw: Raw) -> Status {
+    let process = process(raw);
+    connected().extend(process.clone());
+    tell(process.map(Upcall::Joined))
+}
+
 extern "C" fn client_connected(raw: Raw, _server_object: Data, _done: Data, _data: Data) -> Status {
-    tell(process(raw).map(Upcall::Joined))
+    on_connected(raw)
 }
 
 extern "C" fn client_connected2(
@@ -206,12 +263,13 @@ extern "C" fn client_connected2(
     _done: Data,
     _data: Data,
 ) -> Status {
-    tell(process(raw).map(Upcall::Joined))
+    on_connected(raw)
 }
 
 extern "C" fn client_finalized(raw: Raw, _server_object: Data, done: Option<OperationDone>, data: Data) -> Status {
     let done = completion!(Operation, done, data);
     let Some(process) = process(raw) else { return ERROR };
+    connected().remove(&process);
     ask(Upcall::Finalized(process, done))
 }
 
@@ -243,9 +301,10 @@ extern "C" fn fence(
 ) -> Status {
     let done = completion!(Modex, done, data);
     let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
-    let collect = slice(infos, info_count).iter().any(|info| info.is_true("pmix.collect"));
+    let infos = slice(infos, info_count);
+    let collect = infos.iter().any(|info| info.is_true("pmix.collect"));
     let data = slice(bytes.cast_const().cast::<u8>(), length).to_vec();
-    ask(Upcall::Fence { members, data, collect, done })
+    ask(Upcall::Fence { members, data, collect, timeout_s: timeout_of(infos), done })
 }
 
 extern "C" fn direct_modex(raw: Raw, _infos: Infos, _count: usize, done: Option<ModexDone>, data: Data) -> Status {
@@ -259,14 +318,34 @@ extern "C" fn publish(raw: Raw, infos: Infos, count: usize, done: Option<Operati
     let Some(process) = process(raw).filter(|_| count <= KEYS_MAX) else { return ERROR };
     let infos = slice(infos, count);
     let once = infos.iter().any(RawInfo::is_first_read);
+    let Some(range) = infos.iter().find_map(RawInfo::range).map_or(Some(PostRange::Session), range_of) else {
+        return NOT_SUPPORTED;
+    };
     // Keys of PMIx itself are directives: the range, the user, ...
     let own = infos.iter().filter(|info| info.key().is_some_and(|key| !key.starts_with("pmix.")));
     let Some(entries) = own.map(|info| Some((info.key()?, packed(info.value())?))).collect() else { return ERROR };
-    ask(Upcall::Publish { process, entries, once, done })
+    ask(Upcall::Publish { process, entries, once, range, done })
+}
+
+/// Returns the ranks that a range of PMIx names. `None` for those of its resource manager, and for a list of ranks.
+fn range_of(number: u8) -> Option<PostRange> {
+    match number {
+        // Undefined, of the session, and global: this session is all that its ranks know.
+        0 | 4 | 5 => Some(PostRange::Session),
+        2 => Some(PostRange::Node),
+        3 => Some(PostRange::Namespace),
+        7 => Some(PostRange::Rank),
+        _ => None,
+    }
+}
+
+/// Returns the time that a call may take, in seconds; 0: for ever.
+fn timeout_of(infos: &[RawInfo]) -> u32 {
+    infos.iter().find_map(RawInfo::timeout_s).unwrap_or_default()
 }
 
 extern "C" fn lookup(
-    _raw: Raw,
+    raw: Raw,
     keys: *const *const c_char,
     infos: Infos,
     count: usize,
@@ -274,14 +353,15 @@ extern "C" fn lookup(
     data: Data,
 ) -> Status {
     let done = completion!(Lookup, done, data);
-    let Some(keys) = c_array(keys, KEYS_MAX) else { return ERROR };
+    let (Some(process), Some(keys)) = (process(raw), c_array(keys, KEYS_MAX)) else { return ERROR };
+    let infos = slice(infos, count);
     // `pmix.wait` is a flag or a number of keys. Its presence alone means to wait.
-    let wait = slice(infos, count).iter().any(|info| info.key().as_deref() == Some("pmix.wait"));
-    ask(Upcall::Lookup { keys, wait, done })
+    let wait = infos.iter().any(|info| info.key().as_deref() == Some("pmix.wait"));
+    ask(Upcall::Lookup { process, keys, wait, timeout_s: timeout_of(infos), done })
 }
 
 extern "C" fn unpublish(
-    _raw: Raw,
+    raw: Raw,
     keys: *const *const c_char,
     _infos: Infos,
     _count: usize,
@@ -289,8 +369,8 @@ extern "C" fn unpublish(
     data: Data,
 ) -> Status {
     let done = completion!(Operation, done, data);
-    let Some(keys) = c_array(keys, KEYS_MAX) else { return ERROR };
-    ask(Upcall::Unpublish { keys, done })
+    let (Some(process), Some(keys)) = (process(raw), c_array(keys, KEYS_MAX)) else { return ERROR };
+    ask(Upcall::Unpublish { process, keys, done })
 }
 
 extern "C" fn spawn(
@@ -323,27 +403,29 @@ fn read_program(raw: &RawProgram) -> Option<Program> {
 extern "C" fn connect(
     members: Raw,
     count: usize,
-    _infos: Infos,
-    _info_count: usize,
+    infos: Infos,
+    info_count: usize,
     done: Option<OperationDone>,
     data: Data,
 ) -> Status {
-    let done = completion!(Operation, done, data);
+    let done = completion!(Connect, done, data);
     let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
-    ask(Upcall::Connect { members, ends: false, done })
+    let timeout_s = timeout_of(slice(infos, info_count));
+    ask(Upcall::Connect { members, ends: false, timeout_s, done })
 }
 
 extern "C" fn disconnect(
     members: Raw,
     count: usize,
-    _infos: Infos,
-    _info_count: usize,
+    infos: Infos,
+    info_count: usize,
     done: Option<OperationDone>,
     data: Data,
 ) -> Status {
     let done = completion!(Operation, done, data);
     let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
-    ask(Upcall::Connect { members, ends: true, done })
+    let timeout_s = timeout_of(slice(infos, info_count));
+    ask(Upcall::Connect { members, ends: true, timeout_s, done })
 }
 
 extern "C" fn group(
@@ -368,12 +450,37 @@ extern "C" fn group(
     if ends && infos.iter().any(|info| info.is_true("pmix.grp.lcl")) {
         return OPERATION_SUCCEEDED;
     }
+    let timeout_s = timeout_of(infos);
     let data = infos.iter().find(|info| info.key().as_deref() == Some("pmix.grp.endpt"));
     let data = data.and_then(RawInfo::bytes).unwrap_or_default();
-    ask(Upcall::Group { name, members, ends, data, done })
+    ask(Upcall::Group { name, members, ends, timeout_s, data, done })
 }
 
-/// libpmix itself serves the requests of ranks to have files removed after their end, but only if the host controls jobs.
+extern "C" fn query(_raw: Raw, queries: *const RawQuery, count: usize, done: Option<InfoDone>, data: Data) -> Status {
+    let done = completion!(Query, done, data);
+    let queries: Option<Vec<_>> = slice(queries, count.min(KEYS_MAX)).iter().map(read_query).collect();
+    let Some(questions) = queries.map(|queries| queries.concat()).filter(|all| all.len() <= KEYS_MAX) else {
+        return ERROR;
+    };
+    ask(Upcall::Query { questions, done })
+}
+
+/// Reads one query: a question for each of its keys.
+fn read_query(raw: &RawQuery) -> Option<Vec<Question>> {
+    let mut namespace = None;
+    for info in slice(raw.qualifiers, raw.qualifier_count) {
+        match info.key()?.as_str() {
+            "pmix.nspace" => namespace = info.text(),
+            "pmix.procid" => namespace = info.process().map(|process| process.namespace),
+            _ => {}
+        }
+    }
+    let namespace = namespace.filter(|name| !name.is_empty());
+    let keys = c_array(raw.keys, KEYS_MAX)?.into_iter();
+    keys.map(|key| Some(Question { key: String::from_utf8(key).ok()?, namespace: namespace.clone() })).collect()
+}
+
+/// libpmix serves requests to remove files at the end of a rank by itself, but only if its host has this upcall.
 extern "C" fn job_control(
     _requestor: Raw,
     _targets: Raw,
@@ -386,7 +493,7 @@ extern "C" fn job_control(
     NOT_SUPPORTED
 }
 
-/// libpmix asks for events of other nodes; all are passed on anyway.
+/// libpmix asks its host to register for events of other nodes. The host passes all of them on anyway.
 extern "C" fn register_events(
     _codes: *const Status,
     _count: usize,
@@ -424,6 +531,7 @@ pub(super) fn module() -> Module {
     slots[10] = disconnect as *const c_void;
     slots[11] = register_events as *const c_void;
     slots[12] = deregister_events as *const c_void;
+    slots[15] = query as *const c_void;
     slots[19] = job_control as *const c_void;
     slots[25] = group as *const c_void;
     slots[27] = client_connected2 as *const c_void;

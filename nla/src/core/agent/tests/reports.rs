@@ -96,6 +96,18 @@ fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
     }
 }
 
+/// The agent may reap a process before it reads that the rank has joined.
+#[test]
+fn a_rank_that_has_joined_pmix_just_before_its_end_is_not_missing() {
+    let mut world = World::by_pmix(FailurePolicy::Continue);
+    world.asks(0, Request::Joined);
+    world.after(T, Input::RankEnded(NS, Rank(1), Exit::Signal { signal: 9, core: false, out_of_memory: false }));
+    world.asks(1, Request::Joined);
+    let actions = world.after(T + 2 * UNFINALIZED_TIME, Input::Timeout);
+    let is_failure = |action: &Action| matches!(action, Action::ToParent(Up::Failed(_)));
+    assert!(!actions.iter().any(is_failure), "{actions:?}");
+}
+
 /// A time in the past would wake the agent again and again.
 #[test]
 fn an_agent_that_ends_its_ranks_waits_for_no_rank_to_join_pmix() {

@@ -1,0 +1,4 @@
+//! Fuzzes `pmix`: see tests/fuzz/parsers.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (parsers::target("pmix").check)(data));
