@@ -27,6 +27,7 @@ use super::serving::{Connection, RankEvent, Scratch, Serving};
 use super::spawning::{Command, Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
 use super::stall::{Stall, StallStep};
 use super::table::RankTable;
+use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use crate::core::{
     CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan,
     Variable,
@@ -57,6 +58,8 @@ struct Shared {
     attributes: Arc<JobAttributes>,
     board: Rc<RefCell<SharedBoard>>,
     port: Option<PortServer>,
+    /// Ranks may be given the file that describes the node to hwloc.
+    may_describe_node: bool,
     /// Each rank leads a session of its own.
     leads_session: bool,
     /// Empty until the spawner thread has found the programs.
@@ -107,6 +110,7 @@ pub(super) struct Startup {
     pub(super) binder: Binder,
     /// The thread that reads the ranks' output.
     pub(super) pump: OutputPump,
+    topology_file: Rc<TopologyFile>,
     input: Rc<RefCell<InputHub>>,
     scratch: Rc<RefCell<Scratch>>,
     events: mpsc::Sender<RankEvent>,
@@ -148,13 +152,15 @@ impl Startup {
                 "ranks get less here than the user's shell has"
             );
         }
-        let spawner = Spawner::new(fitted)?;
+        let mut spawner = Spawner::new(fitted)?;
+        let topology_file = TopologyFile::new(&mut spawner);
         Ok(Self {
             binder,
             session,
             mark,
             spawner: SpawnerThread::start(spawner, &tasks)?,
             pump,
+            topology_file: Rc::new(topology_file),
             input,
             scratch: Scratch::new(),
             events,
@@ -249,6 +255,8 @@ impl Startup {
         }
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
         let shared = Rc::new(Shared {
+            // In port mode ranks inherit no descriptor.
+            may_describe_node: port.is_none() && !is_left_to_hwloc(&self.session, &plan),
             plan,
             attributes,
             board: Rc::clone(&board),
@@ -493,6 +501,7 @@ impl Startup {
             by_port: shared.port.is_some(),
             has_segment: false,
             last_call,
+            topology_file: shared.may_describe_node.then(|| Rc::clone(&self.topology_file)),
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };

@@ -27,6 +27,7 @@ use super::child::{Order, Progress, Stack};
 use super::descriptors;
 use super::image::Image;
 use super::launching::{Launching, STEP_SETUP};
+use super::rank_file::RANK_FILE_FD;
 use super::reap;
 use super::shell::{KernelAction, ShellState, disposition};
 
@@ -36,7 +37,7 @@ pub const PMI_FD: i32 = 10;
 /// The size of the child's stack. The child needs a few hundred bytes, more in a build without optimization.
 pub(super) const STACK_BYTES: usize = 64 * 1024;
 
-/// A rank's descriptors 0, 1, 2 and, if it uses PMI, [`PMI_FD`].
+/// A rank's descriptors 0, 1, 2 and, if it uses PMI, [`PMI_FD`]. With PMI it also gets the file of [`Spawner::share`].
 ///
 /// They are borrowed for the call. The caller closes its copies, so that readers get end of file.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +173,8 @@ pub struct Spawner {
     null: OwnedFd,
     /// The low descriptors that the child moves to 0, 1, 2 and [`PMI_FD`].
     slots: Option<[OwnedFd; 4]>,
+    /// The low descriptor that ranks with PMI inherit as [`RANK_FILE_FD`].
+    shared: Option<OwnedFd>,
     table: Table,
     leads_session: bool,
     scratch: Scratch,
@@ -206,6 +209,7 @@ impl Spawner {
             stack: Stack::new()?,
             null: descriptors::dev_null_rw()?,
             slots: Some(slots),
+            shared: None,
             table: Table::Unshared,
             leads_session: true,
             scratch: Scratch::default(),
@@ -220,6 +224,14 @@ impl Spawner {
     /// share of one program on a machine with other load.
     pub fn lead_sessions(&mut self, leads_session: bool) {
         self.leads_session = leads_session;
+    }
+
+    /// Lets later children that use PMI inherit `file` as [`RANK_FILE_FD`].
+    pub fn share(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let slot = descriptors::claim(Some(RANK_FILE_FD))?;
+        descriptors::overwrite(slot.as_fd(), file)?;
+        self.shared = Some(slot);
+        Ok(())
     }
 
     /// Returns the child in launch, for the thread that reaps.
@@ -284,7 +296,8 @@ impl Spawner {
         let filled = Filled::fill(slots, &self.null, descriptors)?;
         self.scratch.fill(image, extra_env);
         let numbers = slots.each_ref().map(AsRawFd::as_raw_fd);
-        let highest = numbers.into_iter().fold(PMI_FD, i32::max);
+        let shared = self.shared.as_ref().filter(|_| descriptors.pmi.is_some()).map(AsRawFd::as_raw_fd);
+        let highest = numbers.into_iter().chain(shared).fold(RANK_FILE_FD, i32::max);
         let order = Order {
             // SAFETY: getpid takes nothing.
             parent: unsafe { libc::getpid() },
@@ -300,7 +313,7 @@ impl Spawner {
             ignored: self.shell.ignored,
             masks,
             slots: [numbers[0], numbers[1], numbers[2]],
-            pmi: descriptors.pmi.map(|_| numbers[3]),
+            kept: [descriptors.pmi.map(|_| numbers[3]), shared],
             highest,
             table: self.table,
             step: &self.launching.step,
@@ -332,6 +345,11 @@ impl Spawner {
 impl Drop for Spawner {
     fn drop(&mut self) {
         self.slots.take().into_iter().flatten().for_each(descriptors::keep);
+        if let Some(shared) = self.shared.take()
+            && descriptors::overwrite(shared.as_fd(), self.null.as_fd()).is_ok()
+        {
+            descriptors::keep(shared);
+        }
     }
 }
 
@@ -487,6 +505,7 @@ fn close_range_works() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rank_file::{RANK_FILE_PATH, RankFile};
     use super::*;
     use nix::fcntl::OFlag;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -540,6 +559,14 @@ mod tests {
         assert_eq!(output_of(&mut spawner, show), "0\n1\n2\n10\n");
         let mut spawner = spawner.copying();
         assert_eq!(output_of(&mut spawner, show), "0\n1\n2\n10\n");
+        let file = RankFile::new().expect("descriptors are left");
+        file.fill(b"shared").expect("it is filled once");
+        spawner.share(file.as_fd()).expect("a slot is left");
+        let read = format!("{show}; cat {RANK_FILE_PATH}");
+        for table in [Table::Copied, Table::Unshared] {
+            spawner.table = table;
+            assert_eq!(output_of(&mut spawner, &read), "0\n1\n2\n10\n11\nshared", "{table:?}");
+        }
         drop(inherited);
     }
 
