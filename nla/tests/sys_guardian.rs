@@ -60,7 +60,7 @@ fn agent(mode: &str, link: GuardianLink) {
     sys::become_subreaper().unwrap();
     sys::forbid_dump().unwrap();
     println!("agent {}", std::process::id());
-    let mut spawner = Spawner::new(ShellState::recorded()).unwrap();
+    let mut spawner = Spawner::new(ShellState::recorded(), &Default::default()).unwrap();
     println!("sleeper {}", start_rank(&mut spawner, "sleeper"));
     let daemon = start_rank(&mut spawner, "daemon");
     until("the daemon to become our child", || sys::reap().is_some_and(|(pid, _)| pid == daemon));

@@ -47,7 +47,7 @@ fn spawner(shell: ShellState) -> Spawner {
     sys::reserve_low().unwrap();
     sys::raise_limit().unwrap();
     sys::become_subreaper().unwrap();
-    Spawner::new(shell).unwrap()
+    Spawner::new(shell, &Default::default()).unwrap()
 }
 
 fn image_in(wdir: &Path, argv: &[&str], env: &[(&str, &str)]) -> Result<Image, ImageError> {
@@ -181,7 +181,7 @@ fn inherited_low_descriptors_are_left_alone() {
     let inherited: Vec<OwnedFd> = (0..20).map(|_| nix::unistd::dup(std::io::stderr()).unwrap()).collect();
     let mut late = spawner(ShellState::recorded());
     assert_eq!(output_of(&mut late, &myself("descriptors"), &[]), FOUR);
-    let mut another = Spawner::new(ShellState::recorded()).unwrap();
+    let mut another = Spawner::new(ShellState::recorded(), &Default::default()).unwrap();
     assert_eq!(output_of(&mut another, &myself("descriptors"), &[]), FOUR);
     assert_eq!(output_of(&mut late, &myself("descriptors"), &[]), FOUR);
     for descriptor in inherited {
@@ -226,13 +226,15 @@ fn a_rank_is_bound_before_it_runs() {
         reaped(&child);
         Ok(field(&text, "Cpus_allowed_list:").to_owned())
     };
+    let own = field(&std::fs::read_to_string("/proc/self/status").unwrap(), "Cpus_allowed_list:").to_owned();
     let affinity = sys::affinity();
     let at = affinity.iter().rposition(|word| *word != 0).unwrap();
     let last = 63 - affinity[at].leading_zeros();
     let mut words = vec![0; at + 1];
     words[at] = 1 << last;
     assert_eq!(bound(Masks { cpus: &words, memory: &[] }), Ok((at as u32 * 64 + last).to_string()));
-    assert_eq!(sys::affinity(), affinity, "this process is not bound");
+    assert_eq!(bound(Masks::default()), Ok(own), "the next rank is not bound");
+    assert_eq!(sys::affinity(), affinity, "nor is this process");
     // No machine has these.
     let none = [0, 0, 0, 1 << 63];
     let refused = |step| Err(SpawnError { step, errno: 22 });

@@ -147,7 +147,7 @@ fn is_installed(machine: &Machine) -> bool {
     elf::find(LIBRARY, &machine.program, &needs, library_path.map(|(_, path)| path.as_os_str())).is_some()
 }
 
-/// Returns a name for each node, by its number. Ranks of equal names are on one node for PMIx, so nodes that are played on one
+/// Returns a name for each node, by its number. Ranks of equal names are on one node for PMIx, so simulated nodes on one
 /// machine have names of their own.
 fn hosts(plan: &Plan, nodes: &NodeList) -> Vec<String> {
     let numbers = &plan.settings.nodes;

@@ -14,6 +14,7 @@ use nla::core::{CommandPlan, SessionPlan};
 use nla::sys::open_regular;
 
 use crate::plan::elf;
+use crate::plan::mpi;
 use crate::plan::mpi_user::MpiUser;
 use crate::plan::python::{self, Python};
 
@@ -105,7 +106,9 @@ impl<'a> Search<'a> {
         let (kind, text) = match elf::needs(file) {
             Some(needs) => {
                 let user = MpiUser::of(file, &needs, self.variable("LD_LIBRARY_PATH"), depth == 0);
-                if !user.libraries.is_empty() {
+                let uses_mpi = user.libraries.iter().any(|library| mpi::is_mpi(&library.name));
+                // Other launchers load PMIx or parts of Open MPI too.
+                if uses_mpi || user.library(mpi::LIBPMI).is_some() || depth == 0 && !user.libraries.is_empty() {
                     self.users.push(user);
                     return;
                 }

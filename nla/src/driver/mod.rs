@@ -25,6 +25,7 @@ mod rejoin;
 mod root;
 mod serving;
 mod shutdown;
+mod spawners;
 mod spawning;
 mod stall;
 mod startup;

@@ -1,4 +1,4 @@
-//! The thread that starts ranks: chdir and exec may stall with the file system, and the agent must go on meanwhile.
+//! A thread that starts ranks: chdir and exec may stall with the file system, and the agent must go on meanwhile.
 //!
 //! The thread lives as long as the agent's process: if it ended, the kernel would kill the ranks that it has started
 //! (PR_SET_PDEATHSIG follows the thread). Results become available in the order of the orders.
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::core::{Seat, Variable};
-use crate::sys::{self, Child, Descriptors, Image, ImageError, Launching, Masks, SpawnError, Spawner};
+use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, SpawnError, Spawner};
 use crate::tasks::Tasks;
 
 /// The number of results that the agent is woken for, while further orders are left: a wake-up per rank would take a
@@ -65,8 +65,6 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     ordered: Condvar,
-    /// Notified when [`RESULTS_AT_ONCE`] results are available, and when no order is left.
-    finished: Notify,
 }
 
 impl Shared {
@@ -78,16 +76,18 @@ impl Shared {
 /// The handle of the thread.
 pub(super) struct SpawnerThread {
     shared: Arc<Shared>,
-    launching: Arc<Launching>,
+    /// The child in launch.
+    pub(super) slot: LaunchSlot,
 }
 
 impl SpawnerThread {
-    /// Starts the thread.
-    pub(super) fn start(mut spawner: Spawner, tasks: &Tasks) -> io::Result<Self> {
+    /// Starts the thread, which notifies `finished` when [`RESULTS_AT_ONCE`] results are available and when it has no order
+    /// left.
+    pub(super) fn start(mut spawner: Spawner, finished: Arc<Notify>, tasks: &Tasks) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
-        let launching = spawner.launching();
+        let slot = spawner.slot();
         let null = sys::dev_null(false)?;
-        let (of_thread, child) = (Arc::clone(&shared), Arc::clone(&launching));
+        let (of_thread, child) = (Arc::clone(&shared), slot.clone());
         tasks.spawn_thread("spawner", move || {
             sys::leave_exit_signals();
             loop {
@@ -110,21 +110,16 @@ impl SpawnerThread {
                     state.orders.is_empty() || state.done.len() == RESULTS_AT_ONCE
                 });
                 if is_due {
-                    of_thread.finished.notify_one();
+                    finished.notify_one();
                 }
             }
         })?;
-        Ok(Self { shared, launching })
+        Ok(Self { shared, slot })
     }
 
-    /// Returns the child in launch.
-    pub(super) fn launching(&self) -> Arc<Launching> {
-        Arc::clone(&self.launching)
-    }
-
-    /// Gives orders to the thread.
-    pub(super) fn order(&self, orders: impl IntoIterator<Item = Order>) {
-        self.shared.state().orders.extend(orders);
+    /// Gives an order to the thread.
+    pub(super) fn order(&self, order: Order) {
+        self.shared.state().orders.push_back(order);
         self.shared.ordered.notify_one();
     }
 
@@ -137,11 +132,6 @@ impl SpawnerThread {
     /// Takes the available results, in the order of the orders.
     pub(super) fn take(&self) -> Vec<Done> {
         std::mem::take(&mut self.shared.state().done)
-    }
-
-    /// Waits until [`RESULTS_AT_ONCE`] results are available or no order is left. Cancel-safe.
-    pub(super) async fn finished(&self) {
-        self.shared.finished.notified().await;
     }
 }
 

@@ -1,12 +1,11 @@
 //! Starts ranks: turns an agent's share of the plan into running processes.
 //!
-//! Ranks are ordered in groups from the spawner thread, and the agent serves the running ranks in between: one start
+//! Ranks are ordered in groups from the spawner threads, and the agent serves the running ranks in between: one start
 //! takes most of a millisecond, and the first ranks speak PMI long before the last one is started.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::CString;
-use std::future::pending;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -16,7 +15,6 @@ use std::time::{Duration, Instant};
 use litemap::LiteMap;
 use pmi::{Board, Conversation, Epoch, JobAttributes, Rank, Ranks, segment};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep_until;
 
 use super::binder::{Binder, binding_failed};
 use super::board::SharedBoard;
@@ -24,15 +22,15 @@ use super::input::InputHub;
 use super::output::OutputPump;
 use super::port::PortServer;
 use super::serving::{Connection, RankEvent, Scratch, Serving};
-use super::spawning::{Command, Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
-use super::stall::{Stall, StallStep};
+use super::spawners::{Completed, Pending, Spawners};
+use super::spawning::{Command, Done, StartOrder};
 use super::table::RankTable;
 use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use crate::core::{
     CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan,
     Variable,
 };
-use crate::sys::{self, Child, ExitSignalsHeld, Image, ImageError, InLaunch, Launching, PMI_FD, ShellState, Spawner};
+use crate::sys::{self, Child, Image, ImageError, Launching, PMI_FD, ShellState};
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
 
@@ -40,8 +38,6 @@ use crate::wire::{Lane, decode};
 const FORMER_TIME: Duration = Duration::from_secs(1);
 /// How long the orders of one group last before the actor handles other events.
 const BATCH_TIME: Duration = Duration::from_millis(2);
-/// The maximum number of orders that the spawner thread has not completed: each has four descriptors or more.
-const ORDERS_MAX: usize = 32;
 
 /// A namespace that has ranks on this agent.
 pub(super) struct Local {
@@ -62,7 +58,7 @@ struct Shared {
     may_describe_node: bool,
     /// Each rank leads a session of its own.
     leads_session: bool,
-    /// Empty until the spawner thread has found the programs.
+    /// Empty until a spawner thread has found the programs.
     commands: OnceCell<Vec<Result<Arc<Image>, ImageError>>>,
 }
 
@@ -80,18 +76,13 @@ impl Job {
     }
 }
 
-/// An order that the spawner thread has not completed.
-enum Pending {
-    Prepare { namespace: NamespaceId, programs: String },
-    Start(Box<PendingRank>),
-}
+/// The order of a start, and the part of it that a spawner thread needs.
+type RankOrder = (Pending<Box<PendingRank>>, Box<StartOrder>);
 
 /// A rank that is being started, with our ends of its pipes and its socket.
 struct PendingRank {
     shared: Rc<Shared>,
-    rank: Rank,
     conversation: Conversation,
-    image: Arc<Image>,
     stdout: OwnedFd,
     stderr: OwnedFd,
     input: Option<OwnedFd>,
@@ -105,7 +96,7 @@ pub(super) struct Startup {
     session: SessionPlan,
     /// The variable that names this agent to its ranks.
     mark: (&'static str, String),
-    spawner: SpawnerThread,
+    spawners: Spawners<Box<PendingRank>>,
     /// Chooses the processors of ranks.
     pub(super) binder: Binder,
     /// The thread that reads the ranks' output.
@@ -120,15 +111,6 @@ pub(super) struct Startup {
     held: LiteMap<NamespaceId, Vec<Command>>,
     /// The process groups of failed ranks that have got SIGKILL, and until when a start waits for their end.
     former: Vec<(u32, Instant)>,
-    /// The orders of the spawner thread, in their order.
-    pending: VecDeque<Pending>,
-    /// The first of `pending`.
-    stall: Option<Stall>,
-    /// Present while ranks are started and none has stalled: ended ranks are then reaped with the results of the next
-    /// starts. A wake-up of this thread per ended rank would slow the starts.
-    signals_held: Option<ExitSignalsHeld>,
-    /// The starts were cancelled, so none is ordered any more.
-    is_cancelled: bool,
 }
 
 impl Startup {
@@ -152,13 +134,12 @@ impl Startup {
                 "ranks get less here than the user's shell has"
             );
         }
-        let mut spawner = Spawner::new(fitted)?;
-        let topology_file = TopologyFile::new(&mut spawner);
+        let topology_file = TopologyFile::new();
         Ok(Self {
             binder,
             session,
             mark,
-            spawner: SpawnerThread::start(spawner, &tasks)?,
+            spawners: Spawners::start(fitted, topology_file.file(), tasks.clone())?,
             pump,
             topology_file: Rc::new(topology_file),
             input,
@@ -168,17 +149,13 @@ impl Startup {
             jobs: VecDeque::new(),
             held: LiteMap::new(),
             former: Vec::new(),
-            pending: VecDeque::new(),
-            stall: None,
-            signals_held: None,
-            is_cancelled: false,
         })
     }
 
     /// Returns whether ranks can be ordered now.
     pub(super) fn is_busy(&self) -> bool {
         let is_prepared = self.jobs.front().is_some_and(Job::is_prepared);
-        self.pending.len() + RESULTS_AT_ONCE <= ORDERS_MAX && is_prepared && !self.awaits_former()
+        self.spawners.has_room_for_batch() && is_prepared && !self.awaits_former()
     }
 
     /// Returns whether the next rank is a restarted one and must wait until the killed processes of failed ranks have
@@ -209,22 +186,19 @@ impl Startup {
         self.session.on_failure == FailurePolicy::RestartRank
     }
 
-    /// Returns the child in launch.
+    /// Returns the children in launch.
     pub(super) fn launching(&self) -> Arc<Launching> {
-        self.spawner.launching()
+        self.spawners.launching()
     }
 
-    /// Waits until the spawner thread has results. Cancel-safe.
+    /// Waits until a spawner thread has results. Cancel-safe.
     pub(super) async fn finished(&self) {
-        self.spawner.finished().await;
+        self.spawners.finished().await;
     }
 
-    /// Waits until the start that the spawner thread makes needs attention. Cancel-safe.
+    /// Waits until a start needs attention that a spawner thread makes. Cancel-safe.
     pub(super) async fn stalled(&self) {
-        match self.stall.as_ref().and_then(Stall::next_at) {
-            Some(at) => sleep_until(at.into()).await,
-            None => pending().await,
-        }
+        self.spawners.stalled().await;
     }
 
     /// Queues `ranks` of `plan`, and returns the namespace's state on this agent.
@@ -264,15 +238,16 @@ impl Startup {
             leads_session: self.session.rank_sessions.are_led(ranks.len(), sys::cores()),
             commands: OnceCell::new(),
         });
+        self.spawners.grow(ranks.len() as usize);
         self.jobs.push_back(Job { shared: Rc::clone(&shared), left: ranks.iter().collect(), incarnation: None });
         Local { board, in_segment: 0, shared }
     }
 
-    /// Lets the spawner thread find the programs of a namespace.
+    /// Lets a spawner thread find the programs of a namespace.
     fn order_programs(&mut self, namespace: NamespaceId, commands: Vec<Command>) {
         let names: Vec<_> = commands.iter().map(|command| String::from_utf8_lossy(&command.program)).collect();
         let programs = names.join(", ");
-        self.order([(Pending::Prepare { namespace, programs }, Order::Prepare(commands))]);
+        self.spawners.order_programs(Pending::Prepare { namespace, programs }, commands);
     }
 
     /// The ranks of a namespace can be started: PMIx knows it, and they find PMIx by these variables.
@@ -306,21 +281,15 @@ impl Startup {
         self.jobs.push_back(Job { shared, left: [rank].into(), incarnation: Some(incarnation) });
     }
 
-    /// Removes the ranks that the spawner thread has not begun to start, and returns them as inputs for the core. The
-    /// one that it is starting follows: as started, as not started, or given up after 3 s.
+    /// Removes the ranks that no spawner thread has begun to start, and returns them as inputs for the core. Those that are
+    /// being started follow: as started, as not started, or given up after 3 s.
     pub(super) fn cancel(&mut self) -> Vec<Input> {
-        self.is_cancelled = true;
         let mut cancelled: LiteMap<NamespaceId, Ranks> = LiteMap::new();
         for job in self.jobs.drain(..) {
             cancelled.entry(job.shared.plan.id).or_default().extend(job.left);
         }
-        for _ in 0..self.spawner.withdraw() {
-            if let Some(Pending::Start(pending)) = self.pending.pop_back() {
-                cancelled.entry(pending.shared.plan.id).or_default().insert(pending.rank);
-            }
-        }
-        if let Some(stall) = &mut self.stall {
-            stall.cancel(Instant::now());
+        for (namespace, rank) in self.spawners.cancel() {
+            cancelled.entry(namespace).or_default().insert(rank);
         }
         let not_started = |(id, ranks)| Input::NotStarted(id, ranks, NotStartedReason::Cancelled);
         cancelled.into_iter().filter(|(_, ranks): &(_, Ranks)| !ranks.is_empty()).map(not_started).collect()
@@ -328,7 +297,7 @@ impl Startup {
 
     /// Lets ranks start again after a cancel.
     pub(super) fn resume(&mut self) {
-        self.is_cancelled = false;
+        self.spawners.resume();
     }
 
     /// Orders ranks to be started for about [`BATCH_TIME`], at least one. Returns those that cannot be started, as inputs
@@ -336,16 +305,15 @@ impl Startup {
     pub(super) fn start_batch(&mut self) -> Vec<Input> {
         let began = Instant::now();
         let mut inputs = Vec::new();
-        let mut orders = Vec::new();
         while let Some(mut job) = self.jobs.pop_front() {
             let mut failed: LiteMap<String, Ranks> = LiteMap::new();
             while job.is_prepared()
-                && self.pending.len() + orders.len() < ORDERS_MAX
+                && self.spawners.has_room()
                 && began.elapsed() <= BATCH_TIME
                 && let Some(rank) = job.left.pop_front()
             {
                 match self.order_of(&job, rank) {
-                    Ok(order) => orders.push(order),
+                    Ok((order, start)) => self.spawners.order_start(order, start),
                     Err(why) => drop(failed.entry(why).or_default().insert(rank)),
                 }
             }
@@ -357,23 +325,11 @@ impl Startup {
                 break;
             }
         }
-        self.order(orders);
         inputs
     }
 
-    fn order(&mut self, orders: impl IntoIterator<Item = (Pending, Order)>) {
-        let (pending, orders): (Vec<_>, Vec<_>) = orders.into_iter().unzip();
-        if orders.is_empty() {
-            return;
-        }
-        self.pending.extend(pending);
-        self.spawner.order(orders);
-        self.stall.get_or_insert_with(|| Stall::begin(Instant::now()));
-        self.signals_held.get_or_insert_with(ExitSignalsHeld::begin);
-    }
-
     /// Prepares the start of a rank.
-    fn order_of(&self, job: &Job, rank: Rank) -> Result<(Pending, Order), String> {
+    fn order_of(&self, job: &Job, rank: Rank) -> Result<RankOrder, String> {
         let shared = &job.shared;
         let (appnum, _) = shared.plan.command_of(rank).ok_or("the plan has no command for it")?;
         let images = shared.commands.get().ok_or("its program was not found")?;
@@ -416,11 +372,9 @@ impl Startup {
             leads_session: shared.leads_session,
         };
         let begin = if job.incarnation.is_some() { Conversation::of_restarted } else { Conversation::new };
-        let pending = PendingRank {
+        let kept = PendingRank {
             shared: Rc::clone(shared),
-            rank,
             conversation: begin(Arc::clone(&shared.attributes), rank, appnum as i32),
-            image: Arc::clone(image),
             stdout: out_read,
             stderr: err_read,
             input,
@@ -428,51 +382,36 @@ impl Startup {
             to_task,
             connections,
         };
-        Ok((Pending::Start(Box::new(pending)), Order::Start(Box::new(start))))
+        let (namespace, image) = (shared.plan.id, Arc::clone(image));
+        Ok((Pending::Start { namespace, rank, image, kept: Box::new(kept) }, Box::new(start)))
     }
 
-    /// Takes the results of the spawner thread: adds the started ranks to the table and serves them. Returns the inputs
+    /// Takes the results of the spawner threads: adds the started ranks to the table and serves them. Returns the inputs
     /// for the core.
     pub(super) fn take_results(&mut self, table: &mut RankTable) -> Vec<Input> {
-        let results = self.spawner.take();
-        if results.is_empty() {
-            return Vec::new();
-        }
         let mut started: LiteMap<NamespaceId, Ranks> = LiteMap::new();
         let mut failed: LiteMap<(NamespaceId, String), Ranks> = LiteMap::new();
-        for result in results {
-            let is_given_up = self.stall.take().is_some_and(|stall| stall.is_given_up());
-            match (self.pending.pop_front(), result) {
-                (Some(Pending::Prepare { namespace, .. }), Done::Prepared(commands)) => {
+        for Completed { order, result, is_given_up } in self.spawners.take() {
+            match (order, result) {
+                (Pending::Prepare { namespace, .. }, Done::Prepared(commands)) => {
                     // The namespace's ranks may have been cancelled.
                     if let Some(job) = self.jobs.iter().find(|job| job.shared.plan.id == namespace) {
                         let _ = job.shared.commands.set(commands);
                     }
                 }
                 // The sweep ends its process: the rank was reported as not started.
-                (Some(Pending::Start(_)), Done::Started(_)) if is_given_up => {}
-                (Some(Pending::Start(pending)), Done::Started(result)) => {
-                    let (id, rank) = (pending.shared.plan.id, pending.rank);
-                    let path = pending.image.path().display().to_string();
+                (Pending::Start { .. }, Done::Started(_)) if is_given_up => {}
+                (Pending::Start { namespace, rank, image, kept }, Done::Started(result)) => {
                     let served = result
-                        .map_err(|error| format!("program '{path}': {error}"))
-                        .and_then(|child| self.serve(*pending, child, table));
+                        .map_err(|error| format!("program '{}': {error}", image.path().display()))
+                        .and_then(|child| self.serve(rank, *kept, child, table));
                     match served {
-                        Ok(()) => started.entry(id).or_default().insert(rank),
-                        Err(why) => failed.entry((id, why)).or_default().insert(rank),
+                        Ok(()) => started.entry(namespace).or_default().insert(rank),
+                        Err(why) => failed.entry((namespace, why)).or_default().insert(rank),
                     };
                 }
-                (_, _) => tracing::error!("a result of the spawner thread has no order"),
+                (_, _) => tracing::error!("the result of a spawner thread is not that of its order"),
             }
-        }
-        if self.pending.is_empty() {
-            self.signals_held = None;
-        } else {
-            let mut stall = Stall::begin(Instant::now());
-            if self.is_cancelled {
-                stall.cancel(Instant::now());
-            }
-            self.stall = Some(stall);
         }
         let started = started.into_iter().map(|(id, ranks)| Input::Started(id, ranks));
         let not_started = |((id, why), ranks)| Input::NotStarted(id, ranks, NotStartedReason::Reported(why));
@@ -480,9 +419,8 @@ impl Startup {
     }
 
     /// Serves a rank that was started.
-    fn serve(&mut self, pending: PendingRank, child: Child, table: &mut RankTable) -> Result<(), String> {
-        let PendingRank { shared, rank, conversation, image: _, stdout, stderr, input, socket, to_task, connections } =
-            pending;
+    fn serve(&mut self, rank: Rank, kept: PendingRank, child: Child, table: &mut RankTable) -> Result<(), String> {
+        let PendingRank { shared, conversation, stdout, stderr, input, socket, to_task, connections } = kept;
         let key = (shared.plan.id, rank);
         let (ended, on_end) = oneshot::channel();
         let span = tracing::debug_span!("rank", %rank, pid = child.pid());
@@ -514,64 +452,15 @@ impl Startup {
         Ok(())
     }
 
-    /// Takes the step that is due for the start that the spawner thread makes, and returns the inputs for the core.
+    /// Takes the steps that are due for stalled starts, and returns the inputs for the core.
     pub(super) fn on_stalled(&mut self) -> Vec<Input> {
-        let (Some(stall), Some(pending)) = (&mut self.stall, self.pending.front()) else { return Vec::new() };
-        let launching = self.spawner.launching();
-        let child = launching.current();
-        match stall.step(Instant::now()) {
-            None => Vec::new(),
-            Some(StallStep::Look) => {
-                self.signals_held = None;
-                Vec::new()
-            }
-            Some(StallStep::Report(time)) => vec![Input::Busy(stalled_text(pending, child, time))],
-            Some(StallStep::Kill) => {
-                child.inspect(|child| launching.kill(child.pid));
-                Vec::new()
-            }
-            Some(StallStep::GiveUp) => match pending {
-                Pending::Prepare { .. } => Vec::new(),
-                Pending::Start(rank) => {
-                    let ranks = std::iter::once(rank.rank).collect();
-                    vec![Input::NotStarted(rank.shared.plan.id, ranks, NotStartedReason::Cancelled)]
-                }
-            },
-        }
+        self.spawners.on_stalled()
     }
 
     /// Describes a process that SIGKILL has not ended.
     pub(super) fn left_text(&self, pid: u32) -> String {
-        let what = match self.pending.front() {
-            Some(Pending::Start(rank)) if self.launching().current().is_some_and(|child| child.pid == pid) => {
-                format!(" of rank {} in exec of {}", rank.rank, rank.image.path().display())
-            }
-            _ => String::new(),
-        };
-        format!("process {pid}{what}{} cannot be killed: it is in uninterruptible sleep", waits_in(pid))
+        self.spawners.left_text(pid)
     }
-}
-
-/// Describes the system call that the spawner thread or its child has not completed for `time`.
-fn stalled_text(pending: &Pending, child: Option<InLaunch>, time: Duration) -> String {
-    let seconds = time.as_secs();
-    match (pending, child) {
-        (Pending::Prepare { programs, .. }, _) => format!("busy in the search for '{programs}' for {seconds} s"),
-        (Pending::Start(rank), Some(InLaunch { pid, is_in_exec })) => {
-            let image = &rank.image;
-            let call = match is_in_exec {
-                true => format!("exec of {}", image.path().display()),
-                false => format!("chdir to {}", image.wdir().display()),
-            };
-            format!("rank {}, process {pid}{}: busy in {call} for {seconds} s", rank.rank, waits_in(pid))
-        }
-        (Pending::Start(rank), None) => format!("rank {}: busy in its start for {seconds} s", rank.rank),
-    }
-}
-
-/// Names the kernel function in which a process sleeps.
-fn waits_in(pid: u32) -> String {
-    sys::wait_channel(pid).map(|channel| format!(" (wait channel {channel})")).unwrap_or_default()
 }
 
 /// Returns a command with the environment that all its ranks share.

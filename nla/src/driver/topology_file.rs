@@ -4,12 +4,11 @@
 //! The file is written when the first rank asks for it.
 
 use std::cell::OnceCell;
-use std::io;
-use std::os::fd::AsFd as _;
+use std::sync::Arc;
 
 use super::node_topology::hwloc_xml;
 use crate::core::{NamespacePlan, SessionPlan};
-use crate::sys::{RANK_FILE_PATH, RankFile, Spawner};
+use crate::sys::{RANK_FILE_PATH, RankFile};
 
 /// How the names of hwloc's variables begin. With them users choose another topology.
 const HWLOC: &[u8] = b"HWLOC_";
@@ -17,23 +16,23 @@ const HWLOC: &[u8] = b"HWLOC_";
 /// The file that all ranks of this agent inherit.
 pub(super) struct TopologyFile {
     /// `None` if ranks find the topology themselves.
-    file: Option<RankFile>,
+    file: Option<Arc<RankFile>>,
     /// Whether the file was written.
     is_written: OnceCell<bool>,
 }
 
 impl TopologyFile {
-    /// Creates the file, which is empty, and lets the ranks that `spawner` starts inherit it.
-    pub(super) fn new(spawner: &mut Spawner) -> Self {
-        let mut create = || {
-            let file = RankFile::new()?;
-            spawner.share(file.as_fd())?;
-            Ok(file)
-        };
-        let file: io::Result<RankFile> = create();
+    /// Creates the file, which is empty.
+    pub(super) fn new() -> Self {
+        let file = RankFile::new();
         let file =
             file.inspect_err(|error| tracing::warn!(%error, "ranks cannot share a file with the node's topology"));
-        Self { file: file.ok(), is_written: OnceCell::new() }
+        Self { file: file.ok().map(Arc::new), is_written: OnceCell::new() }
+    }
+
+    /// Returns the file, which the ranks inherit.
+    pub(super) fn file(&self) -> Option<Arc<RankFile>> {
+        self.file.clone()
     }
 
     /// Returns the path by which a rank can open the file, which is written now if that is not done; `None` if there is none.

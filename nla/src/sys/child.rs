@@ -14,9 +14,7 @@ use nix::errno::Errno;
 use super::launching::{STEP_DIRECTORY, STEP_EXEC};
 use super::rank_file::RANK_FILE_FD;
 use super::shell::SIGNAL_MAX;
-use super::spawn::{
-    Masks, PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask,
-};
+use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
 /// The child's stack, with a guard page below it.
 #[derive(Debug)]
@@ -100,7 +98,8 @@ pub(super) struct Order<'a> {
     pub(super) umask: u32,
     pub(super) blocked: u64,
     pub(super) ignored: u64,
-    pub(super) masks: Masks<'a>,
+    /// The memory nodes that it may use, as in [`Masks`](super::spawn::Masks).
+    pub(super) memory: &'a [u64],
     pub(super) slots: [c_int; 3],
     /// The slots that become [`KEPT`].
     pub(super) kept: [Option<c_int>; 2],
@@ -171,7 +170,7 @@ fn become_program(order: &Order<'_>) -> Progress {
             return Progress::Failed(SpawnStep::Limits);
         }
     }
-    if let Err(progress) = bind(&order.masks) {
+    if let Err(progress) = bind_memory(order.memory) {
         return progress;
     }
     // The table of signal handlers is a copy of the parent's. Reset it before unblocking signals: exec would reset it
@@ -194,16 +193,8 @@ fn become_program(order: &Order<'_>) -> Progress {
     Progress::Failed(SpawnStep::Exec)
 }
 
-/// Binds this process to its processors and memory nodes. exec keeps both.
-fn bind(masks: &Masks<'_>) -> Result<(), Progress> {
-    let Masks { cpus, memory } = masks;
-    if !cpus.is_empty() {
-        // SAFETY: the kernel reads as many bytes as the slice has.
-        let set = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(*cpus), cpus.as_ptr()) };
-        if set < 0 {
-            return Err(Progress::Failed(SpawnStep::Processors));
-        }
-    }
+/// Binds this process to its memory nodes. exec keeps them.
+fn bind_memory(memory: &[u64]) -> Result<(), Progress> {
     if !memory.is_empty() {
         // The kernel reads one bit less than it is told.
         let bits = memory.len() * u64::BITS as usize + 1;

@@ -105,6 +105,13 @@ pub fn affinity() -> Vec<u64> {
     set
 }
 
+/// Lets this thread, and the children that it makes later, run only on these processors.
+pub(super) fn set_affinity(cpus: &[u64]) -> io::Result<()> {
+    // SAFETY: the kernel reads as many bytes as the slice has.
+    let set = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(cpus), cpus.as_ptr()) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Returns the number of processors that this thread may run on; at least 1.
 pub fn cores() -> usize {
     affinity().iter().map(|word| word.count_ones() as usize).sum::<usize>().max(1)

@@ -4,14 +4,14 @@
 //! `driver` carries it out. The contract of the whole module:
 //!
 //! - **Order at start-up.** `main` of an agent calls [`guarded`], [`reserve_low`], [`raise_limit`],
-//!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its one
-//!   [`Spawner`]. A constructor has recorded the state of the user's shell ([`ShellState`]) before `main`.
+//!   [`become_subreaper`] and [`forbid_dump`] before it opens anything else, then makes its
+//!   [`Spawner`]s. A constructor has recorded the state of the user's shell ([`ShellState`]) before `main`.
 //! - **One thread reaps and signals.** [`Launching::reap`], [`reap()`], [`has_children`], [`kill_children`], [`end_orphans`]
 //!   and [`Child::signal_group`] belong to one thread: a pid is signalled only while no other thread can reap it, and each
 //!   reaped child is reported to whatever may signal it before the next signal. So a reused pid is never signalled. The
 //!   launcher does not let the kernel reap its children ([`reset_sigchld`]); an agent signals its guardian, which is no
 //!   child of its, by a pidfd, and what lost agents have left ([`end_guardians`], [`end_marked`]), which any thread may end, by
-//!   descriptors too. [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
+//!   descriptors too. Each [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
 //!   it reaps only a child that could not exec, under the lock of [`Launching`].
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2, [`PMI_FD`] and
 //!   [`RANK_FILE_FD`], and no other descriptor, however many ranks are started at the same time.
@@ -60,7 +60,7 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
-pub use launching::{InLaunch, Launching, wait_channel};
+pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};
 pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};

@@ -10,21 +10,26 @@ use std::os::fd::{AsFd, BorrowedFd};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::descriptors;
+
 /// The descriptor of the file in a rank: the one after [`PMI_FD`](super::PMI_FD).
 pub const RANK_FILE_FD: i32 = 11;
 
 /// The path by which a rank opens the file.
 pub const RANK_FILE_PATH: &str = "/proc/self/fd/11";
 
-/// See the module's documentation.
+/// See the module's documentation. It occupies a low descriptor, [`RANK_FILE_FD`] if that is reserved, so that the children of
+/// all [spawners](super::Spawner) get a copy of it.
 #[derive(Debug)]
 pub struct RankFile(File);
 
 impl RankFile {
-    /// Creates an empty file.
+    /// Creates an empty file. Call it before the first [`Spawner`](super::Spawner) is made.
     pub fn new() -> io::Result<Self> {
         let file = memfd_create(c"scela-topology", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
-        Ok(Self(file.into()))
+        let slot = descriptors::claim(Some(RANK_FILE_FD))?;
+        descriptors::overwrite(slot.as_fd(), file.as_fd())?;
+        Ok(Self(slot.into()))
     }
 
     /// Writes the file's content, once. Ranks cannot change it afterwards.
@@ -49,6 +54,7 @@ mod tests {
 
     #[test]
     fn a_rank_can_read_the_file_and_not_change_it() {
+        let _alone = descriptors::SLOTS_IN_TEST.lock();
         let file = RankFile::new().expect("descriptors are left");
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         assert_eq!(std::fs::read(&path).expect("it can be opened"), b"");

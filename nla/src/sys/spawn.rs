@@ -25,9 +25,10 @@ use serde::{Deserialize, Serialize};
 
 use super::child::{Order, Progress, Stack};
 use super::descriptors;
+use super::identity::{affinity, set_affinity};
 use super::image::Image;
-use super::launching::{Launching, STEP_SETUP};
-use super::rank_file::RANK_FILE_FD;
+use super::launching::{LaunchSlot, Launching, STEP_SETUP};
+use super::rank_file::RankFile;
 use super::reap;
 use super::shell::{KernelAction, ShellState, disposition};
 
@@ -162,9 +163,9 @@ impl fmt::Display for SpawnError {
     }
 }
 
-/// Starts ranks. Each agent has one, used by one thread.
+/// Starts ranks. An agent has up to [`SPAWNERS_MAX`](super::launching::SPAWNERS_MAX), each used by one thread.
 ///
-/// That thread must live as long as the agent: when it ends, the kernel kills the ranks that it has started
+/// That thread is bound to the processors of the rank that it starts, and stays so until it starts one with others. It must live as long as the agent: when it ends, the kernel kills the ranks that it has started
 /// (PR_SET_PDEATHSIG follows the thread). So ranks end even if agent and guardian are killed together.
 #[derive(Debug)]
 pub struct Spawner {
@@ -173,12 +174,16 @@ pub struct Spawner {
     null: OwnedFd,
     /// The low descriptors that the child moves to 0, 1, 2 and [`PMI_FD`].
     slots: Option<[OwnedFd; 4]>,
-    /// The low descriptor that ranks with PMI inherit as [`RANK_FILE_FD`].
-    shared: Option<OwnedFd>,
+    /// The file that ranks with PMI inherit.
+    shared: Option<Arc<RankFile>>,
     table: Table,
     leads_session: bool,
     scratch: Scratch,
-    launching: Arc<Launching>,
+    /// The processors of this process.
+    own_cpus: Vec<u64>,
+    /// Those that the thread is bound to.
+    bound_to: Vec<u64>,
+    launching: LaunchSlot,
 }
 
 /// How the child gets a descriptor table of its own.
@@ -196,8 +201,12 @@ impl Spawner {
     /// Call [`reserve_low`](super::descriptors::reserve_low) before; without it spawning works but may cost more.
     /// Resets an ignored SIGCHLD to its default, since the kernel would otherwise discard the statuses of our
     /// children.
-    pub fn new(shell: ShellState) -> io::Result<Self> {
+    ///
+    /// Fails if `launching` has as many spawners as it can have.
+    pub fn new(shell: ShellState, launching: &Arc<Launching>) -> io::Result<Self> {
         reset_sigchld();
+        let launching = launching.take_slot().ok_or_else(|| io::Error::other("there are too many spawners"))?;
+        let own_cpus = affinity();
         let slots = [
             descriptors::claim(None)?,
             descriptors::claim(None)?,
@@ -213,7 +222,9 @@ impl Spawner {
             table: Table::Unshared,
             leads_session: true,
             scratch: Scratch::default(),
-            launching: Arc::default(),
+            bound_to: own_cpus.clone(),
+            own_cpus,
+            launching,
         };
         Ok(if close_range_works() { spawner } else { spawner.copying() })
     }
@@ -226,17 +237,14 @@ impl Spawner {
         self.leads_session = leads_session;
     }
 
-    /// Lets later children that use PMI inherit `file` as [`RANK_FILE_FD`].
-    pub fn share(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
-        let slot = descriptors::claim(Some(RANK_FILE_FD))?;
-        descriptors::overwrite(slot.as_fd(), file)?;
-        self.shared = Some(slot);
-        Ok(())
+    /// Lets later children that use PMI inherit `file`, as [`RANK_FILE_FD`](super::RANK_FILE_FD).
+    pub fn share(&mut self, file: Arc<RankFile>) {
+        self.shared = Some(file);
     }
 
-    /// Returns the child in launch, for the thread that reaps.
-    pub fn launching(&self) -> Arc<Launching> {
-        Arc::clone(&self.launching)
+    /// Returns the slot of the child in launch, for the thread that reaps.
+    pub fn slot(&self) -> LaunchSlot {
+        self.launching.clone()
     }
 
     /// Falls back to copied tables, for kernels without close_range. Marks inherited descriptors close-on-exec, so
@@ -257,7 +265,7 @@ impl Spawner {
     /// Starts the program in a session, or a process group, of its own. Returns once the program runs.
     ///
     /// Blocks as long as chdir and exec do: without bound if the file system stalls. Another thread can see the child
-    /// and kill it meanwhile (see [`Launching`]). If there is one, call [`Launching::settle`] after each spawn.
+    /// and kill it meanwhile (see [`Launching`]). If there is one, call [`LaunchSlot::settle`] after each spawn.
     ///
     /// `extra_env` has the rank's own variables, as `NAME=value`. They replace variables of the same name in the
     /// image. The error is the reason why the program does not run. A program may still end at once, which
@@ -295,9 +303,10 @@ impl Spawner {
         };
         let filled = Filled::fill(slots, &self.null, descriptors)?;
         self.scratch.fill(image, extra_env);
+        bind_thread(&self.own_cpus, &mut self.bound_to, masks.cpus)?;
         let numbers = slots.each_ref().map(AsRawFd::as_raw_fd);
-        let shared = self.shared.as_ref().filter(|_| descriptors.pmi.is_some()).map(AsRawFd::as_raw_fd);
-        let highest = numbers.into_iter().chain(shared).fold(RANK_FILE_FD, i32::max);
+        let shared = self.shared.as_ref().filter(|_| descriptors.pmi.is_some()).map(|file| file.as_fd().as_raw_fd());
+        let highest = numbers.into_iter().chain(shared).fold(super::rank_file::RANK_FILE_FD, i32::max);
         let order = Order {
             // SAFETY: getpid takes nothing.
             parent: unsafe { libc::getpid() },
@@ -311,18 +320,18 @@ impl Spawner {
             umask: self.shell.umask,
             blocked: self.shell.blocked,
             ignored: self.shell.ignored,
-            masks,
+            memory: masks.memory,
             slots: [numbers[0], numbers[1], numbers[2]],
             kept: [descriptors.pmi.map(|_| numbers[3]), shared],
             highest,
             table: self.table,
-            step: &self.launching.step,
+            step: &self.launching.slot().step,
             outcome: UnsafeCell::new((Progress::Started, 0)),
         };
-        self.launching.step.store(STEP_SETUP, Ordering::Relaxed);
+        self.launching.slot().step.store(STEP_SETUP, Ordering::Relaxed);
         let cloned = {
             let _blocked = SignalsBlocked::all();
-            self.stack.clone_child(&order, &self.launching.pid)
+            self.stack.clone_child(&order, &self.launching.slot().pid)
         };
         drop(filled);
         self.scratch.clear();
@@ -342,14 +351,23 @@ impl Spawner {
     }
 }
 
+/// Binds this thread to the processors of the next child, which inherits them. The kernel would have to stop a running child
+/// to move it.
+fn bind_thread(own_cpus: &[u64], bound_to: &mut Vec<u64>, cpus: &[u64]) -> Result<(), Refusal> {
+    let wanted = if cpus.is_empty() { own_cpus } else { cpus };
+    if bound_to != wanted {
+        set_affinity(wanted).map_err(|error| {
+            let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+            Refusal::Step(SpawnError { step: SpawnStep::Processors, errno })
+        })?;
+        wanted.clone_into(bound_to);
+    }
+    Ok(())
+}
+
 impl Drop for Spawner {
     fn drop(&mut self) {
         self.slots.take().into_iter().flatten().for_each(descriptors::keep);
-        if let Some(shared) = self.shared.take()
-            && descriptors::overwrite(shared.as_fd(), self.null.as_fd()).is_ok()
-        {
-            descriptors::keep(shared);
-        }
     }
 }
 
@@ -552,7 +570,7 @@ mod tests {
     fn without_close_range_ranks_have_the_same_descriptors() {
         let _alone = descriptors::SLOTS_IN_TEST.lock();
         let inherited = nix::unistd::dup(io::stderr()).expect("descriptors are left");
-        let mut spawner = Spawner::new(ShellState::recorded()).expect("descriptors are left");
+        let mut spawner = Spawner::new(ShellState::recorded(), &Arc::default()).expect("descriptors are left");
         let show = "fd=0; while [ $fd -lt 64 ]; do
             if [ -e /proc/$$/fd/$fd ]; then echo $fd; fi; fd=$((fd + 1)); done";
         assert_eq!(spawner.table, Table::Unshared, "the tests need Linux 5.9 or later");
@@ -561,7 +579,7 @@ mod tests {
         assert_eq!(output_of(&mut spawner, show), "0\n1\n2\n10\n");
         let file = RankFile::new().expect("descriptors are left");
         file.fill(b"shared").expect("it is filled once");
-        spawner.share(file.as_fd()).expect("a slot is left");
+        spawner.share(Arc::new(file));
         let read = format!("{show}; cat {RANK_FILE_PATH}");
         for table in [Table::Copied, Table::Unshared] {
             spawner.table = table;

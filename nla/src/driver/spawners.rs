@@ -1,0 +1,300 @@
+//! The spawner threads of an agent, and the orders that each has not completed.
+//!
+//! One start takes a fraction of a millisecond, in which its thread is suspended. So an agent with many ranks has a thread
+//! for each of some processors.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pmi::Rank;
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
+
+use super::spawning::{Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
+use super::stall::{Stall, StallStep};
+use crate::core::{CpuSet, Input, NamespaceId, NotStartedReason};
+use crate::sys::{self, ExitSignalsHeld, Image, InLaunch, Launching, RankFile, SPAWNERS_MAX, ShellState, Spawner};
+use crate::tasks::Tasks;
+
+/// The maximum number of orders that the spawner threads have not completed: each has four descriptors or more.
+const ORDERS_MAX: usize = 32;
+/// The number of ranks that make a thread worth its own start.
+const RANKS_PER_THREAD: usize = 8;
+/// A thread that must bind itself to other processors is chosen if it has so many orders less than one that need not.
+const REBINDING_COST: usize = 4;
+
+/// An order that a spawner thread has not completed. `T` is what the agent keeps for a rank.
+pub(super) enum Pending<T> {
+    Prepare { namespace: NamespaceId, programs: String },
+    Start { namespace: NamespaceId, rank: Rank, image: Arc<Image>, kept: T },
+}
+
+/// A completed order.
+pub(super) struct Completed<T> {
+    pub(super) order: Pending<T>,
+    pub(super) result: Done,
+    /// The rank was reported as not started before.
+    pub(super) is_given_up: bool,
+}
+
+/// A thread with its orders.
+struct Worker<T> {
+    thread: SpawnerThread,
+    /// In the order in which the thread carries them out.
+    pending: VecDeque<Pending<T>>,
+    /// The first of `pending`.
+    stall: Option<Stall>,
+    /// The processors of the last rank that was ordered.
+    cpus: CpuSet,
+}
+
+impl<T> Worker<T> {
+    fn child(&self) -> Option<InLaunch> {
+        self.thread.slot.current()
+    }
+}
+
+/// The spawner threads of an agent.
+pub(super) struct Spawners<T> {
+    shell: ShellState,
+    /// The file that all ranks inherit.
+    file: Option<Arc<RankFile>>,
+    launching: Arc<Launching>,
+    /// Notified when a thread has results.
+    finished: Arc<Notify>,
+    /// At least one.
+    workers: Vec<Worker<T>>,
+    /// Present while ranks are started and none has stalled: ended ranks are then reaped with the results of the next
+    /// starts. A wake-up of this thread per ended rank would slow the starts.
+    signals_held: Option<ExitSignalsHeld>,
+    /// The starts were cancelled, so none is ordered any more.
+    is_cancelled: bool,
+    tasks: Tasks,
+}
+
+impl<T> Spawners<T> {
+    /// Starts one thread, whose ranks get the attributes of `shell` and inherit `file`.
+    pub(super) fn start(shell: ShellState, file: Option<Arc<RankFile>>, tasks: Tasks) -> io::Result<Self> {
+        let mut spawners = Self {
+            shell,
+            file,
+            launching: Arc::default(),
+            finished: Arc::default(),
+            workers: Vec::new(),
+            signals_held: None,
+            is_cancelled: false,
+            tasks,
+        };
+        spawners.add_thread()?;
+        Ok(spawners)
+    }
+
+    fn add_thread(&mut self) -> io::Result<()> {
+        let mut spawner = Spawner::new(self.shell.clone(), &self.launching)?;
+        self.file.iter().for_each(|file| spawner.share(Arc::clone(file)));
+        let thread = SpawnerThread::start(spawner, Arc::clone(&self.finished), &self.tasks)?;
+        self.workers.push(Worker { thread, pending: VecDeque::new(), stall: None, cpus: CpuSet::default() });
+        Ok(())
+    }
+
+    /// Starts as many threads as are useful for `ranks` ranks on this machine. Goes on with fewer if one cannot be started.
+    pub(super) fn grow(&mut self, ranks: usize) {
+        let wanted = (ranks / RANKS_PER_THREAD).min(sys::cores()).min(SPAWNERS_MAX);
+        while self.workers.len() < wanted {
+            if let Err(error) = self.add_thread() {
+                tracing::warn!(%error, "ranks are started by fewer threads");
+                break;
+            }
+        }
+    }
+
+    /// Returns the children in launch, for the thread that reaps.
+    pub(super) fn launching(&self) -> Arc<Launching> {
+        Arc::clone(&self.launching)
+    }
+
+    fn pending(&self) -> usize {
+        self.workers.iter().map(|worker| worker.pending.len()).sum()
+    }
+
+    /// Returns whether another rank can be ordered.
+    pub(super) fn has_room(&self) -> bool {
+        self.pending() < ORDERS_MAX
+    }
+
+    /// Returns whether so many ranks can be ordered that this is worth while.
+    pub(super) fn has_room_for_batch(&self) -> bool {
+        self.pending() + RESULTS_AT_ONCE <= ORDERS_MAX
+    }
+
+    /// Lets a thread find programs.
+    pub(super) fn order_programs(&mut self, order: Pending<T>, commands: Vec<super::spawning::Command>) {
+        self.order(0, order, Order::Prepare(commands));
+    }
+
+    /// Lets a thread start a rank: the one with the fewest orders, which need not be bound anew if possible.
+    pub(super) fn order_start(&mut self, order: Pending<T>, start: Box<StartOrder>) {
+        let at = chosen(self.workers.iter().map(|worker| (worker.pending.len(), worker.cpus == start.seat.cpus)));
+        self.workers[at].cpus.clone_from(&start.seat.cpus);
+        self.order(at, order, Order::Start(start));
+    }
+
+    fn order(&mut self, at: usize, pending: Pending<T>, order: Order) {
+        let worker = &mut self.workers[at];
+        worker.pending.push_back(pending);
+        worker.thread.order(order);
+        worker.stall.get_or_insert_with(|| Stall::begin(Instant::now()));
+        self.signals_held.get_or_insert_with(ExitSignalsHeld::begin);
+    }
+
+    /// Takes the orders that the threads have completed.
+    pub(super) fn take(&mut self) -> Vec<Completed<T>> {
+        let mut completed = Vec::new();
+        for worker in &mut self.workers {
+            let results = worker.thread.take();
+            if results.is_empty() {
+                continue;
+            }
+            for result in results {
+                let is_given_up = worker.stall.take().is_some_and(|stall| stall.is_given_up());
+                let Some(order) = worker.pending.pop_front() else {
+                    tracing::error!("a result of a spawner thread has no order");
+                    continue;
+                };
+                completed.push(Completed { order, result, is_given_up });
+            }
+            worker.stall = (!worker.pending.is_empty()).then(|| {
+                let mut stall = Stall::begin(Instant::now());
+                if self.is_cancelled {
+                    stall.cancel(Instant::now());
+                }
+                stall
+            });
+        }
+        if self.pending() == 0 {
+            self.signals_held = None;
+        }
+        completed
+    }
+
+    /// Takes back the ranks that no thread has begun to start.
+    pub(super) fn cancel(&mut self) -> Vec<(NamespaceId, Rank)> {
+        self.is_cancelled = true;
+        let mut cancelled = Vec::new();
+        for worker in &mut self.workers {
+            for _ in 0..worker.thread.withdraw() {
+                if let Some(Pending::Start { namespace, rank, .. }) = worker.pending.pop_back() {
+                    cancelled.push((namespace, rank));
+                }
+            }
+            if let Some(stall) = &mut worker.stall {
+                stall.cancel(Instant::now());
+            }
+        }
+        cancelled
+    }
+
+    /// Lets ranks start again after a cancel.
+    pub(super) fn resume(&mut self) {
+        self.is_cancelled = false;
+    }
+
+    /// Waits until a thread has results. Cancel-safe.
+    pub(super) async fn finished(&self) {
+        self.finished.notified().await;
+    }
+
+    /// Waits until a start that a thread makes needs attention. Cancel-safe.
+    pub(super) async fn stalled(&self) {
+        match self.workers.iter().filter_map(|worker| worker.stall.as_ref()?.next_at()).min() {
+            Some(at) => sleep_until(at.into()).await,
+            None => pending().await,
+        }
+    }
+
+    /// Takes the steps that are due for the starts that the threads make, and returns the inputs for the core.
+    pub(super) fn on_stalled(&mut self) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        for worker in &mut self.workers {
+            let child = worker.child();
+            let (Some(stall), Some(order)) = (&mut worker.stall, worker.pending.front()) else { continue };
+            match stall.step(Instant::now()) {
+                None => {}
+                Some(StallStep::Look) => self.signals_held = None,
+                Some(StallStep::Report(time)) => inputs.push(Input::Busy(stalled_text(order, child, time))),
+                Some(StallStep::Kill) => {
+                    child.inspect(|child| worker.thread.slot.kill(child.pid));
+                }
+                Some(StallStep::GiveUp) => match order {
+                    Pending::Prepare { .. } => {}
+                    Pending::Start { namespace, rank, .. } => {
+                        let ranks = std::iter::once(*rank).collect();
+                        inputs.push(Input::NotStarted(*namespace, ranks, NotStartedReason::Cancelled));
+                    }
+                },
+            }
+        }
+        inputs
+    }
+
+    /// Describes a process that SIGKILL has not ended.
+    pub(super) fn left_text(&self, pid: u32) -> String {
+        let worker = self.workers.iter().find(|worker| worker.child().is_some_and(|child| child.pid == pid));
+        let what = match worker.and_then(|worker| worker.pending.front()) {
+            Some(Pending::Start { rank, image, .. }) => {
+                format!(" of rank {rank} in exec of {}", image.path().display())
+            }
+            _ => String::new(),
+        };
+        format!("process {pid}{what}{} cannot be killed: it is in uninterruptible sleep", waits_in(pid))
+    }
+}
+
+/// Returns the thread for the next rank, given the orders of each, and whether the last of them is for the same processors.
+fn chosen(threads: impl Iterator<Item = (usize, bool)>) -> usize {
+    let load = |(_, (orders, is_same)): &(usize, (usize, bool))| orders + if *is_same { 0 } else { REBINDING_COST };
+    threads.enumerate().min_by_key(load).map_or(0, |(at, _)| at)
+}
+
+/// Describes the system call that a spawner thread or its child has not completed for `time`.
+fn stalled_text<T>(order: &Pending<T>, child: Option<InLaunch>, time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (order, child) {
+        (Pending::Prepare { programs, .. }, _) => format!("busy in the search for '{programs}' for {seconds} s"),
+        (Pending::Start { rank, image, .. }, Some(InLaunch { pid, is_in_exec })) => {
+            let call = match is_in_exec {
+                true => format!("exec of {}", image.path().display()),
+                false => format!("chdir to {}", image.wdir().display()),
+            };
+            format!("rank {rank}, process {pid}{}: busy in {call} for {seconds} s", waits_in(pid))
+        }
+        (Pending::Start { rank, .. }, None) => format!("rank {rank}: busy in its start for {seconds} s"),
+    }
+}
+
+/// Names the kernel function in which a process sleeps.
+fn waits_in(pid: u32) -> String {
+    sys::wait_channel(pid).map(|channel| format!(" (wait channel {channel})")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_go_to_the_thread_with_the_fewest_orders() {
+        assert_eq!(chosen([(0, true), (0, true)].into_iter()), 0);
+        assert_eq!(chosen([(1, true), (0, true)].into_iter()), 1);
+        assert_eq!(chosen([(16, true), (3, true), (2, true)].into_iter()), 2, "the first one has stalled");
+    }
+
+    #[test]
+    fn ranks_with_the_same_processors_stay_together_while_no_thread_idles() {
+        assert_eq!(chosen([(3, false), (3, true)].into_iter()), 1);
+        assert_eq!(chosen([(0, false), (3, true)].into_iter()), 1);
+        assert_eq!(chosen([(0, false), (5, true)].into_iter()), 0);
+    }
+}
