@@ -77,7 +77,7 @@ fn programs_that_others_start_need_no_option() {
     let script = sh(&format!("cd / && exec {}", words.join(" ")));
     let with_env = ["env", "A=1"].into_iter().map(Into::into).chain(world).collect();
     for program in [script, with_env] {
-        succeeded(&mpi.scela().np(2).program(program).run(), World::on_one_node(2).lines());
+        succeeded(&mpi.scela().np(2).program(program).run(), mpi.world_over(2, 1).lines());
     }
 }
 
