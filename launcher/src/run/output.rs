@@ -37,8 +37,8 @@ const REPORTS_TIME: Duration = Duration::from_secs(1);
 /// Bytes gathered for one write, if that much has arrived.
 const GATHER_BYTES: usize = 64 * 1024;
 
-/// The least length of the pieces in which output is written. A write to a pipe returns only when all its bytes are in the
-/// pipe: shorter writes show that a slow reader reads.
+/// The least length of the pieces in which output is written that may have to wait for a reader. A write to a pipe returns only
+/// when all its bytes are in the pipe: shorter writes show that a slow reader reads.
 const PIECE_BYTES: usize = 4096;
 
 /// One of the two output streams.
@@ -274,15 +274,35 @@ fn write_stdout(bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
     if sys::stdout_was_closed() { Err(Errno::EBADF.into()) } else { write_pieces(&io::stdout(), bytes, written) }
 }
 
-/// Writes all bytes, in pieces of whole lines, and adds the length of each to `written`.
+/// Writes all bytes, and adds the length of each part to `written`: what need not wait for a reader, and pieces of whole lines.
 fn write_pieces(target: &impl std::os::fd::AsFd, mut bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let piece;
-        (piece, bytes) = bytes.split_at(piece_length(bytes));
+    let mut note = |length: usize| {
+        written.fetch_add(length as u64, Ordering::Relaxed);
+        bytes = &bytes[length..];
+        bytes
+    };
+    let mut left = note(0);
+    if is_regular(target.as_fd()) {
+        write_all(target, left)?;
+        left = note(left.len());
+    }
+    while !left.is_empty() {
+        if left.len() > 2 * PIECE_BYTES {
+            // Fails if no byte can be written now, and for files of which the kernel cannot tell.
+            left = note(sys::write_ready(target.as_fd(), left).unwrap_or(0));
+        }
+        // This also ends the line.
+        let piece = &left[..piece_length(left)];
         write_all(target, piece)?;
-        written.fetch_add(piece.len() as u64, Ordering::Relaxed);
+        left = note(piece.len());
     }
     Ok(())
+}
+
+/// Returns whether this is a file on a disk, which needs no reader.
+fn is_regular(target: std::os::fd::BorrowedFd<'_>) -> bool {
+    use nix::sys::stat::{SFlag, fstat};
+    fstat(target).is_ok_and(|status| SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG)
 }
 
 /// Returns the length of the shortest part of whole lines that has [`PIECE_BYTES`], or of all bytes. Cuts a line that

@@ -1,8 +1,8 @@
 //! The agent's side of bootstrap: from the order on standard input to the link to its parent.
 //!
 //! An agent reports that it runs, starts the agents below it, and relays commands and reports between them and the
-//! process above ([`Relay`]). Once it is given its position it connects to its parent. If links go over remote shells,
-//! its standard input and output are its bootstrap channel until then, and its link from then on.
+//! process above ([`Relay`]). Once it is given its position it connects to its parent. If links take over
+//! channels, its standard input and output are its bootstrap channel until then, and its link from then on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -97,7 +97,7 @@ pub(crate) async fn join(
 ) -> Result<JoinOutcome, StartFailure> {
     match order.links {
         Links::Connections => join_by_connection(order, descriptors, guardian, tasks).await,
-        Links::RemoteShells => join_over_shell(order, descriptors, guardian, tasks).await,
+        Links::RemoteShells | Links::Pipes => join_over_channel(order, descriptors, guardian, tasks).await,
     }
 }
 
@@ -115,10 +115,7 @@ async fn join_by_connection(
         tasks.spawn("listener", Span::current(), accept_early(listener, admission));
         admit
     });
-    let log = order.log.and_then(|place| {
-        let log = SegmentReader::open(place);
-        log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()
-    });
+    let log = open_log(order);
     let here = BootReport::Here {
         addresses,
         host: sys::host_name(),
@@ -151,6 +148,12 @@ async fn join_by_connection(
     let here = position.subtree().unwrap_or(Subtree::whole(0, 1));
     let children = listener.filter(|_| here.size() > 1).map_or(ChildLinks::None, ChildLinks::Listener);
     Ok(JoinOutcome::Joined(Box::new(Joined { position, here, parent, clock, children, started, ancestors, log })))
+}
+
+/// Opens the launcher's log of long epochs, if the order names it.
+fn open_log(order: &BootOrder) -> Option<SegmentReader> {
+    let log = SegmentReader::open(order.log?);
+    log.inspect_err(|error| tracing::warn!(%error, "the launcher's log cannot be read")).ok()
 }
 
 /// Returns where this process and its guardian are, as others on this machine find them.
@@ -278,17 +281,18 @@ fn close_channel(is_remote: bool) {
     }
 }
 
-async fn join_over_shell(
+async fn join_over_channel(
     order: &BootOrder,
     descriptors: u64,
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
+    let log = open_log(order);
     let here = BootReport::Here {
         addresses: Vec::new(),
         host: sys::host_name(),
         descriptors,
-        reads_log: false,
+        reads_log: log.is_some(),
         guardian: guardian_of_this(guardian),
     };
     let mut relaying = Relaying::open(order, tasks).await?;
@@ -296,8 +300,8 @@ async fn join_over_shell(
         return Ok(JoinOutcome::Exit(0));
     };
     let Relaying { mut channel, starter, .. } = relaying;
-    let Some(here) = subtree_of_shells(order, position) else {
-        let words = "its position in the tree does not match its remote shells";
+    let Some(here) = subtree_of_channels(order, position) else {
+        let words = "its position in the tree does not match the agents that it has started";
         let _ = channel.report(&BootReport::NotStarted(StartFailure::new(StartPhase::Join, words))).await;
         return Ok(JoinOutcome::Exit(NOT_STARTED));
     };
@@ -312,7 +316,10 @@ async fn join_over_shell(
         () = keep_alive(guardian, order.dead_time) => return Ok(JoinOutcome::Exit(0)),
     };
     match connected {
-        Ok((parent, now)) => {
+        Ok((mut parent, now)) => {
+            if order.links == Links::Pipes {
+                parent.stop_sealing();
+            }
             close_channel(order.is_remote());
             let started = starter.as_ref().map(Starter::processes).unwrap_or_default();
             let children = starter.map_or(ChildLinks::None, ChildLinks::Shells);
@@ -325,7 +332,7 @@ async fn join_over_shell(
                 children,
                 started,
                 ancestors: Vec::new(),
-                log: None,
+                log,
             })))
         }
         Err(error) => {
@@ -336,9 +343,8 @@ async fn join_over_shell(
     }
 }
 
-/// Returns the subtree at a position, if that position is in the tree and the remote shells opened from here lead to
-/// exactly its agents.
-fn subtree_of_shells(order: &BootOrder, position: TreePosition) -> Option<Subtree> {
+/// Returns the subtree at a position, if that position is in the tree and this agent has started exactly its agents.
+fn subtree_of_channels(order: &BootOrder, position: TreePosition) -> Option<Subtree> {
     let here = position.subtree().filter(|_| position.agents <= AGENTS_MAX)?;
     let Some(below) = &order.below else { return (here.size() == 1).then_some(here) };
     let is_same = (below.targets, below.fanout, order.target) == (position.agents, position.fanout, position.agent.0);

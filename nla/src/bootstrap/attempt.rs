@@ -8,12 +8,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, interval};
 
+use super::channel_links;
 use super::decide::conversation::{Conversation, Heard, Next};
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::schedule::{ScheduleInput, Task};
 use super::protocol::{BootCommand, BootOrder, BootReport, Method};
 use super::shell::Shell;
-use super::shell_links;
 use super::starter::Shared;
 use crate::link::Accepted;
 use crate::wire::{encode, framed};
@@ -78,8 +78,8 @@ pub(super) async fn run(shared: Rc<Shared>, mut task: Task) {
     let below = task.below.as_ref().map_or(0, |below| below.hosts.len() as u32);
     let has_joined = converse(&shared, target, below, report, &mut channel).await;
     if let Channel::Shell(shell) = channel {
-        match has_joined && shared.has_shell_links() {
-            true => shell_links::take_over(&shared, target, *shell).await,
+        match has_joined && shared.order.links.take_over_channels() {
+            true => channel_links::take_over(&shared, target, *shell).await,
             false => shared.close(*shell, !has_joined),
         }
     }

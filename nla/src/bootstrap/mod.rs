@@ -14,7 +14,7 @@
 //!    that is not needed any more is closed.
 //! 4. The launcher waits until each target has reported or has failed, leaves out nodes that failed, and gives out
 //!    the positions in the tree (`root.rs`; `decide/assembly.rs`, `decide/node_choice.rs`).
-//! 5. The agent connects to its parent (`agent.rs`), or makes its remote shell the link (`shell_links.rs`,
+//! 5. The agent connects to its parent (`agent.rs`), or makes its remote shell the link (`channel_links.rs`,
 //!    `starter.rs`). From there on the [driver](crate::driver) runs it.
 //!
 //! All decisions are values in `decide/`, without sockets, clocks, threads or processes. The other files carry them
@@ -25,6 +25,7 @@ mod agent;
 mod agent_channel;
 mod attempt;
 mod callback;
+mod channel_links;
 mod decide;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -35,7 +36,6 @@ mod root;
 mod script;
 mod shell;
 mod shell_channel;
-mod shell_links;
 mod starter;
 mod step;
 

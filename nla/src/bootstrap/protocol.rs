@@ -15,7 +15,7 @@
 //! - The connection of a task in a step. All tasks read one order from the command's standard input and connect in the
 //!   same way. The first report of each is [`BootReport::Task`].
 //!
-//! If links go over remote shells, the channel becomes the link: an agent that is told to join reports
+//! If links go over remote shells or pipes, the channel becomes the link: an agent that is told to join reports
 //! [`BootReport::Joining`], and both ends continue with the handshake. An agent further down is told its position by
 //! its parent, once that has joined.
 
@@ -55,7 +55,7 @@ pub struct BootOrder {
     pub callback: Vec<SocketAddr>,
     /// From where the agent must be reachable.
     pub reach: Reach,
-    /// Whether links are TCP connections or go over remote shells.
+    /// What carries links.
     pub links: Links,
     /// The session's name in `ps` and in messages.
     pub label: String,
@@ -79,6 +79,19 @@ pub enum Links {
     Connections,
     /// The remote shells that start the agents. The process that opened one is the parent, and no process listens.
     RemoteShells,
+    /// The pipes between the launcher and agents that it has forked. All agents are its children in the tree, and no process
+    /// listens. The ends prove that they know the key, but do not encrypt: no other user can read or write the pipes.
+    Pipes,
+}
+
+impl Links {
+    /// Returns whether a link takes over the bootstrap channel.
+    pub fn take_over_channels(self) -> bool {
+        match self {
+            Self::Connections => false,
+            Self::RemoteShells | Self::Pipes => true,
+        }
+    }
 }
 
 /// The reason why an agent refuses an order.
@@ -240,7 +253,7 @@ pub enum BootCommand {
 pub struct Joining {
     /// The agent's position.
     pub position: TreePosition,
-    /// The parent's addresses, the likeliest first; empty if links go over remote shells.
+    /// The parent's addresses, the likeliest first; empty unless links are connections.
     #[serde(deserialize_with = "deserialize_addresses")]
     pub parent: Vec<SocketAddr>,
     /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
@@ -275,7 +288,7 @@ pub enum BootReport {
         guardian: Option<GuardianAt>,
     },
     /// The agent is about to begin the handshake with its parent over this channel, on which no other report follows.
-    /// Only if links go over remote shells.
+    /// Only if [links take over channels](Links::take_over_channels).
     Joining,
     /// The agent is connected to its parent.
     Joined {

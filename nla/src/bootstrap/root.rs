@@ -174,8 +174,8 @@ impl Bootstrap {
         &self.assembly.failures
     }
 
-    /// Sends the links of the root's children to `joined` if links go over remote shells. To be called before
-    /// [`commit`](Self::commit).
+    /// Sends the links of the root's children to `joined` if links take over channels. To be called before the first
+    /// [`on_report`](Self::on_report).
     pub fn take_links(&self, joined: mpsc::Sender<Accepted>) {
         self.starter.take_links(self.clock, joined);
     }
@@ -191,7 +191,7 @@ impl Bootstrap {
         for action in actions {
             match action {
                 AssemblyAction::Tell(target, command) => self.starter.tell(target, command),
-                AssemblyAction::AdmitOverShell(target, position) => self.starter.admit(target, position),
+                AssemblyAction::AdmitOverChannel(target, position) => self.starter.admit(target, position),
             }
         }
     }

@@ -21,6 +21,7 @@ use tracing::Span;
 
 use super::attempt;
 use super::callback::Callbacks;
+use super::channel_links;
 use super::decide::deadline::Deadline;
 use super::decide::pending_joins::PendingJoins;
 use super::decide::roster::steps;
@@ -29,7 +30,6 @@ use super::decide::start_limit::StartLimit;
 use super::processes::{Processes, Started};
 use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, Method, TargetReport};
 use super::shell::Shell;
-use super::shell_links;
 use super::step::Step;
 use crate::core::{AgentId, Subtree, Time};
 use crate::link::{Accepted, Clock, Reach};
@@ -68,7 +68,7 @@ pub(super) struct Shared {
     pub(super) guardians: RefCell<Vec<(u32, Started)>>,
     /// Where started agents call back, if they do.
     pub(super) callbacks: OnceCell<Callbacks>,
-    /// The session's clock, and the queue for links over remote shells. Set before any agent is told to join.
+    /// The session's clock, and the queue for links over channels. Set before any agent is told to join.
     pub(super) links: OnceCell<(Clock, mpsc::Sender<Accepted>)>,
     pub(super) pending_joins: RefCell<PendingJoins>,
     tasks: RefCell<Vec<AbortHandle>>,
@@ -154,7 +154,7 @@ impl Starter {
     pub(crate) fn start_tree(&self, here: u32, below: &Below, own: Vec<IpAddr>) {
         let children = tasks_below(here, below, self.shared.order.reach);
         let lasts = !matches!(self.shared.method, Method::RemoteShell { lasts: false, .. });
-        if lasts || self.shared.has_shell_links() {
+        if lasts || self.shared.order.links == Links::RemoteShells {
             return children.into_iter().for_each(|task| self.shared.schedule(ScheduleInput::Start(Box::new(task))));
         }
         let targets = here + 1..=here + below.hosts.len() as u32;
@@ -196,17 +196,17 @@ impl Starter {
         }
     }
 
-    /// Sends the links over remote shells to `joined`. `clock` is the session's. To be called before
+    /// Sends the links over channels to `joined`. `clock` is the session's. To be called before
     /// [`admit`](Self::admit).
     pub(crate) fn take_links(&self, clock: Clock, joined: mpsc::Sender<Accepted>) {
         let _ = self.shared.links.set((clock, joined));
     }
 
-    /// Tells the agent at a target, which was started from here, to join over its remote shell with this process as
+    /// Tells the agent at a target, which was started from here, to join over its channel with this process as
     /// its parent.
     pub(crate) fn admit(&self, target: u32, position: TreePosition) {
         self.shared.pending_joins.borrow_mut().expect(self.shared.now(), target, position.agent);
-        self.shared.spawn(shell_links::time_out(Rc::clone(&self.shared), target));
+        self.shared.spawn(channel_links::time_out(Rc::clone(&self.shared), target));
         self.tell(
             target,
             BootCommand::Join(Joining { position, parent: Vec::new(), opener_port: None, ancestors: Vec::new() }),
@@ -266,7 +266,7 @@ impl Starter {
         self.stop();
         let processes = &self.shared.processes;
         // A remote shell that carries a link exits by itself, after all processes at its other end.
-        if self.shared.has_shell_links() {
+        if self.shared.order.links == Links::RemoteShells {
             processes.wait(END_TIME.min(timeout)).await;
         }
         processes.end_shells();
@@ -333,10 +333,6 @@ impl Shared {
     /// Returns the time since the starter was created.
     pub(super) fn now(&self) -> Time {
         self.clock.now()
-    }
-
-    pub(super) fn has_shell_links(&self) -> bool {
-        self.order.links == Links::RemoteShells
     }
 
     pub(super) fn report(&self, target: u32, report: BootReport) {

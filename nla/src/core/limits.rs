@@ -110,7 +110,7 @@ pub const BOARD_BYTES_MAX: usize = FENCE_BYTES_MAX + (FENCE_BYTES_MAX >> 1);
 /// Bytes of one message of the lanes that carry output and input.
 pub const STREAM_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of output or input that may be in flight on one lane of one link until the receiver has passed them on.
-pub const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+pub const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
 /// Bytes that may wait to be written to one link in the lanes without a window. A peer that does not read what it is
 /// sent is lost.
 pub const LINK_QUEUE_BYTES_MAX: usize = 2 << 30;

@@ -38,11 +38,11 @@ use crate::wire::Lane;
 /// Bytes before the data of an output message: the namespace and the rank, little-endian.
 pub const STREAM_HEADER_BYTES: usize = 8;
 /// Bytes read from a pipe at a time.
-const READ_BYTES: usize = 32 * 1024;
+const READ_BYTES: usize = 64 * 1024;
 /// Read budget: bytes that are read between two pauses while ranks wait in PMI.
-const BUDGET_BYTES: usize = 32 * 1024;
+const BUDGET_BYTES: usize = 64 * 1024;
 /// The pause before the next budget: output gets at least 8 MB/s per agent.
-const BUDGET_PAUSE: Duration = Duration::from_millis(4);
+const BUDGET_PAUSE: Duration = Duration::from_millis(8);
 /// How long one wait in PMI restricts output to the budget: output does not cause longer waits.
 const URGENT_TIME: Duration = Duration::from_millis(50);
 /// How long output stays restricted after the last wait has ended: the next fence may follow soon.

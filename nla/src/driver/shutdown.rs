@@ -249,7 +249,9 @@ impl RootDriver {
             }
         };
         let guardians_left = match self.transport {
-            Links::Connections => tokio::join!(timeout(FLUSH_TIME, farewells), self.bootstrap.wait(LEAVE_TIME)).1,
+            Links::Connections | Links::Pipes => {
+                tokio::join!(timeout(FLUSH_TIME, farewells), self.bootstrap.wait(LEAVE_TIME)).1
+            }
             // Ending the remote shells would cut off the last messages of the links over their pipes.
             Links::RemoteShells => {
                 let _ = timeout(LEAVE_TIME, farewells).await;

@@ -74,6 +74,13 @@ pub struct Accepted {
 }
 
 impl Accepted {
+    /// From now on records are not encrypted, in both directions. The other end must do the same at the same place of the
+    /// stream. Only for pipes that no other user can read or write.
+    pub(crate) fn stop_sealing(&mut self) {
+        self.established.stop_sealing();
+        self.stream.widen_pipes();
+    }
+
     /// Sends a message of at most a record's size. For streams that are no link, or not yet.
     pub(crate) async fn send<M: serde::Serialize>(&mut self, message: &M) -> Result<(), HandshakeError> {
         self.send_bytes(framed(&encode(message))).await

@@ -113,6 +113,39 @@ struct Queues {
     closing: bool,
 }
 
+impl Queues {
+    /// Appends the next bytes of a lane to `piece`, at most `room`: framed messages, or parts of them. Moves the receipts of
+    /// whole ones to `passed_on`. Returns the number of bytes.
+    fn take_piece(&mut self, lane: Lane, room: usize, piece: &mut Vec<u8>, passed_on: &mut Vec<Receipt>) -> usize {
+        let index = lane.index();
+        let (mut left, sent) = (room, &mut self.sent[index]);
+        while left > 0
+            && let Some(item) = self.lanes[index].front()
+        {
+            let prefix = (item.bytes.len() as u32).to_le_bytes();
+            let whole = prefix.len() + item.bytes.len();
+            for (bytes, start) in [(&prefix[..], 0), (&item.bytes[..], prefix.len())] {
+                let rest = sent.checked_sub(start).and_then(|from| bytes.get(from..)).unwrap_or_default();
+                let take = &rest[..rest.len().min(left)];
+                piece.extend_from_slice(take);
+                *sent += take.len();
+                left -= take.len();
+            }
+            if *sent < whole {
+                break;
+            }
+            *sent = 0;
+            if let Some(item) = self.lanes[index].pop_front() {
+                if !lane.has_window() {
+                    self.unwindowed_bytes -= item.bytes.len();
+                }
+                passed_on.push(item.receipt);
+            }
+        }
+        room - left
+    }
+}
+
 struct Shared {
     queues: Mutex<Queues>,
     work: Notify,
@@ -335,7 +368,7 @@ impl Writer {
                 // Not under the lock: dropping a receipt may lock the queues of this link or of another one.
                 self.passed_on.clear();
                 out.clear();
-                out.shrink_to(WRITE_BYTES);
+                out.shrink_to(2 * WRITE_BYTES);
                 continue;
             }
             if closing {
@@ -364,7 +397,6 @@ impl Writer {
                 *ungranted = ungranted.saturating_sub(std::mem::take(granted));
             }
         }
-        let mut piece = Vec::new();
         while out.len() < WRITE_BYTES {
             let ready = |lane: &&Lane| {
                 !queues.lanes[lane.index()].is_empty() && (!lane.has_window() || queues.window[lane.index()] > 0)
@@ -373,39 +405,13 @@ impl Writer {
             let index = lane.index();
             let room =
                 if lane.has_window() { RECORD_BYTES_MAX.min(queues.window[index] as usize) } else { RECORD_BYTES_MAX };
-            piece.clear();
-            while piece.len() < room
-                && let Some(item) = queues.lanes[index].front()
-            {
-                let sent = &mut queues.sent[index];
-                let length = (item.bytes.len() as u32).to_le_bytes();
-                if *sent < length.len() {
-                    let take = (length.len() - *sent).min(room - piece.len());
-                    piece.extend_from_slice(&length[*sent..*sent + take]);
-                    *sent += take;
-                }
-                let start = sent.saturating_sub(length.len());
-                if *sent >= length.len() {
-                    let take = (item.bytes.len() - start).min(room - piece.len());
-                    piece.extend_from_slice(&item.bytes[start..start + take]);
-                    *sent += take;
-                }
-                if *sent < length.len() + item.bytes.len() {
-                    break;
-                }
-                queues.sent[index] = 0;
-                if let Some(item) = queues.lanes[index].pop_front() {
-                    if !lane.has_window() {
-                        queues.unwindowed_bytes -= item.bytes.len();
-                    }
-                    self.passed_on.push(item.receipt);
-                }
-            }
+            let (sealer, passed_on) = (&mut self.sealer, &mut self.passed_on);
+            let mut length = 0;
+            sealer.seal_piece(lane, out, |piece| length = queues.take_piece(lane, room, piece, passed_on));
             if lane.has_window() {
-                queues.window[index] -= piece.len() as u32;
-                self.meter.note_stream(piece.len());
+                queues.window[index] -= length as u32;
+                self.meter.note_stream(length);
             }
-            self.sealer.seal(&Content::Piece(lane, &piece), out);
         }
         let closing = queues.closing && Lane::ALL.iter().all(|lane| queues.lanes[lane.index()].is_empty());
         (queues.overflow, closing)

@@ -1,13 +1,17 @@
 //! The byte stream of a link: a TCP connection, or the input and output pipes of a remote shell.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use bytes::BytesMut;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::unix::pipe;
 use tokio_util::either::Either;
+
+/// The kernel's buffer for what is sent: urgent messages must not wait behind much more.
+const BUFFER_BYTES: usize = 256 * 1024;
 
 /// A byte stream in both directions.
 pub(crate) struct Stream {
@@ -26,9 +30,9 @@ impl Stream {
     /// Prepares a connection for a link: sets TCP_NODELAY, and limits the send buffer so that urgent messages do not
     /// wait behind it for long.
     pub(crate) fn connection(stream: TcpStream) -> Self {
-        // A failure costs speed, not correctness. A pipe's buffer is smaller anyway.
+        // A failure costs speed, not correctness.
         let _ = stream.set_nodelay(true);
-        let _ = setsockopt(&stream, sockopt::SndBuf, &(256 * 1024));
+        let _ = setsockopt(&stream, sockopt::SndBuf, &BUFFER_BYTES);
         let (read, write) = stream.into_split();
         Self { read: Either::Left(read), write: Either::Left(write), unread: BytesMut::new() }
     }
@@ -36,6 +40,18 @@ impl Stream {
     /// Combines the pipes from and to a remote shell. `unread` was read from `input` before.
     pub(crate) fn pipes(input: pipe::Receiver, output: pipe::Sender, unread: &[u8]) -> Self {
         Self { read: Either::Right(input), write: Either::Right(output), unread: unread.into() }
+    }
+
+    /// Gives pipes as large a buffer as connections have, as far as the kernel permits it (pipe-user-pages-soft).
+    pub(super) fn widen_pipes(&self) {
+        let fds = [
+            if let Either::Right(input) = &self.read { Some(input.as_fd()) } else { None },
+            if let Either::Right(output) = &self.write { Some(output.as_fd()) } else { None },
+        ];
+        for pipe in fds.into_iter().flatten() {
+            // A failure costs speed, not correctness.
+            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(BUFFER_BYTES as i32));
+        }
     }
 
     /// Returns the TCP connection, if it is one.

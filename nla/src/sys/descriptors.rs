@@ -108,6 +108,16 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
+/// Writes as many bytes as can be written without waiting, whether or not the file is nonblocking. Fails with EAGAIN if
+/// that is none, with EOPNOTSUPP if the kernel cannot tell for this kind of file: it can for pipes since Linux 6.5, and for
+/// /dev/null.
+pub fn write_ready(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: the kernel reads one vector, and the bytes that it names. -1 is the file's own position.
+    let written = unsafe { libc::pwritev2(fd.as_raw_fd(), &raw const piece, 1, -1, libc::RWF_NOWAIT) };
+    usize::try_from(written).map_err(|_| io::Error::last_os_error())
+}
+
 /// Returns the inode number of the open file. Two sockets that exist at the same time never share one.
 pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(nix::sys::stat::fstat(fd)?.st_ino)

@@ -51,7 +51,7 @@ pub use cgroup::end_group_of;
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
-    set_nonblocking, socket_pair, terminal_columns, unread_bytes,
+    set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
 };
 pub use guardian::{CODE_ABANDONED, GuardianLink, guarded};
 pub use identity::{

@@ -157,6 +157,12 @@ impl Established {
         let transport = Transport::new(state.into_stateless_transport_mode().map_err(|_| HelloError::Key)?);
         Ok(Self { sealer: Sealer::new(Arc::clone(&transport)), opener: Opener::new(transport) })
     }
+
+    /// From now on records are not encrypted.
+    pub(crate) fn stop_sealing(&mut self) {
+        self.sealer.stop();
+        self.opener.stop();
+    }
 }
 
 fn preamble(session: SessionId) -> [u8; PREAMBLE_BYTES] {

@@ -62,7 +62,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     reporter.notes(&plan.remarks);
     own.remarks.append(&mut plan.remarks);
     let progress = Rc::new(Progress::new(reporter));
-    let (reach, links) = transport(&agent_hosts, &options);
+    let (reach, links) = transport(&agent_hosts, plan.agents(), &options);
     let port = RootPort::open(reach, &tasks).await?;
     let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
     let order = boot_order(id, &secrets, (reach, links), &plan, log.as_ref());
@@ -144,9 +144,10 @@ fn unhurried(pause: Duration) -> Interval {
     due
 }
 
-/// Returns from where the launcher must be reachable, and how links reach the agents.
-fn transport(agent_hosts: &AgentHosts, options: &Options) -> (Reach, Links) {
+/// Returns from where the launcher must be reachable, and what carries the links of `agents` agents.
+fn transport(agent_hosts: &AgentHosts, agents: u32, options: &Options) -> (Reach, Links) {
     match agent_hosts {
+        AgentHosts::Local if agents <= options.fanout() => (Reach::Nowhere, Links::Pipes),
         AgentHosts::Local => (Reach::Here, Links::Connections),
         AgentHosts::Remote(launch) if launch.links == Links::RemoteShells => (Reach::Nowhere, Links::RemoteShells),
         AgentHosts::Remote(_) => (Reach::Network(options.launch.port_range), Links::Connections),
@@ -239,6 +240,7 @@ impl Starting<'_> {
                 let (tree, fanout) = (plan.settings.tree, self.options.fanout());
                 let (root, tasks) = (self.port.addresses.clone(), self.tasks.clone());
                 let bootstrap = Bootstrap::local(self.order, self.clock, tree, fanout, root, tasks);
+                bootstrap.take_links(self.port.joining());
                 Ok(Ok((bootstrap, RankLocations::local(sys::host_name()))))
             }
             AgentHosts::Remote(launch) => self.remote_agents(plan, launch).await,
@@ -253,7 +255,7 @@ impl Starting<'_> {
         let Self { clock, options, port, order, signals, reporter, progress, tasks } = self;
         let root = match launch.links {
             Links::Connections => addresses(&options.launch, port.addresses.clone())?,
-            Links::RemoteShells => Vec::new(),
+            Links::RemoteShells | Links::Pipes => Vec::new(),
         };
         let start = |launch: &RemoteLaunch, timeout| {
             let targets = launch.targets();

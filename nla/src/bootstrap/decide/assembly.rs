@@ -19,8 +19,8 @@ use crate::wire::TreePosition;
 pub(in crate::bootstrap) enum AssemblyAction {
     /// Send the command to the agent at the target.
     Tell(u32, BootCommand),
-    /// Tell the agent at the target to join over the remote shell that leads to it.
-    AdmitOverShell(u32, TreePosition),
+    /// Tell the agent at the target to join over the channel that leads to it.
+    AdmitOverChannel(u32, TreePosition),
 }
 
 /// The targets of an assembly and how their agents link.
@@ -29,7 +29,7 @@ pub(in crate::bootstrap) struct AssemblySettings {
     pub starters: Subtree,
     /// Agents are on other nodes than the launcher.
     pub crosses_nodes: bool,
-    /// Whether links are TCP connections or go over remote shells.
+    /// What carries links.
     pub links: Links,
     /// The addresses where the launcher listens.
     pub root: Vec<SocketAddr>,
@@ -192,11 +192,11 @@ impl Assembly {
         let addresses = addresses.to_vec();
         let Some(ancestors) = self.ancestors(agent) else { return };
         let position = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
-        if self.settings.links == Links::RemoteShells {
+        if self.settings.links.take_over_channels() {
             // The parent of an agent further down sends it its position after the parent has joined.
             if parent == 0 {
                 self.note_position_sent(now, target);
-                actions.push(AssemblyAction::AdmitOverShell(target, position));
+                actions.push(AssemblyAction::AdmitOverChannel(target, position));
             }
             return;
         }
@@ -467,7 +467,7 @@ mod tests {
         let mut actions = Vec::new();
         assembly.commit(NOW, vec![1, 2, 3], starters, 1, &mut actions);
         let place = TreePosition { agents: 3, fanout: 1, agent: AgentId(1) };
-        assert_eq!(actions, [AssemblyAction::AdmitOverShell(1, place)]);
+        assert_eq!(actions, [AssemblyAction::AdmitOverChannel(1, place)]);
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Conversation {
                 reports.push((target, *report));
                 Next::Wait
             }
-            Heard::Report(BootReport::Joining) if self.links == Links::RemoteShells => Next::Stop { joined: true },
+            Heard::Report(BootReport::Joining) if self.links.take_over_channels() => Next::Stop { joined: true },
             Heard::Report(report @ BootReport::NotStarted(_)) => {
                 reports.push((self.target, report));
                 Next::Stop { joined: false }

@@ -1,8 +1,9 @@
-//! Links over remote shells (`--no-ports`), at the process that opened the shells.
+//! Links over bootstrap channels, at the process that started the agents: over remote shells (`--no-ports`), or over pipes
+//! between the launcher and the agents on its machine.
 //!
-//! The process that opened a remote shell is the parent of the agent at its other end. Once the agent was told its
-//! position and answered that it joins, the shell's pipes are no bootstrap channel any more: the handshake goes over
-//! them, and then the link. The remote shell lasts as long as the link. A position whose agent has not joined after
+//! The process that started an agent is its parent. Once the agent was told its position and answered that it joins, the
+//! pipes to it are no bootstrap channel any more: the handshake goes over them, and then the link. A remote shell lasts as
+//! long as its link. A position whose agent has not joined after
 //! [`HELLO_TIME`] stays empty, and is reported.
 
 use std::cell::RefCell;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::decide::pending_joins::{failure, is_late, late};
-use super::protocol::BootReport;
+use super::protocol::{BootReport, Links};
 use super::shell::Shell;
 use super::starter::{END_TIME, Shared};
 use crate::core::AgentId;
@@ -28,7 +29,7 @@ pub(super) async fn time_out(shared: Rc<Shared>, target: u32) {
     }
 }
 
-/// Makes the link over a remote shell whose agent joins, and reads its standard error until it ends.
+/// Makes the link over the channel of an agent that joins, and reads its standard error until it ends.
 pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
     let process = shell.process.clone();
     let agent = shared.pending_joins.borrow().agent(target);
@@ -37,13 +38,16 @@ pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
         // No `Join` was sent for this agent, so it does not belong to this session.
         return process.end();
     };
-    // In a tree of remote shells, a starter's number is its target.
+    // Where links take over channels, a starter's number is its target.
     let role = Role::Link { parent: AgentId(shared.order.starter) };
     let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), role, [agent]);
     let accepted = accept_over(stream, &RefCell::new(authenticator), || clock.now()).await;
     let Some(took) = shared.settle(target) else { return process.end() };
     match accepted {
-        Ok(accepted) => {
+        Ok(mut accepted) => {
+            if shared.order.links == Links::Pipes {
+                accepted.stop_sealing();
+            }
             shared.report(target, BootReport::Joined { took });
             let _ = joined.send(accepted).await;
         }
