@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::board::{EncodedPutsError, PutRefusal, check_put};
 use crate::limits::{BACKLOG_BYTES_MAX, PENDING_BYTES_MAX, PORT_BYTES_MAX, SERVICE_BYTES_MAX};
-use crate::rank_state::{Phase, RankState, Version};
+use crate::rank_state::{Phase, RankState, TOPOLOGY_FILE, Version};
 use crate::spawn_fields::SpawnError;
 use crate::wire::LineTooLong;
 use crate::wire::frame::InvalidLength;
@@ -48,6 +48,8 @@ pub(crate) enum Reply<'a> {
     NodePut,
     /// The value of a node's attribute, if a rank has put it.
     NodeGot(Option<&'a [u8]>),
+    /// The value of the job's attribute, if it has one.
+    JobAttribute(Option<&'a [u8]>),
     /// A namespace of that name exists.
     Connected,
     /// The rank's position in the ring and its neighbours' values.
@@ -167,6 +169,7 @@ pub(crate) enum Awaited {
     Ring,
     NodePut,
     NodeGot,
+    JobAttribute,
     Connected,
 }
 
@@ -237,17 +240,24 @@ impl<D: Dialect> Turn<'_, D> {
             return self.refuse(Operation::Get, Refusal::KeyEmpty);
         }
         let Self { dialect, state, board, out } = self;
-        match state.look_up(key, board) {
-            LookUp::Found(value) => dialect.write(Reply::Got { key, value: Some(&value) }, out),
-            LookUp::Absent => dialect.write(Reply::Got { key, value: None }, out),
-            LookUp::Unknown => {
-                let mut if_absent = Vec::new();
-                let value = state.default_value(key);
-                dialect.write(Reply::Got { key, value: value.as_deref() }, &mut if_absent);
-                return self.ask(Awaited::Got { if_absent }, Request::Get { key: Bytes::copy_from_slice(key) });
+        let request = if key == TOPOLOGY_FILE {
+            Request::TopologyFile
+        } else {
+            match state.look_up(key, board) {
+                LookUp::Found(value) => {
+                    dialect.write(Reply::Got { key, value: Some(&value) }, out);
+                    return None;
+                }
+                LookUp::Absent => {
+                    dialect.write(Reply::Got { key, value: None }, out);
+                    return None;
+                }
+                LookUp::Unknown => Request::Get { key: Bytes::copy_from_slice(key) },
             }
-        }
-        None
+        };
+        let (mut if_absent, value) = (Vec::new(), state.default_value(key));
+        dialect.write(Reply::Got { key, value: value.as_deref() }, &mut if_absent);
+        self.ask(Awaited::Got { if_absent }, request)
     }
 
     /// A fence; `violation` is what it breaks before `init`.
@@ -374,6 +384,7 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
         (Awaited::NodePut, Answer::NodePut(true)) => Reply::NodePut,
         (Awaited::NodePut, Answer::NodePut(false)) => refused(Operation::NodePut, Refusal::TooManyAttributes),
         (Awaited::NodeGot, Answer::NodeGot(value)) => Reply::NodeGot(value.as_deref()),
+        (Awaited::JobAttribute, Answer::Got(value)) => Reply::JobAttribute(value.as_deref()),
         (Awaited::Connected, Answer::Connected(true)) => Reply::Connected,
         (Awaited::Connected, Answer::Connected(false)) => refused(Operation::Connect, Refusal::NoSuchJob),
         (

@@ -39,6 +39,6 @@ pub use conversation::Conversation;
 pub use mapping::{Block, Mapping};
 pub use pmix::{JobDescription, Meeting, Met, PmixAnswer, PmixRequest, PostRange, ProgramDescription};
 pub use rank::Rank;
-pub use rank_state::{JobAttributes, MEMORY_ALLOC_KINDS};
+pub use rank_state::{JobAttributes, MEMORY_ALLOC_KINDS, TOPOLOGY_FILE};
 pub use ranks::Ranks;
 pub use request::{Answer, NameError, Request, RootRequest, SpawnCommand, SpawnRequest, SpawnedJob};

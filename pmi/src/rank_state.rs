@@ -33,6 +33,10 @@ pub struct JobAttributes {
 /// attribute of the job; no rank can put it.
 pub const MEMORY_ALLOC_KINDS: &[u8] = b"PMI_mpi_memory_alloc_kinds";
 
+/// The attribute of the job with which MPICH 5 asks for the name of a file that describes the node to hwloc. The host makes
+/// that file on request ([`Request::TopologyFile`]); no rank can put the key.
+pub const TOPOLOGY_FILE: &[u8] = b"PMI_hwloc_xmlfile";
+
 impl JobAttributes {
     /// Returns the value that the agent itself provides for a key.
     pub fn attribute(&self, key: &[u8]) -> Option<Vec<u8>> {

@@ -180,6 +180,9 @@ pub enum Request {
         /// Whether the answer is withheld until a rank has put the attribute.
         wait: bool,
     },
+    /// Requests the name of a file that describes the node to hwloc, which the rank can open. Answered by [`Answer::Got`], with
+    /// `None` if hwloc is to find the topology itself.
+    TopologyFile,
     /// Requests the segment. Answered by [`Answer::Segment`] by the owner of the descriptor.
     Segment,
     /// Asks what has one answer for the whole session.
@@ -411,6 +414,7 @@ mod tests {
             Request::NodeGet { key: bytes(), wait: true },
             Request::Ask(RootRequest::GetFromJob { job: bytes(), key: bytes() }),
             Request::Ask(RootRequest::Connect { job: bytes() }),
+            Request::TopologyFile,
             Request::Segment,
             Request::Ask(RootRequest::Publish { service: bytes(), port: bytes() }),
             Request::Ask(RootRequest::Lookup { service: bytes() }),

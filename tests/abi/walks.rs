@@ -61,11 +61,18 @@ fn pmi2_differs_from_slurms_only_as_listed() {
 fn two_walks_with_the_same_library_agree() {
     for api in Api::ALL {
         let Some(theirs) = slurms(api) else { return };
-        // scela-run refuses programs that would load a library which contacts srun only.
+        // scela-run has programs load our library instead of one which contacts srun only.
         for launcher in all().iter().filter(|launcher| launcher.is_supported_by_slurms(api)) {
             are_none(&differences::between(launcher.name(), &walk(launcher, &theirs), &walk(launcher, &theirs)));
         }
     }
+}
+
+/// Slurm's PMI-1 contacts srun only.
+#[test]
+fn a_program_that_was_linked_with_slurms_pmi_loads_our_library_under_scela_run() {
+    let Some(theirs) = slurms(Api::Pmi) else { return };
+    are_none(&differences::between("scela", &walk(&Launcher::Scela, &theirs), &walk(&Launcher::Scela, &Ours::pmi())));
 }
 
 /// Includes arguments with which Slurm's libraries crash or hang.

@@ -11,6 +11,7 @@
 //! | `worlds` | the ranks' numbers, their communication, and their complete output |
 //! | `ends` | MPI_Abort, exits and signals in the middle of MPI |
 //! | `spawns` | MPI_Comm_spawn, MPI_Publish_name and related calls |
+//! | `topology` | the parts of the node that MPICH finds in the file that it gets |
 //! | `restarts` | a program that writes checkpoints starts again after a crash |
 //! | `open_mpi` | which programs get the path of ScELA's libpmi.so |
 //! | `intel` | the three ways in which Intel MPI may use PMI |
@@ -31,4 +32,5 @@ mod pmix;
 mod pmix_security;
 mod restarts;
 mod spawns;
+mod topology;
 mod worlds;

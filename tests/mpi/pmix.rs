@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nla::sys::host_name;
-use tests::{CACHES, Outcome, Program, Run, Running, sh, skip};
+use tests::{CACHES, Outcome, Program, Run, Running, quote, sh, skip};
 
 use crate::library::{Library, compile, open_mpi_5, open_mpi_wheels, script_with, succeeded};
 use crate::worlds::World;
@@ -72,6 +72,19 @@ pub(crate) fn modex(how: &str) -> Option<(Library, Program)> {
     let (mpi, [of_wheel, _]) = libraries()?;
     let program = of_wheel.modex(how);
     Some((mpi, program))
+}
+
+/// The file that is executed is no MPI program: a shell script, or a program that starts its arguments.
+#[test]
+fn programs_that_others_start_need_no_option() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let world = mpi.c("world", &[]);
+    let words: Vec<_> = world.iter().map(|word| quote(&word.to_string_lossy())).collect();
+    let script = sh(&format!("cd / && exec {}", words.join(" ")));
+    let with_env = ["env", "A=1"].into_iter().map(Into::into).chain(world).collect();
+    for program in [script, with_env] {
+        succeeded(&mpi.scela().np(2).program(program).run(), mpi.world_over(2, 1).lines());
+    }
 }
 
 /// Open MPI's ranks that share processors call sched_yield while they wait, which helps only ranks of the same session.

@@ -216,7 +216,7 @@ fn another_session_on_the_same_processors_is_named() {
     let first = scela().np(1).args(["--bind-to", &to]).program(sh("echo here; exec sleep 1000")).spawn();
     first.wait_for("here");
     let (outcome, _) = bound(scela().np(1).args(["--bind-to", &to]));
-    outcome.says(&format!("ranks on {}: processor {} is also bound by another of your sessions", host(), usable()[0]));
+    outcome.says(&format!("ranks on {}: processor {} is also used by another of your sessions", host(), usable()[0]));
     first.signal(Signal::SIGTERM);
     first.finish().has_code(143).never_says("another session");
     let (outcome, _) = bound(scela().np(1).args(["--bind-to", &to]));

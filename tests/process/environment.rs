@@ -22,7 +22,7 @@ fn variables(run: Run) -> (Outcome, BTreeMap<String, String>) {
 }
 
 #[test]
-fn a_rank_has_four_descriptors() {
+fn a_rank_has_five_descriptors() {
     // The script avoids a pipe, because the shell would hold one end of it for a moment. `ls` is not the last
     // command, because the shell would then exec it, and `ls` opens the directory.
     let script = "echo fd=$PMI_FD; ls -l /proc/$$/fd; :";
@@ -32,11 +32,12 @@ fn a_rank_has_four_descriptors() {
     let number = |line: &'_ str| line.split_once(" -> ")?.0.split(' ').next_back().map(str::to_owned);
     let mut numbers: Vec<String> = out.lines().filter_map(number).collect();
     numbers.sort();
-    let mut expected = ["0", "1", "2", &fd];
+    let mut expected = ["0", "1", "2", &fd, "11"];
     expected.sort_unstable();
     assert_eq!(numbers, expected, "{outcome}");
     assert!(fd.parse::<u32>().unwrap() >= 10, "PMI_FD should be at least 10, as scripts use 3 to 9\n{outcome}");
     outcome.check(out.contains(&format!("{fd} -> socket:[")), "PMI_FD should be a socket");
+    outcome.check(out.contains("11 -> /memfd:scela-topology"), "the file with the topology should be open");
 }
 
 #[test]

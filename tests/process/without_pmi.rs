@@ -74,14 +74,14 @@ fn programs_whose_files_show_another_launcher_are_refused() {
         let run = run_program_linked_with(library, below, 2, mpi);
         let outcome = run.env("SCELA_PMI_LIBRARY", tests::scela_run().with_file_name("libpmi.so")).run();
         outcome.has_code(2).says(words).says("its ranks would run as copies of rank 0 of 1\n  hint: ");
-        outcome.says("; '--mpi none' starts them all the same\n");
+        outcome.says("; '--mpi none' starts them anyway\n");
         run_program_linked_with(library, below, 2, "none").run().has_code(0).says("2 copies of rank 0 of 1");
     }
 }
 
-/// Slurm's libpmi is linked with libslurm, MPICH can be built for it.
+/// Slurm's libpmi is linked with libslurm, MPICH can be built for it. The loader would find it in the program's own directory.
 #[test]
-fn a_program_for_slurms_libpmi_is_refused() {
+fn a_program_for_slurms_libpmi_loads_scelas() {
     let run = scela().np(2);
     let place = run.world().file("");
     let program = build_program_linked_with("libmpi.so.12", &["libpmi.so.0"], run.world());
@@ -89,8 +89,12 @@ fn a_program_for_slurms_libpmi_is_refused() {
     gcc(run.world(), &["-shared", "-fPIC", "slurm.c", "-o", "libslurm.so.38", "-Wl,-soname,libslurm.so.38"]);
     let words = ["-shared", "-fPIC", "-Wl,--no-as-needed", "below.c", "-o", "libpmi.so.0", "./libslurm.so.38"];
     gcc(run.world(), &words);
-    let outcome = run.program(vec![program.into()]).run();
-    outcome.has_code(2).says("needs libpmi.so.0, and would load Slurm's, which speaks to srun only");
+    let show = format!("{} && echo \"$LD_PRELOAD\"", program.display());
+    let own = tests::scela_run().with_file_name("libpmi.so");
+    let outcome = scela().np(2).env("SCELA_PMI_LIBRARY", &own).program(sh(&show)).run();
+    outcome.is_quiet_success().wrote_lines([own.display(), own.display()]);
+    let outcome = run.env("SCELA_PMI_LIBRARY", place.join("none")).program(vec![program.into()]).run();
+    outcome.has_code(251).says("which is not a file");
 }
 
 /// The files do not show that this library finds no launcher.

@@ -9,7 +9,7 @@ use crate::plan::request::BindingOptions;
 
 /// Returns the policy of a session on these nodes.
 ///
-/// Ranks for which nothing about binding was typed get even shares of the nodes of a Slurm job. An agent there applies this
+/// If no option about binding is typed, ranks get even shares of the nodes of a Slurm job. An agent applies this
 /// only if the job has all processors that the agent may use. Other managers do not say so, and on a machine without a
 /// manager another session may run on the same processors.
 pub(crate) fn policy(options: &BindingOptions, node_list: &NodeList) -> BindingPolicy {

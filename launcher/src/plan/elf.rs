@@ -56,14 +56,21 @@ impl Needs {
 
 /// Returns the program file that a rank of this command would execute: of a script, its interpreter.
 pub(crate) fn program_of(session: &SessionPlan, command: &CommandPlan) -> Result<PathBuf, ImageError> {
+    let program = file_of(session, command)?;
+    interpreter(&first_line(&program)).map_or(Ok(program), |interpreter| find_program(session, command, &interpreter))
+}
+
+/// Returns the file of the command's program.
+pub(crate) fn file_of(session: &SessionPlan, command: &CommandPlan) -> Result<PathBuf, ImageError> {
+    find_program(session, command, &command.program)
+}
+
+/// Finds a program as a rank of this command would.
+fn find_program(session: &SessionPlan, command: &CommandPlan, program: &[u8]) -> Result<PathBuf, ImageError> {
     let inherited = if command.inherit == Inherit::Nothing { &[][..] } else { &session.environment };
     let environment: Vec<_> = command.set.iter().rev().chain(inherited).cloned().collect();
-    let path_of = |program: &[u8]| {
-        let image = Image::prepare(program, &[], &environment, &command.wdir)?;
-        Ok(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
-    };
-    let program = path_of(&command.program)?;
-    interpreter(&first_line(&program)).map_or(Ok(program), |interpreter| path_of(&interpreter))
+    let image = Image::prepare(program, &[], &environment, &command.wdir)?;
+    Ok(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
 }
 
 /// Returns the beginning of a file's first line. Empty for a file that cannot be read.
@@ -77,7 +84,7 @@ fn first_line(path: &Path) -> Vec<u8> {
 }
 
 /// Returns the interpreter that a script's first line names: a path, or the name that `env` looks up in PATH.
-fn interpreter(line: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn interpreter(line: &[u8]) -> Option<Vec<u8>> {
     let mut words = line.strip_prefix(b"#!")?.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let interpreter = words.next()?;
     if !interpreter.ends_with(b"/env") {

@@ -10,7 +10,7 @@ use nla::sys::image::PATH_DEFAULT;
 use crate::plan::request::{EnvChange, EnvPolicy, Options};
 
 /// Returns the environment of one command's ranks: the inherited variables, and those set in addition. Adds a note for
-/// each variable to be passed on that is not set.
+/// each variable that is to be passed on but is not set.
 pub(crate) fn environment(
     options: &Options,
     own: &[EnvChange],
@@ -55,8 +55,8 @@ pub(crate) fn environment(
 /// The number of threads of a program that uses OpenMP. Other programs would start one on each processor.
 const THREADS: &str = "OMP_NUM_THREADS";
 
-/// Returns PATH with `directories` before those that the command would have: of the variables that are `set`, else of those
-/// that it inherits from `known`.
+/// Returns PATH with `directories` in front. The rest is PATH's value in `set`, else the one that the command inherits from
+/// `known`.
 pub(crate) fn search_path(
     directories: &OsStr,
     inherit: &Inherit,

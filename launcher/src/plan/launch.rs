@@ -13,9 +13,11 @@ use crate::plan::checks;
 use crate::plan::library;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
+use crate::plan::mpi_user::MpiUser;
 use crate::plan::pmix;
 use crate::plan::remote_launch::{self, Recommended, RemoteLaunch};
 use crate::plan::request::{BootstrapKind, Request};
+use crate::plan::wrapper::mpi_users;
 use crate::plan::{Plan, plan};
 use crate::refusal::Refusal;
 
@@ -178,17 +180,38 @@ pub(super) fn asked_for(nodes: u32) -> String {
     if nodes == 1 { "1 node is asked for".to_owned() } else { format!("{nodes} nodes are asked for") }
 }
 
-/// Makes the plan, and adds the variables that the ranks' MPI library needs. Refuses programs whose library cannot be served.
+/// Makes the plan, and adds what the ranks' MPI libraries need. Refuses programs whose library cannot be served.
 fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, Refusal> {
     let mut planned = plan(request, machine, nodes)?;
-    mpi::provide(&mut planned, machine)?;
-    if pmix::is_needed(&planned) {
-        if let Some(request) = pmix::with_one_agent_per_node(request, &planned)? {
-            planned = plan(&request, machine, nodes)?;
-        }
-        pmix::provide(&mut planned, machine, nodes)?;
+    let (session, commands) = (&planned.settings.session, &planned.settings.first.commands);
+    let users: Vec<Vec<MpiUser>> = commands.iter().map(|command| mpi_users(session, command)).collect();
+    match pmix::need(&planned, &users) {
+        pmix::Need::No => {}
+        need => match plan_with_pmix(request, machine, nodes, &users) {
+            Ok(served) => planned = served,
+            // The script may not use MPI.
+            Err(_) if need == pmix::Need::Perhaps => {}
+            Err(refusal) => return Err(refusal),
+        },
     }
-    library::check(&planned)?;
+    mpi::provide(&mut planned, machine, &users)?;
+    mpi::replace_slurm(&mut planned, machine, &users)?;
+    library::check(&planned, &users)?;
+    Ok(planned)
+}
+
+/// Makes the plan of a job that is served by PMIx.
+fn plan_with_pmix(
+    request: &Request,
+    machine: &Machine,
+    nodes: &NodeList,
+    users: &[Vec<MpiUser>],
+) -> Result<Plan, Refusal> {
+    let mut planned = plan(request, machine, nodes)?;
+    if let Some(request) = pmix::with_one_agent_per_node(request, &planned)? {
+        planned = plan(&request, machine, nodes)?;
+    }
+    pmix::provide(&mut planned, machine, nodes, users)?;
     Ok(planned)
 }
 

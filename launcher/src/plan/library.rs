@@ -1,14 +1,13 @@
-//! Reads from a program's file which MPI library it needs, and whether ranks with this library find scela-run. Ranks that
-//! do not find it run as so many copies of rank 0 of 1, without a word.
-
-use std::path::{Path, PathBuf};
+//! Tells from a program's libraries whether its ranks find scela-run. Otherwise they run silently, each as rank 0 of a job of 1.
 
 use nla::core::{CommandPlan, SessionPlan};
 
 use crate::plan::Plan;
-use crate::plan::elf::{self, Needs};
+use crate::plan::elf;
 use crate::plan::mpi::{self, OpenMpi};
+use crate::plan::mpi_user::MpiUser;
 use crate::plan::request::Mpi;
+use crate::plan::wrapper::mpi_users;
 use crate::refusal::Refusal;
 
 /// How a command finds its launcher, beyond the names of its program's libraries.
@@ -49,19 +48,20 @@ pub(crate) struct Silence {
 }
 
 /// Refuses a job of several ranks if the files of its programs show that some ranks would not find scela-run. `--mpi none`
-/// starts them all the same.
-pub(super) fn check(plan: &Plan) -> Result<(), Refusal> {
+/// starts them anyway. `users` has the files of each command that may call MPI.
+pub(super) fn check(plan: &Plan, users: &[Vec<MpiUser>]) -> Result<(), Refusal> {
     if plan.size() == 1 || plan.options.mpi == Mpi::None {
         return Ok(());
     }
     let session = &plan.settings.session;
-    for command in &plan.settings.first.commands {
-        if let Some((library, reason)) = Linked::of(session, command).and_then(|linked| linked.reason())
+    for (command, users) in plan.settings.first.commands.iter().zip(users) {
+        if let Some(user) = users.iter().find(|user| user.is_certain)
+            && let Some((library, reason)) = reason_of(session, command, user)
             && reason.is_certain
         {
             let text =
                 format!("{}: its ranks would run as copies of rank 0 of 1", sentence(command, &library, reason.why));
-            return Err(Refusal::new(text, format!("{}; '--mpi none' starts them all the same", reason.hint)));
+            return Err(Refusal::new(text, format!("{}; '--mpi none' starts them anyway", reason.hint)));
         }
     }
     Ok(())
@@ -75,10 +75,11 @@ pub(crate) fn explain_silence(session: &SessionPlan, command: &CommandPlan) -> O
         hint: "if the program called MPI_Init, build it with another MPI library; if it did not, start it with '--mpi none'",
         is_certain: false,
     };
-    let linked = Linked::of(session, command)?;
-    let (is_mpi, explained) = (linked.mpi.is_some(), linked.reason());
+    let user = mpi_users(session, command).into_iter().find(|user| user.is_certain)?;
+    let mpi = user.libraries.iter().find(|library| mpi::is_mpi(&library.name));
+    let (is_mpi, explained) = (mpi.is_some(), reason_of(session, command, &user));
     let is_explained = explained.is_some();
-    let (library, reason) = explained.or_else(|| linked.mpi.map(|(library, _)| (library, UNKNOWN)))?;
+    let (library, reason) = explained.or_else(|| mpi.map(|library| (library.name.clone(), UNKNOWN)))?;
     Some(Silence { text: sentence(command, &library, reason.why), hint: reason.hint, is_mpi, is_explained })
 }
 
@@ -86,52 +87,19 @@ fn sentence(command: &CommandPlan, library: &str, why: &str) -> String {
     format!("'{}' needs {library}, {why}", String::from_utf8_lossy(&command.program))
 }
 
-/// A command's program and its MPI library, as their files show them.
-struct Linked {
-    access: PmiAccess,
-    /// The libraries that the program needs.
-    needs: Needs,
-    /// The MPI library that the program names, and what that needs; empty if it is not installed on this machine.
-    mpi: Option<(String, Needs)>,
+/// Returns the first library of a command's program that explains why ranks do not find scela-run.
+fn reason_of(session: &SessionPlan, command: &CommandPlan, user: &MpiUser) -> Option<(String, Reason)> {
+    let preloaded = elf::variable(session, command, mpi::PRELOAD).unwrap_or_default();
+    let mut preloaded = std::env::split_paths(preloaded).filter_map(|file| Some(file.file_name()?.to_owned()));
+    let has_own_libpmi = preloaded.any(|name| name.to_string_lossy().starts_with(mpi::LIBPMI));
+    let access = PmiAccess {
+        open_mpi: mpi::version(&user.libraries),
+        names_libpmi: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
+        has_pmix: session.pmix.is_some(),
+        loads_slurm_libpmi: mpi::loads_slurm_libpmi(&user.libraries) && !has_own_libpmi,
+    };
+    user.libraries.iter().find_map(|library| Some((library.name.clone(), reason(&library.name, access)?)))
 }
-
-impl Linked {
-    /// Reads the files. Returns `None` for a program that is no ELF file or not installed on this machine.
-    fn of(session: &SessionPlan, command: &CommandPlan) -> Option<Self> {
-        let program = elf::program_of(session, command).ok()?;
-        let needs = elf::needs(&program)?;
-        let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
-        let find = |library: &str, file: &Path, needs: &Needs| elf::find(library, file, needs, library_path);
-        let mpi = needs.libraries.iter().find(|library| mpi::is_mpi(library));
-        let found: Option<(PathBuf, Needs)> = mpi.and_then(|library| find(library, &program, &needs));
-        let loads_slurm_libpmi = |file: &Path, needs: &Needs| {
-            let libpmi = needs.libraries.iter().find(|library| library.starts_with(LIBPMI));
-            let found = libpmi.and_then(|library| find(library, file, needs));
-            found.is_some_and(|(_, needs)| needs.has(mpi::SLURM))
-        };
-        let access = PmiAccess {
-            open_mpi: mpi::version(session, command),
-            names_libpmi: elf::variable(session, command, mpi::FLUX_LIBRARY).is_some(),
-            has_pmix: session.pmix.is_some(),
-            loads_slurm_libpmi: loads_slurm_libpmi(&program, &needs)
-                || found.as_ref().is_some_and(|(file, needs)| loads_slurm_libpmi(file, needs)),
-        };
-        let mpi = mpi.map(|library| (library.clone(), found.map(|(_, needs)| needs).unwrap_or_default()));
-        Some(Self { access, needs, mpi })
-    }
-
-    /// Returns the first library that explains why ranks do not find scela-run: one of the program, or of its MPI library.
-    fn reason(&self) -> Option<(String, Reason)> {
-        let below = self.mpi.iter().flat_map(|(_, needs)| &needs.libraries);
-        self.needs.libraries.iter().chain(below).find_map(|library| {
-            let reason = reason(library, self.access)?;
-            Some((library.clone(), reason))
-        })
-    }
-}
-
-/// How the name of PMI-1's library begins.
-const LIBPMI: &str = "libpmi.so";
 
 /// Returns why a program with this library does not speak PMI's wire protocol, or `None` if the library does not
 /// explain it.
@@ -162,9 +130,9 @@ fn reason(library: &str, access: PmiAccess) -> Option<Reason> {
         };
     }
     match library {
-        _ if library.starts_with(LIBPMI) && access.loads_slurm_libpmi => certain(
-            "and would load Slurm's, which speaks to srun only",
-            "put the directory with ScELA's libpmi.so.0 into LD_LIBRARY_PATH",
+        _ if library.starts_with(mpi::LIBPMI) && access.loads_slurm_libpmi => certain(
+            "of which it would load Slurm's, which speaks to srun only",
+            "install ScELA's libpmi.so beside scela-run or in ../lib, or name it in SCELA_PMI_LIBRARY",
         ),
         _ if library.starts_with("libpmix.so") && access.has_pmix => possible(
             "which was served by PMIx and was not initialized, or was refused",

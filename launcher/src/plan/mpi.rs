@@ -2,18 +2,18 @@
 //!
 //! Open MPI 3 and 4 speak PMIx, and PMI-1 in their flux components. If FLUX_JOB_ID is set, these components load the
 //! libpmi that FLUX_PMI_LIBRARY_PATH names. So ranks of such a program, and no others, get these two variables. Open
-//! MPI 5 has no flux components.
+//! MPI 5 has no flux components. Programs that were built for Slurm's libpmi get ScELA's by LD_PRELOAD.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use nla::core::{CommandPlan, SessionPlan, Variable};
+use nla::core::Variable;
 
 use crate::plan::Plan;
-use crate::plan::elf::{self, Needs};
+use crate::plan::elf;
 use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
-use crate::plan::python;
+use crate::plan::mpi_user::{Library, MpiUser};
 use crate::plan::request::Mpi;
 use crate::refusal::Refusal;
 
@@ -32,6 +32,10 @@ pub(super) const BTL_WITHOUT_SHARED_MEMORY: &str = "tcp,self";
 
 /// The file names of ScELA's libpmi.
 const LIBRARIES: [&str; 2] = ["libpmi.so.0", "libpmi.so"];
+/// How the name of PMI-1's library begins.
+pub(super) const LIBPMI: &str = "libpmi.so";
+/// The loader's variable for libraries that it loads before those that a program needs.
+pub(super) const PRELOAD: &str = "LD_PRELOAD";
 /// The library that Slurm's libpmi is linked with. That libpmi talks to srun only.
 pub(crate) const SLURM: &str = "libslurm";
 
@@ -49,37 +53,81 @@ const OPEN_MPI: [&str; 6] = [
 const OPEN_RTE: &str = "libopen-rte.so";
 
 /// Adds the variables that its MPI library needs to each command of the plan. Variables set by the user take
-/// precedence.
-pub fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal> {
-    let session = &plan.settings.session;
-    let mut needing = plan.settings.first.commands.iter_mut().filter(|command| match plan.options.mpi {
-        Mpi::None | Mpi::Pmix => false,
-        Mpi::OpenMpi => true,
-        Mpi::Auto => version(session, command) == Some(OpenMpi::ThroughPmi),
-    });
-    let Some(first) = needing.next() else { return Ok(()) };
-    let library = match machine.path_in(LIBRARY_VARIABLE) {
-        Some(path) => {
-            if !path.is_file() {
-                let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a file", path.display());
-                return Err(Refusal::new(text, "name ScELA's libpmi.so, or unset it").of_system());
-            }
-            path
+/// precedence. `users` has the files of each command that may call MPI.
+pub(super) fn provide(plan: &mut Plan, machine: &Machine, users: &[Vec<MpiUser>]) -> Result<(), Refusal> {
+    let loads = |users: &[MpiUser], is_wanted: fn(&MpiUser) -> bool| {
+        users.iter().any(|user| version(&user.libraries) == Some(OpenMpi::ThroughPmi) && is_wanted(user))
+    };
+    let needing: Vec<usize> = (0..plan.settings.first.commands.len())
+        .filter(|at| match plan.options.mpi {
+            Mpi::None | Mpi::Pmix => false,
+            Mpi::OpenMpi => true,
+            Mpi::Auto => loads(&users[*at], |_| true),
+        })
+        .collect();
+    let Some(first) = needing.first() else { return Ok(()) };
+    let is_certain =
+        plan.options.mpi == Mpi::OpenMpi || needing.iter().any(|at| loads(&users[*at], |user| user.is_certain));
+    let library = match own_libpmi(machine)? {
+        Ok(library) => library,
+        // The script may not use MPI.
+        Err(_) if !is_certain => return Ok(()),
+        Err(directories) => {
+            return Err(no_library(
+                &String::from_utf8_lossy(&plan.settings.first.commands[*first].program),
+                &directories,
+            ));
         }
-        None => match find_libpmi(&machine.program, &is_own_libpmi) {
-            Ok(library) => library,
-            // The script may not use mpi4py.
-            Err(_) if plan.options.mpi == Mpi::Auto && python::mpi4py(session, first).is_some() => return Ok(()),
-            Err(directories) => return Err(no_library(&String::from_utf8_lossy(&first.program), &directories)),
-        },
     };
     let without_shared_memory = plan.options.agents_as_nodes && !is_set(&machine.environment, BTL);
-    for command in std::iter::once(first).chain(needing) {
+    for at in needing {
         // Of equal names the last one wins, so these come before the user's.
-        command.set.splice(0..0, variables(machine.session, &library, without_shared_memory));
+        let variables = variables(machine.session, &library, without_shared_memory);
+        plan.settings.first.commands[at].set.splice(0..0, variables);
     }
     plan.settings.session.rank_sessions = plan.settings.session.rank_sessions.of_yielding_ranks();
     Ok(())
+}
+
+/// Has the ranks load ScELA's libpmi instead of Slurm's, which speaks to srun only. The loader then needs no other file of
+/// that name, wherever the program looks for it.
+pub(super) fn replace_slurm(plan: &mut Plan, machine: &Machine, users: &[Vec<MpiUser>]) -> Result<(), Refusal> {
+    if plan.options.mpi == Mpi::None {
+        return Ok(());
+    }
+    let session = &plan.settings.session;
+    for (command, users) in plan.settings.first.commands.iter_mut().zip(users) {
+        if !users.iter().any(|user| loads_slurm_libpmi(&user.libraries)) {
+            continue;
+        }
+        // Without it, `library` refuses the job.
+        let Ok(library) = own_libpmi(machine)? else { return Ok(()) };
+        let others = elf::variable(session, command, PRELOAD).filter(|others| !others.is_empty());
+        let mut value = library.into_os_string();
+        if let Some(others) = others {
+            value.push(":");
+            value.push(others);
+        }
+        command.set.push((PRELOAD.into(), value.as_bytes().to_vec()));
+    }
+    Ok(())
+}
+
+/// Returns whether a program with these libraries loads Slurm's libpmi.
+pub(super) fn loads_slurm_libpmi(libraries: &[Library]) -> bool {
+    libraries.iter().any(|library| library.name.starts_with(LIBPMI) && library.needs.has(SLURM))
+}
+
+/// Returns ScELA's libpmi: the one that the user names, or one near scela-run. The inner error lists the searched directories.
+fn own_libpmi(machine: &Machine) -> Result<Result<PathBuf, Vec<String>>, Refusal> {
+    let Some(path) = machine.path_in(LIBRARY_VARIABLE) else {
+        return Ok(find_libpmi(&machine.program, &is_own_libpmi));
+    };
+    if !path.is_file() {
+        let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a file", path.display());
+        return Err(Refusal::new(text, "name ScELA's libpmi.so, or unset it").of_system());
+    }
+    Ok(Ok(path))
 }
 
 fn no_library(program: &str, directories: &[String]) -> Refusal {
@@ -105,29 +153,12 @@ pub(crate) enum OpenMpi {
     ThroughPmix,
 }
 
-/// Returns the version of Open MPI that a command's program is linked with, or that Python's mpi4py would load; `None` if it is
-/// none of them.
-pub(crate) fn version(session: &SessionPlan, command: &CommandPlan) -> Option<OpenMpi> {
-    let (program, needs) = user(session, command)?;
-    let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
-    version_of(&needs, &|library| elf::find(library, &program, &needs, library_path).map(|(_, needs)| needs))
-}
-
-/// Returns the file by which a command would load its MPI library, and what it needs: mpi4py's module, or the program.
-pub(super) fn user(session: &SessionPlan, command: &CommandPlan) -> Option<(PathBuf, Needs)> {
-    python::mpi4py(session, command).or_else(|| {
-        let program = elf::program_of(session, command).ok()?;
-        let needs = elf::needs(&program)?;
-        Some((program, needs))
-    })
-}
-
-/// Returns the same for the libraries that a program needs. `find` looks up a library. If Open MPI's main library is
-/// not found on this machine, an old version is assumed: most sites have one.
-fn version_of(program: &Needs, find: &dyn Fn(&str) -> Option<Needs>) -> Option<OpenMpi> {
-    program.libraries.iter().find(|library| is_open_mpi(library))?;
-    match find(OPEN_MPI[0]) {
-        Some(library) if !library.has(OPEN_RTE) => Some(OpenMpi::ThroughPmix),
+/// Returns the version of Open MPI among a file's libraries; `None` if there is none. If Open MPI's main library is not on this
+/// machine, an old version is assumed: most sites have one.
+pub(crate) fn version(libraries: &[Library]) -> Option<OpenMpi> {
+    libraries.iter().find(|library| is_open_mpi(&library.name))?;
+    match libraries.iter().find(|library| library.name.starts_with(OPEN_MPI[0]) && library.file.is_some()) {
+        Some(library) if !library.needs.has(OPEN_RTE) => Some(OpenMpi::ThroughPmix),
         Some(_) | None => Some(OpenMpi::ThroughPmi),
     }
 }

@@ -3,11 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 
-use nla::core::RankSessions;
+use nla::core::{CommandPlan, RankSessions};
 use nla::sys::ShellState;
 
 use super::*;
 use crate::cli::{ENVIRONMENT, Typed, parse};
+use crate::plan::elf::Needs;
 
 /// Returns a machine with this scela-run and these variables.
 fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
@@ -33,7 +34,9 @@ fn planned(words: &str, machine: &Machine) -> Result<Plan, String> {
         panic!("not a session");
     };
     let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::NodeList::HERE).unwrap();
-    provide(&mut plan, machine).map_err(|error| error.with_hint())?;
+    let (session, commands) = (&plan.settings.session, &plan.settings.first.commands);
+    let users: Vec<_> = commands.iter().map(|command| crate::plan::wrapper::mpi_users(session, command)).collect();
+    provide(&mut plan, machine, &users).map_err(|error| error.with_hint())?;
     Ok(plan)
 }
 
@@ -174,20 +177,53 @@ fn old_and_new_open_mpi_are_distinguished() {
     };
     let old = needs(&["libopen-rte.so.40", "libopen-pal.so.40", "libc.so.6"]);
     let new = needs(&["libopen-pal.so.80", "libpmix.so.2", "libc.so.6"]);
-    let version = |libraries: &[&str], main_library: Option<&Needs>| {
-        version_of(&needs(libraries), &|library| {
-            assert_eq!(library, "libmpi.so.40");
-            main_library.cloned()
-        })
+    let library = |name: &str| Library { name: name.to_owned(), ..Library::default() };
+    let version = |program: &str, main_library: Option<&Needs>| {
+        let main = main_library.map(|needs| Library {
+            file: Some("/lib/libmpi.so.40".into()),
+            needs: needs.clone(),
+            ..library("libmpi.so.40")
+        });
+        version(
+            &[Some(library("libpmi2.so.0")), main, Some(library(program))].into_iter().flatten().collect::<Vec<_>>(),
+        )
     };
     for program in ["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08.so.40.30", "liboshmem.so.40"] {
-        assert_eq!(version(&["libm.so.6", program], Some(&old)), Some(OpenMpi::ThroughPmi), "{program}");
-        assert_eq!(version(&[program], Some(&new)), Some(OpenMpi::ThroughPmix), "{program}");
-        assert_eq!(version(&[program], None), Some(OpenMpi::ThroughPmi), "{program}");
+        assert_eq!(version(program, Some(&old)), Some(OpenMpi::ThroughPmi), "{program}");
+        assert_eq!(version(program, Some(&new)), Some(OpenMpi::ThroughPmix), "{program}");
+        assert_eq!(version(program, None), Some(OpenMpi::ThroughPmi), "{program}");
     }
     for program in ["libmpi.so.12", "libmpi.so.20", "libmpich.so.12", "libopen-rte.so.40", "libmpi.so.4"] {
-        assert_eq!(version(&[program], Some(&old)), None, "{program}");
+        assert_eq!(version(program, None), None, "{program}");
     }
+}
+
+/// The user's own libraries stay.
+#[test]
+fn slurms_libpmi_is_replaced() {
+    let place = installed(&["libpmi.so"]);
+    let own = place.path().join("libpmi.so");
+    let scela_run = place.path().join("scela-run");
+    let slurm = Needs { libraries: vec!["libslurm_pmi.so.40".to_owned()], ..Needs::default() };
+    let user = |needs: &Needs| MpiUser {
+        is_certain: true,
+        libraries: vec![Library { name: "libpmi.so.0".to_owned(), needs: needs.clone(), ..Library::default() }],
+    };
+    let set = |words: &str, environment: &[(&str, &OsStr)], needs: &Needs| {
+        let machine = machine(&scela_run, environment);
+        let mut plan = planned(words, &machine).unwrap();
+        replace_slurm(&mut plan, &machine, &[vec![user(needs)]]).unwrap();
+        let set = plan.settings.first.commands[0].set.iter().rfind(|(name, _)| name == PRELOAD.as_bytes());
+        set.map(|(_, value)| String::from_utf8(value.clone()).unwrap())
+    };
+    assert_eq!(set("sh", &[], &slurm), Some(own.display().to_string()));
+    let others = Some(format!("{}:/x.so", own.display()));
+    assert_eq!(set("sh", &[(PRELOAD, OsStr::new("/x.so"))], &slurm), others);
+    assert_eq!(set("-genv LD_PRELOAD /x.so sh", &[], &slurm), others);
+    assert_eq!(set("--mpi none sh", &[], &slurm), None);
+    assert_eq!(set("sh", &[], &Needs::default()), None, "another libpmi");
+    fs::remove_file(&own).unwrap();
+    assert_eq!(set("sh", &[], &slurm), None, "there is none");
 }
 
 #[test]

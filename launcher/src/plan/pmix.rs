@@ -4,20 +4,20 @@
 //! each node gets a process that serves PMIx with a libpmix that is loaded at run time. The libpmix that the program itself loads
 //! is installed on all nodes and has the program's version.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
-use nla::core::{CommandPlan, FailurePolicy, PmixPlan, SessionPlan};
+use nla::core::{FailurePolicy, PmixPlan};
 use nla::sys;
 
 use crate::cluster::node_list::NodeList;
 use crate::plan::Plan;
-use crate::plan::elf::{self, Needs};
+use crate::plan::elf;
 use crate::plan::environment::is_set;
 use crate::plan::machine::Machine;
-use crate::plan::mpi::{self, BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, is_mpi, version};
+use crate::plan::mpi::{BTL, BTL_WITHOUT_SHARED_MEMORY, OpenMpi, version};
+use crate::plan::mpi_user::MpiUser;
 use crate::plan::request::{Mpi, Request};
 use crate::refusal::Refusal;
 
@@ -25,27 +25,39 @@ use crate::refusal::Refusal;
 pub const LIBRARY_VARIABLE: &str = "SCELA_PMIX_LIBRARY";
 /// The file name of libpmix.
 const LIBRARY: &str = "libpmix.so.2";
-/// The most libraries between a program and libpmix: Fortran's libmpi, libmpi itself and libopen-pal.
-const LEVELS_MAX: u32 = 3;
+/// How the names of libpmix begin.
+const PREFIX: &str = "libpmix.so";
 
-/// Returns whether the job needs PMIx.
-pub(super) fn is_needed(plan: &Plan) -> bool {
-    let session = &plan.settings.session;
+/// Whether a job needs PMIx.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Need {
+    /// No file shows it.
+    No,
+    /// A program that may be started, or a module that may be loaded, needs it.
+    Perhaps,
+    /// The program needs it, or the user says so.
+    Yes,
+}
+
+/// Returns whether the job needs PMIx. `users` has the files of each command that may call MPI.
+pub(super) fn need(plan: &Plan, users: &[Vec<MpiUser>]) -> Need {
     match plan.options.mpi {
-        Mpi::Pmix => true,
-        Mpi::None | Mpi::OpenMpi => false,
-        Mpi::Auto => plan.settings.first.commands.iter().any(|command| speaks_pmix(session, command)),
+        Mpi::Pmix => Need::Yes,
+        Mpi::None | Mpi::OpenMpi => Need::No,
+        Mpi::Auto => users.iter().flatten().map(need_of).max().unwrap_or(Need::No),
     }
 }
 
-fn speaks_pmix(session: &SessionPlan, command: &CommandPlan) -> bool {
-    match version(session, command) {
+fn need_of(user: &MpiUser) -> Need {
+    let speaks_pmix = match version(&user.libraries) {
         Some(version) => version == OpenMpi::ThroughPmix,
         // MPICH may be built with PMIx.
-        None => mpi::user(session, command).is_some_and(|(program, needs)| {
-            let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
-            needs.has("libpmix.so") || libpmix_below(&program, &needs, library_path, LEVELS_MAX).is_some()
-        }),
+        None => user.library(PREFIX).is_some(),
+    };
+    match speaks_pmix {
+        true if user.is_certain => Need::Yes,
+        true => Need::Perhaps,
+        false => Need::No,
     }
 }
 
@@ -63,8 +75,13 @@ pub(super) fn with_one_agent_per_node(request: &Request, plan: &Plan) -> Result<
     Ok(Some(request))
 }
 
-/// Plans how the ranks are served by PMIx.
-pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> Result<(), Refusal> {
+/// Plans how the ranks are served by PMIx. `users` has the files of each command that may call MPI.
+pub(super) fn provide(
+    plan: &mut Plan,
+    machine: &Machine,
+    nodes: &NodeList,
+    users: &[Vec<MpiUser>],
+) -> Result<(), Refusal> {
     let options = &plan.options;
     if options.pmi_port {
         let text = "--pmi-port serves PMI by TCP, and this job is served by PMIx";
@@ -74,7 +91,7 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
         let text = "'--on-failure restart=rank' starts a rank again while the others go on, and PMIx cannot do that";
         return Err(Refusal::new(text, "use '--on-failure restart', or serve no PMIx with '--mpi none'"));
     }
-    let library = library(plan, machine, nodes)?;
+    let library = library(machine, nodes, users)?;
     if let (NodeList::Local { .. }, Some(path)) = (nodes, machine.path_in("TMPDIR")) {
         check_temporary(&path)?;
     }
@@ -105,7 +122,7 @@ fn check_temporary(path: &Path) -> Result<(), Refusal> {
 
 /// Returns the libpmix that the user names, else the one that a program of the job loads, else what the loader finds on each
 /// node.
-fn library(plan: &Plan, machine: &Machine, nodes: &NodeList) -> Result<PathBuf, Refusal> {
+fn library(machine: &Machine, nodes: &NodeList, users: &[Vec<MpiUser>]) -> Result<PathBuf, Refusal> {
     if let Some(path) = machine.path_in(LIBRARY_VARIABLE) {
         if elf::needs(&path).is_none() {
             let text = format!("{LIBRARY_VARIABLE} names '{}', which is not a shared library", path.display());
@@ -113,8 +130,7 @@ fn library(plan: &Plan, machine: &Machine, nodes: &NodeList) -> Result<PathBuf, 
         }
         return Ok(path);
     }
-    let session = &plan.settings.session;
-    let found = plan.settings.first.commands.iter().find_map(|command| loaded_by(session, command));
+    let found = users.iter().flatten().find_map(|user| user.library(PREFIX)?.file.clone());
     if found.is_none() && matches!(nodes, NodeList::Local { .. }) && !is_installed(machine) {
         let text = format!("the job needs PMIx, and {LIBRARY} was not found on this machine");
         let hint =
@@ -131,27 +147,7 @@ fn is_installed(machine: &Machine) -> bool {
     elf::find(LIBRARY, &machine.program, &needs, library_path.map(|(_, path)| path.as_os_str())).is_some()
 }
 
-/// Returns the libpmix that a command's program loads, by itself or through its MPI library.
-fn loaded_by(session: &SessionPlan, command: &CommandPlan) -> Option<PathBuf> {
-    let (program, needs) = mpi::user(session, command)?;
-    let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
-    libpmix_below(&program, &needs, library_path, LEVELS_MAX)
-}
-
-/// Returns the libpmix that a file needs, by itself or through MPI libraries down to this many levels below.
-fn libpmix_below(file: &Path, needs: &Needs, library_path: Option<&OsStr>, levels: u32) -> Option<PathBuf> {
-    if needs.has("libpmix.so") {
-        return Some(elf::find(LIBRARY, file, needs, library_path)?.0);
-    }
-    let below = levels.checked_sub(1)?;
-    let mut libraries = needs.libraries.iter().filter(|name| is_mpi(name) || name.starts_with("libopen-pal.so"));
-    libraries.find_map(|name| {
-        let (path, needs) = elf::find(name, file, needs, library_path)?;
-        libpmix_below(&path, &needs, library_path, below)
-    })
-}
-
-/// Returns a name for each node, by its number. Ranks of equal names are on one node for PMIx, so nodes that are played on one
+/// Returns a name for each node, by its number. Ranks of equal names are on one node for PMIx, so simulated nodes on one
 /// machine have names of their own.
 fn hosts(plan: &Plan, nodes: &NodeList) -> Vec<String> {
     let numbers = &plan.settings.nodes;
@@ -171,6 +167,32 @@ fn hosts(plan: &Plan, nodes: &NodeList) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::elf::Needs;
+    use crate::plan::mpi_user::Library;
+
+    /// A file that names these libraries. Those of Open MPI 5 are on this machine.
+    fn user(libraries: &[&str], is_certain: bool) -> MpiUser {
+        let file = |name: &str| Some(Path::new("/lib").join(name));
+        let library = |name: &&str| Library { name: (*name).to_owned(), file: file(name), needs: Needs::default() };
+        MpiUser { is_certain, libraries: libraries.iter().map(library).collect() }
+    }
+
+    #[test]
+    fn a_program_needs_pmix_and_a_script_may_need_it() {
+        for (libraries, certain, other) in [
+            (&["libmpi.so.40", "libpmix.so.2"][..], Need::Yes, Need::Perhaps),
+            (&["libmpi_mpifh.so.40", "libmpi.so.40"], Need::Yes, Need::Perhaps),
+            (&["libmpi.so.12", "libpmix.so.2"], Need::Yes, Need::Perhaps),
+            (&["libmpi.so.12", "libpmi.so.0"], Need::No, Need::No),
+            (&["libmpi_mpifh.so.40"], Need::No, Need::No),
+        ] {
+            assert_eq!(
+                (need_of(&user(libraries, true)), need_of(&user(libraries, false))),
+                (certain, other),
+                "{libraries:?}"
+            );
+        }
+    }
 
     #[test]
     fn the_temporary_directory_must_exist() {

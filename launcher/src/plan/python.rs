@@ -1,14 +1,14 @@
 //! Finds the MPI library that a Python program uses: the interpreter's file does not name it, but mpi4py's extension module
 //! does.
 //!
-//! mpi4py's wheel has a module for each ABI. Without MPI4PY_MPIABI, it loads the first MPI library that it finds beside the
-//! interpreter, then by the loader, and chooses the module for it. A mpi4py that was built on the machine, such as Debian's, has
-//! one module. mpi4py in other places than below the interpreter's prefix, and MPI4PY_LIBMPI, are not looked at.
+//! mpi4py is searched where the interpreter would: beside the script, in PYTHONPATH, in the user's packages, and below the
+//! prefixes of the interpreter. mpi4py's wheel has a module for each ABI. Without MPI4PY_MPIABI, it loads the first MPI library
+//! that it finds beside the interpreter, then by the loader, and chooses the module for it. A mpi4py that was built on the
+//! machine, such as Debian's, has one module. MPI4PY_LIBMPI and path files (`*.pth`) are not looked at.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-use nla::core::{CommandPlan, SessionPlan};
 
 use crate::plan::elf::{self, Needs};
 
@@ -20,30 +20,102 @@ const CHOICE: &str = "MPI4PY_MPIABI";
 const NAMES: [&str; 3] = ["libmpi.so", "libmpi.so.12", "libmpi.so.40"];
 /// Open MPI's library, whose file may have further numbers.
 const OPEN_MPI: &str = "libmpi.so.40";
-
-/// Returns the extension module that mpi4py would load, and what it needs, if the command's program is a Python interpreter
-/// with mpi4py, or a script for one. Whether the script imports mpi4py is not known.
-pub(super) fn mpi4py(session: &SessionPlan, command: &CommandPlan) -> Option<(PathBuf, Needs)> {
-    let program = elf::program_of(session, command).ok()?;
-    let choice = elf::variable(session, command, CHOICE).map(|choice| choice.to_string_lossy().into_owned());
-    let library_path = elf::variable(session, command, "LD_LIBRARY_PATH");
-    let locate = |library: &str| elf::find(library, &program, &Needs::default(), library_path).map(|(path, _)| path);
-    module_of(&program, choice.as_deref(), &locate)
-}
+/// The file that makes a directory a virtual environment.
+const ENVIRONMENT_FILE: &str = "pyvenv.cfg";
+/// The prefix of the system's own interpreter, which also has packages in `/usr/local`.
+const SYSTEM: &str = "/usr";
 
 /// Finds a library as the loader does, if the program names no directory.
 type Locate<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
-fn module_of(python: &Path, choice: Option<&str>, locate: Locate<'_>) -> Option<(PathBuf, Needs)> {
-    if !python.file_name()?.to_str()?.starts_with("python") {
-        return None;
+/// Returns whether a program of this name is a Python interpreter.
+pub(super) fn is_interpreter(name: &str) -> bool {
+    name.starts_with("python")
+}
+
+/// A Python interpreter as a command starts it.
+pub(super) struct Python<'a> {
+    /// The interpreter's file. Not resolved: the interpreter of a virtual environment is a link to another one.
+    pub(super) interpreter: &'a Path,
+    /// The program that it runs, if that is a file.
+    pub(super) script: Option<&'a Path>,
+    /// The working directory.
+    pub(super) wdir: &'a Path,
+    /// Returns variables of the ranks' environment.
+    pub(super) variable: &'a dyn Fn(&str) -> Option<&'a OsStr>,
+}
+
+impl Python<'_> {
+    /// Returns the extension module that mpi4py would load, and what it needs. Whether the program imports mpi4py is not known.
+    pub(super) fn mpi4py(&self, locate: Locate<'_>) -> Option<(PathBuf, Needs)> {
+        let modules = self.packages().into_iter().find_map(|place| {
+            let modules: Vec<_> = entries(&place.join("mpi4py")).into_iter().filter(|file| is_module(file)).collect();
+            (!modules.is_empty()).then_some(modules)
+        })?;
+        let choice = (self.variable)(CHOICE).map(|choice| choice.to_string_lossy().into_owned());
+        module_of(&modules, &self.prefix()?.join("lib"), choice.as_deref(), locate)
     }
-    // Not resolved: the interpreter of a virtual environment is a link to another one.
-    let lib = python.parent()?.parent()?.join("lib");
-    let versions = entries(&lib).into_iter().filter(|entry| name(entry).starts_with("python"));
-    let packages = versions.flat_map(|version| ["site-packages", "dist-packages"].map(|place| version.join(place)));
-    let modules: Vec<_> =
-        packages.flat_map(|place| entries(&place.join("mpi4py"))).filter(|file| is_module(file)).collect();
+
+    /// The directory of the virtual environment, else of the interpreter's installation.
+    fn prefix(&self) -> Option<PathBuf> {
+        let prefix = |file: &Path| file.parent()?.parent().map(Path::to_owned);
+        let typed = prefix(self.interpreter)?;
+        if typed.join(ENVIRONMENT_FILE).is_file() {
+            return Some(typed);
+        }
+        self.interpreter.canonicalize().ok().and_then(|file| prefix(&file)).or(Some(typed))
+    }
+
+    /// Returns the directories of packages in the interpreter's order, except those of its own library.
+    fn packages(&self) -> Vec<PathBuf> {
+        let set = |name: &str| (self.variable)(name).filter(|value| !value.is_empty());
+        let beside = self.script.and_then(Path::parent).unwrap_or(self.wdir).to_owned();
+        let named = set("PYTHONPATH").into_iter().flat_map(std::env::split_paths).map(|place| self.wdir.join(place));
+        let mut found: Vec<PathBuf> = std::iter::once(beside).chain(named).collect();
+        let Some(prefix) = self.prefix() else { return found };
+        let environment = fs::read_to_string(prefix.join(ENVIRONMENT_FILE)).ok();
+        let field = |name: &str| {
+            let mut fields = environment.as_deref()?.lines().filter_map(|line| line.split_once('='));
+            fields.find(|(known, _)| known.trim() == name).map(|(_, value)| value.trim())
+        };
+        let sees_system = environment.is_none() || field("include-system-site-packages") == Some("true");
+        if sees_system && set("PYTHONNOUSERSITE").is_none() {
+            let base = set("PYTHONUSERBASE").map(PathBuf::from);
+            let base = base.or_else(|| Some(Path::new(set("HOME")?).join(".local")));
+            found.extend(base.iter().flat_map(|base| self.below(base)));
+        }
+        let home = field("home").and_then(|home| Path::new(home).parent());
+        let system = home.filter(|_| sees_system).map(Path::to_owned);
+        if environment.is_some() {
+            found.extend(self.below(&prefix));
+        }
+        for prefix in system.into_iter().chain(environment.is_none().then_some(prefix)) {
+            if prefix == Path::new(SYSTEM) {
+                found.extend(self.below(&prefix.join("local")));
+            }
+            found.extend(self.below(&prefix));
+        }
+        found
+    }
+
+    /// The directories of packages below a prefix for this version of Python; for each version there, if it is unknown.
+    fn below(&self, prefix: &Path) -> Vec<PathBuf> {
+        let file = self.interpreter.canonicalize().map(|file| name(&file)).unwrap_or_default();
+        // `python3.11`; Debian's packages for all versions are in `python3`.
+        let is_of_version = |version: &str| !file.contains('.') || version == file || version == "python3";
+        let versions = ["lib64", "lib"].into_iter().flat_map(|lib| {
+            let mut versions: Vec<_> =
+                entries(&prefix.join(lib)).into_iter().map(|version| (name(&version), version)).collect();
+            versions.retain(|(version, _)| is_interpreter(version) && is_of_version(version));
+            versions.sort();
+            versions
+        });
+        versions.flat_map(|(_, version)| ["site-packages", "dist-packages"].map(|place| version.join(place))).collect()
+    }
+}
+
+/// Chooses among mpi4py's modules. `lib` is the directory of libraries beside the interpreter.
+fn module_of(modules: &[PathBuf], lib: &Path, choice: Option<&str>, locate: Locate<'_>) -> Option<(PathBuf, Needs)> {
     let of_abi = |abi: &str| {
         let module = modules.iter().find(|module| name(module).starts_with(&format!("MPI.{abi}.")))?;
         let mut needs = elf::needs(module)?;
@@ -99,7 +171,67 @@ mod tests {
     /// The name of the module that is found if the loader finds this library.
     fn found(place: &Path, interpreter: &str, choice: Option<&str>, library: Option<&Path>) -> Option<String> {
         let locate = |name: &str| library.filter(|path| path.ends_with(name)).map(Path::to_owned);
-        module_of(&place.join("bin").join(interpreter), choice, &locate).map(|(module, _)| name(&module))
+        let interpreter = place.join("bin").join(interpreter);
+        let variable = |name: &str| choice.filter(|_| name == CHOICE).map(OsStr::new);
+        let python = Python { interpreter: &interpreter, script: None, wdir: Path::new("/"), variable: &variable };
+        python.mpi4py(&locate).map(|(module, _)| name(&module))
+    }
+
+    /// Makes a directory with a module of mpi4py below `place`.
+    fn install(place: &Path, packages: &str) -> PathBuf {
+        let mpi4py = place.join(packages).join("mpi4py");
+        fs::create_dir_all(&mpi4py).unwrap();
+        fs::copy("/proc/self/exe", mpi4py.join("MPI.cpython.so")).unwrap();
+        mpi4py.join("MPI.cpython.so")
+    }
+
+    /// Removes what is found, one after the other: each must be the next.
+    #[test]
+    fn packages_are_searched_in_the_interpreters_order() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        fs::create_dir_all(at("venv/bin")).unwrap();
+        fs::create_dir_all(at("opt/bin")).unwrap();
+        fs::write(at("opt/bin/python3.11"), "").unwrap();
+        std::os::unix::fs::symlink(at("opt/bin/python3.11"), at("venv/bin/python")).unwrap();
+        let settings =
+            |system: bool| format!("home = {}\ninclude-system-site-packages = {system}\n", at("opt/bin").display());
+        fs::write(at("venv/pyvenv.cfg"), settings(true)).unwrap();
+        let expected = [
+            "job",
+            "named",
+            "also",
+            "home/.local/lib/python3.11/site-packages",
+            "venv/lib64/python3.11/site-packages",
+            "venv/lib/python3.11/site-packages",
+            "opt/lib/python3/dist-packages",
+            "opt/lib/python3.11/site-packages",
+        ]
+        .map(|packages| install(root.path(), packages));
+        install(root.path(), "venv/lib/python3.9/site-packages");
+        let python_path = std::env::join_paths([at("named"), "also".into()]).unwrap();
+        let home = at("home");
+        let variable = |name: &str| match name {
+            "PYTHONPATH" => Some(python_path.as_os_str()),
+            "HOME" => Some(home.as_os_str()),
+            _ => None,
+        };
+        let (interpreter, script) = (at("venv/bin/python"), at("job/prog.py"));
+        let find = || {
+            let python =
+                Python { interpreter: &interpreter, script: Some(&script), wdir: root.path(), variable: &variable };
+            python.mpi4py(&|_| None).map(|(module, _)| module)
+        };
+        for (at, module) in expected.iter().enumerate() {
+            assert_eq!(find().as_ref(), Some(module));
+            fs::remove_file(module).unwrap();
+            if at == 2 {
+                fs::write(root.path().join("venv/pyvenv.cfg"), settings(false)).unwrap();
+                assert_eq!(find().as_ref(), Some(&expected[4]), "the environment hides the user's packages");
+                fs::write(root.path().join("venv/pyvenv.cfg"), settings(true)).unwrap();
+            }
+        }
+        assert_eq!(find(), None, "the module of another version");
     }
 
     #[test]
@@ -131,7 +263,7 @@ mod tests {
         let place = place("python3/dist-packages", &["MPI.cpython-311-x86_64-linux-gnu.so"]);
         let module = Some("MPI.cpython-311-x86_64-linux-gnu.so".to_owned());
         assert_eq!(found(place.path(), "python3.11", None, None), module);
-        assert_eq!(found(place.path(), "bash", None, None), None);
+        assert!(is_interpreter("python3.11") && !is_interpreter("bash"));
     }
 
     #[test]

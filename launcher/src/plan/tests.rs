@@ -11,7 +11,7 @@ use crate::cluster::node_list::HostOptions;
 use crate::cluster::placement::MapBy;
 use nla::sys::ShellState;
 
-fn machine() -> Machine {
+pub(super) fn machine() -> Machine {
     let variables =
         [("PATH", "/bin"), ("HOME", "/home/u"), ("PMI_RANK", "3"), ("SLURM_PROCID", "1"), ("SLURM_JOB_ID", "9")];
     Machine {
@@ -28,7 +28,7 @@ fn machine() -> Machine {
     }
 }
 
-fn planned(words: &str, machine: &Machine) -> Result<Plan, Refusal> {
+pub(super) fn planned(words: &str, machine: &Machine) -> Result<Plan, Refusal> {
     let words = words.split_whitespace().map(OsString::from).collect();
     let read_file = |_: &std::path::Path| Err(std::io::Error::other("none"));
     match parse(OsStr::new("scela-run"), words, &read_file) {

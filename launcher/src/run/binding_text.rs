@@ -87,7 +87,7 @@ pub(crate) fn note_text(note: &BindingNote) -> String {
         BindingNote::Shared { cpus } => {
             let are = if cpus.len() == 1 { "is" } else { "are" };
             format!(
-                "{} {are} also bound by another of your sessions; '--bind-to user:LIST' chooses others, \
+                "{} {are} also used by another of your sessions; '--bind-to user:LIST' chooses others, \
                  '--bind-to none' lets the kernel choose",
                 processors(cpus)
             )
@@ -146,7 +146,7 @@ mod tests {
         let local = BoundRanks { memory: "0,2".parse().unwrap(), ..bound("0", "0-1", "[BB]") };
         assert_eq!(seat_text(&local), "[BB] processors 0-1, mask 0x3, memory of nodes 0,2");
         let text = note_text(&BindingNote::Shared { cpus: "1".parse().unwrap() });
-        assert!(text.starts_with("processor 1 is also bound by another of your sessions; "), "{text}");
+        assert!(text.starts_with("processor 1 is also used by another of your sessions; "), "{text}");
     }
 
     #[test]

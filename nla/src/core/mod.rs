@@ -44,8 +44,8 @@ pub use accelerators::{
 };
 pub use agent::{Action, Agent, Input};
 pub use binding::{
-    Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, CpuSet, CpuSetError, Level,
-    MapWithin, MemoryPolicy, Seat, Seating, Topology, describe, picture, seats,
+    Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, Cache, CpuSet, CpuSetError,
+    Hardware, Level, MapWithin, Memory, MemoryPolicy, PartKind, Seat, Seating, Topology, describe, picture, seats,
 };
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};

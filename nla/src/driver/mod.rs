@@ -31,6 +31,7 @@ mod stall;
 mod startup;
 mod survivors;
 mod table;
+mod topology_file;
 mod uplink;
 
 pub use accelerators::{Accelerators, RankDevices};

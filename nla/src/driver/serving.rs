@@ -17,6 +17,7 @@ use tokio::task::yield_now;
 
 use super::board::SharedBoard;
 use super::table::Key;
+use super::topology_file::TopologyFile;
 use crate::core::{Exit, LastCall};
 use crate::sys::{self, Watched};
 
@@ -60,6 +61,8 @@ pub(super) struct Serving {
     pub(super) has_segment: bool,
     /// The rank's last request to the actor, for surveys.
     pub(super) last_call: Rc<Cell<LastCall>>,
+    /// The file that describes the node to hwloc, if the rank may be given one.
+    pub(super) topology_file: Option<Rc<TopologyFile>>,
     pub(super) scratch: Rc<RefCell<Scratch>>,
     pub(super) events: mpsc::Sender<RankEvent>,
 }
@@ -104,6 +107,10 @@ impl Serving {
                 self.flush(connection, ended).await?;
                 if request == Request::Segment {
                     self.send_segment(connection, ended).await?;
+                } else if request == Request::TopologyFile {
+                    let path = self.topology_file.as_ref().and_then(|file| file.path());
+                    let answer = Answer::Got(path.map(|path| path.as_bytes().into()));
+                    self.conversation.answer(answer, &mut self.scratch.borrow_mut().outgoing);
                 } else if let Some(answer) = self.request(request, ended).await? {
                     let mut scratch = self.scratch.borrow_mut();
                     self.conversation.answer(answer, &mut scratch.outgoing);
@@ -164,7 +171,7 @@ impl Serving {
         {
             unread = unread.saturating_sub(count);
             while let Some(request) = self.advance(connection) {
-                if request != Request::Segment {
+                if !matches!(request, Request::Segment | Request::TopologyFile) {
                     self.ask(request, None).await;
                 }
                 if self.conversation.is_waiting() {
@@ -245,7 +252,7 @@ pub(super) fn call_of(request: &Request) -> LastCall {
         Request::Joined => LastCall::Init,
         Request::Fence { .. } | Request::GroupFence { .. } => LastCall::Fence,
         Request::Put { .. } => LastCall::Put,
-        Request::Get { .. } | Request::Segment => LastCall::Get,
+        Request::Get { .. } | Request::TopologyFile | Request::Segment => LastCall::Get,
         Request::Ring { .. } => LastCall::Ring,
         Request::NodePut { .. } | Request::NodeGet { .. } => LastCall::NodeAttribute,
         Request::Ask(RootRequest::Spawn(_)) => LastCall::Spawn,

@@ -16,7 +16,7 @@ use tokio::time::sleep_until;
 use super::spawning::{Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
 use super::stall::{Stall, StallStep};
 use crate::core::{CpuSet, Input, NamespaceId, NotStartedReason};
-use crate::sys::{self, ExitSignalsHeld, Image, InLaunch, Launching, SPAWNERS_MAX, ShellState, Spawner};
+use crate::sys::{self, ExitSignalsHeld, Image, InLaunch, Launching, RankFile, SPAWNERS_MAX, ShellState, Spawner};
 use crate::tasks::Tasks;
 
 /// The maximum number of orders that the spawner threads have not completed: each has four descriptors or more.
@@ -60,6 +60,8 @@ impl<T> Worker<T> {
 /// The spawner threads of an agent.
 pub(super) struct Spawners<T> {
     shell: ShellState,
+    /// The file that all ranks inherit.
+    file: Option<Arc<RankFile>>,
     launching: Arc<Launching>,
     /// Notified when a thread has results.
     finished: Arc<Notify>,
@@ -74,10 +76,11 @@ pub(super) struct Spawners<T> {
 }
 
 impl<T> Spawners<T> {
-    /// Starts one thread, whose ranks get the attributes of `shell`.
-    pub(super) fn start(shell: ShellState, tasks: Tasks) -> io::Result<Self> {
+    /// Starts one thread, whose ranks get the attributes of `shell` and inherit `file`.
+    pub(super) fn start(shell: ShellState, file: Option<Arc<RankFile>>, tasks: Tasks) -> io::Result<Self> {
         let mut spawners = Self {
             shell,
+            file,
             launching: Arc::default(),
             finished: Arc::default(),
             workers: Vec::new(),
@@ -90,7 +93,8 @@ impl<T> Spawners<T> {
     }
 
     fn add_thread(&mut self) -> io::Result<()> {
-        let spawner = Spawner::new(self.shell.clone(), &self.launching)?;
+        let mut spawner = Spawner::new(self.shell.clone(), &self.launching)?;
+        self.file.iter().for_each(|file| spawner.share(Arc::clone(file)));
         let thread = SpawnerThread::start(spawner, Arc::clone(&self.finished), &self.tasks)?;
         self.workers.push(Worker { thread, pending: VecDeque::new(), stall: None, cpus: CpuSet::default() });
         Ok(())

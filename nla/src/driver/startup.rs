@@ -25,6 +25,7 @@ use super::serving::{Connection, RankEvent, Scratch, Serving};
 use super::spawners::{Completed, Pending, Spawners};
 use super::spawning::{Command, Done, StartOrder};
 use super::table::RankTable;
+use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use crate::core::{
     CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan,
     Variable,
@@ -53,6 +54,8 @@ struct Shared {
     attributes: Arc<JobAttributes>,
     board: Rc<RefCell<SharedBoard>>,
     port: Option<PortServer>,
+    /// Ranks may be given the file that describes the node to hwloc.
+    may_describe_node: bool,
     /// Each rank leads a session of its own.
     leads_session: bool,
     /// Empty until a spawner thread has found the programs.
@@ -98,6 +101,7 @@ pub(super) struct Startup {
     pub(super) binder: Binder,
     /// The thread that reads the ranks' output.
     pub(super) pump: OutputPump,
+    topology_file: Rc<TopologyFile>,
     input: Rc<RefCell<InputHub>>,
     scratch: Rc<RefCell<Scratch>>,
     events: mpsc::Sender<RankEvent>,
@@ -130,12 +134,14 @@ impl Startup {
                 "ranks get less here than the user's shell has"
             );
         }
+        let topology_file = TopologyFile::new();
         Ok(Self {
             binder,
             session,
             mark,
-            spawners: Spawners::start(fitted, tasks.clone())?,
+            spawners: Spawners::start(fitted, topology_file.file(), tasks.clone())?,
             pump,
+            topology_file: Rc::new(topology_file),
             input,
             scratch: Scratch::new(),
             events,
@@ -223,6 +229,8 @@ impl Startup {
         }
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
         let shared = Rc::new(Shared {
+            // In port mode ranks inherit no descriptor.
+            may_describe_node: port.is_none() && !is_left_to_hwloc(&self.session, &plan),
             plan,
             attributes,
             board: Rc::clone(&board),
@@ -431,6 +439,7 @@ impl Startup {
             by_port: shared.port.is_some(),
             has_segment: false,
             last_call,
+            topology_file: shared.may_describe_node.then(|| Rc::clone(&self.topology_file)),
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };

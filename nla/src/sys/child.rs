@@ -12,6 +12,7 @@ use std::{io, ptr};
 use nix::errno::Errno;
 
 use super::launching::{STEP_DIRECTORY, STEP_EXEC};
+use super::rank_file::RANK_FILE_FD;
 use super::shell::SIGNAL_MAX;
 use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
@@ -100,8 +101,9 @@ pub(super) struct Order<'a> {
     /// The memory nodes that it may use, as in [`Masks`](super::spawn::Masks).
     pub(super) memory: &'a [u64],
     pub(super) slots: [c_int; 3],
-    pub(super) pmi: Option<c_int>,
-    /// The highest slot, or [`PMI_FD`] if that is higher.
+    /// The slots that become [`KEPT`].
+    pub(super) kept: [Option<c_int>; 2],
+    /// The highest slot, or the highest of [`KEPT`] if that is higher.
     pub(super) highest: c_int,
     pub(super) table: Table,
     /// Where the child notes which system call it is about to make.
@@ -205,7 +207,10 @@ fn bind_memory(memory: &[u64]) -> Result<(), Progress> {
     Ok(())
 }
 
-/// Moves the slots to 0, 1, 2 and [`PMI_FD`], and closes all other descriptors.
+/// The descriptors that a rank gets beyond 0, 1 and 2. They follow each other.
+const KEPT: [c_int; 2] = [PMI_FD, RANK_FILE_FD];
+
+/// Moves the slots to 0, 1, 2 and [`KEPT`], and closes all other descriptors.
 fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
     const FAILED: Progress = Progress::Failed(SpawnStep::Descriptors);
     if order.table == Table::Unshared {
@@ -221,30 +226,33 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
             return Err(FAILED);
         }
     }
-    let kept = match order.pmi {
-        // The slot already has the right number. dup3 onto itself is an error, so only clear close-on-exec.
-        // SAFETY: numbers only.
-        Some(PMI_FD) => unsafe { libc::fcntl(PMI_FD, libc::F_SETFD, 0) },
-        // SAFETY: numbers only.
-        Some(slot) => unsafe { libc::dup3(slot, PMI_FD, 0) },
-        None => 0,
-    };
-    if kept < 0 {
-        return Err(FAILED);
+    for (fd, slot) in KEPT.into_iter().zip(order.kept) {
+        let kept = match slot {
+            // The slot already has the right number. dup3 onto itself is an error, so only clear close-on-exec.
+            // SAFETY: numbers only.
+            Some(slot) if slot == fd => unsafe { libc::fcntl(fd, libc::F_SETFD, 0) },
+            // SAFETY: numbers only.
+            Some(slot) => unsafe { libc::dup3(slot, fd, 0) },
+            None => 0,
+        };
+        if kept < 0 {
+            return Err(FAILED);
+        }
     }
-    let pmi = PMI_FD as libc::c_uint;
-    let highest = order.highest as libc::c_uint;
+    let [first, last] = KEPT;
+    for (fd, _) in KEPT.into_iter().zip(order.kept).filter(|(_, slot)| slot.is_none()) {
+        // SAFETY: numbers only; a closed descriptor is no problem.
+        unsafe { libc::close(fd) };
+    }
     if order.table == Table::Unshared {
-        let middle = if order.pmi.is_some() { pmi - 1 } else { pmi };
-        let closed = close_range(3, middle, 0) && (highest <= pmi || close_range(pmi + 1, highest, 0));
+        let (above, highest) = (last as libc::c_uint + 1, order.highest as libc::c_uint);
+        let closed =
+            close_range(3, first as libc::c_uint - 1, 0) && (highest < above || close_range(above, highest, 0));
         return if closed { Ok(()) } else { Err(FAILED) };
     }
-    for fd in 3..=order.highest {
-        if fd != PMI_FD || order.pmi.is_none() {
-            // SAFETY: numbers only; a closed descriptor is no problem. All higher descriptors are
-            // close-on-exec.
-            unsafe { libc::close(fd) };
-        }
+    for fd in (3..first).chain(last + 1..=order.highest) {
+        // SAFETY: numbers only; a closed descriptor is no problem. All higher descriptors are close-on-exec.
+        unsafe { libc::close(fd) };
     }
     Ok(())
 }

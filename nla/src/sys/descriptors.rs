@@ -12,9 +12,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::sys::stat::Mode;
 
-/// The highest descriptor that [`reserve_low`] occupies: above 0, 1 and 2, each spawner takes four. The agent's own
+/// The highest descriptor that [`reserve_low`] occupies: above 0, 1 and 2, each spawner takes four, and their
+/// [`RankFile`](super::RankFile) one. The agent's own
 /// descriptors are higher.
-pub const LOW_MAX: RawFd = 2 + 4 * super::launching::SPAWNERS_MAX as RawFd;
+pub const LOW_MAX: RawFd = 3 + 4 * super::launching::SPAWNERS_MAX as RawFd;
 
 /// The bound of [`raise_limit`]: the kernel's default maximum (fs.nr_open).
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;

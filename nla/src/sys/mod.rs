@@ -13,8 +13,8 @@
 //!   child of its, by a pidfd, and what lost agents have left ([`end_guardians`], [`end_marked`]), which any thread may end, by
 //!   descriptors too. Each [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
 //!   it reaps only a child that could not exec, under the lock of [`Launching`].
-//! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2 and
-//!   [`PMI_FD`], and no other descriptor, however many ranks are started at the same time.
+//! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2, [`PMI_FD`] and
+//!   [`RANK_FILE_FD`], and no other descriptor, however many ranks are started at the same time.
 //! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions
 //!   of `identity`, `descriptors`, `guardian` and `spawn` whose names say so.
 //!
@@ -33,6 +33,7 @@ pub mod new_file;
 pub mod output_file;
 mod path_walk;
 pub mod pmix;
+pub mod rank_file;
 pub mod readiness;
 pub mod reap;
 pub mod regular_file;
@@ -62,6 +63,7 @@ pub use inherited::pmi_socket;
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};
+pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};
 pub use readiness::{Watched, watch, watch_end};
 pub use reap::{
     Ended, ExitSignalsHeld, adopt_orphans, blocked_children_but, catches, end_orphans, has_children, has_children_but,

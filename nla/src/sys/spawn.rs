@@ -28,6 +28,7 @@ use super::descriptors;
 use super::identity::{affinity, set_affinity};
 use super::image::Image;
 use super::launching::{LaunchSlot, Launching, STEP_SETUP};
+use super::rank_file::RankFile;
 use super::reap;
 use super::shell::{KernelAction, ShellState, disposition};
 
@@ -37,7 +38,7 @@ pub const PMI_FD: i32 = 10;
 /// The size of the child's stack. The child needs a few hundred bytes, more in a build without optimization.
 pub(super) const STACK_BYTES: usize = 64 * 1024;
 
-/// A rank's descriptors 0, 1, 2 and, if it uses PMI, [`PMI_FD`].
+/// A rank's descriptors 0, 1, 2 and, if it uses PMI, [`PMI_FD`]. With PMI it also gets the file of [`Spawner::share`].
 ///
 /// They are borrowed for the call. The caller closes its copies, so that readers get end of file.
 #[derive(Clone, Copy, Debug)]
@@ -173,6 +174,8 @@ pub struct Spawner {
     null: OwnedFd,
     /// The low descriptors that the child moves to 0, 1, 2 and [`PMI_FD`].
     slots: Option<[OwnedFd; 4]>,
+    /// The file that ranks with PMI inherit.
+    shared: Option<Arc<RankFile>>,
     table: Table,
     leads_session: bool,
     scratch: Scratch,
@@ -215,6 +218,7 @@ impl Spawner {
             stack: Stack::new()?,
             null: descriptors::dev_null_rw()?,
             slots: Some(slots),
+            shared: None,
             table: Table::Unshared,
             leads_session: true,
             scratch: Scratch::default(),
@@ -231,6 +235,11 @@ impl Spawner {
     /// share of one program on a machine with other load.
     pub fn lead_sessions(&mut self, leads_session: bool) {
         self.leads_session = leads_session;
+    }
+
+    /// Lets later children that use PMI inherit `file`, as [`RANK_FILE_FD`](super::RANK_FILE_FD).
+    pub fn share(&mut self, file: Arc<RankFile>) {
+        self.shared = Some(file);
     }
 
     /// Returns the slot of the child in launch, for the thread that reaps.
@@ -296,7 +305,8 @@ impl Spawner {
         self.scratch.fill(image, extra_env);
         bind_thread(&self.own_cpus, &mut self.bound_to, masks.cpus)?;
         let numbers = slots.each_ref().map(AsRawFd::as_raw_fd);
-        let highest = numbers.into_iter().fold(PMI_FD, i32::max);
+        let shared = self.shared.as_ref().filter(|_| descriptors.pmi.is_some()).map(|file| file.as_fd().as_raw_fd());
+        let highest = numbers.into_iter().chain(shared).fold(super::rank_file::RANK_FILE_FD, i32::max);
         let order = Order {
             // SAFETY: getpid takes nothing.
             parent: unsafe { libc::getpid() },
@@ -312,7 +322,7 @@ impl Spawner {
             ignored: self.shell.ignored,
             memory: masks.memory,
             slots: [numbers[0], numbers[1], numbers[2]],
-            pmi: descriptors.pmi.map(|_| numbers[3]),
+            kept: [descriptors.pmi.map(|_| numbers[3]), shared],
             highest,
             table: self.table,
             step: &self.launching.slot().step,
@@ -513,6 +523,7 @@ fn close_range_works() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rank_file::{RANK_FILE_PATH, RankFile};
     use super::*;
     use nix::fcntl::OFlag;
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -566,6 +577,14 @@ mod tests {
         assert_eq!(output_of(&mut spawner, show), "0\n1\n2\n10\n");
         let mut spawner = spawner.copying();
         assert_eq!(output_of(&mut spawner, show), "0\n1\n2\n10\n");
+        let file = RankFile::new().expect("descriptors are left");
+        file.fill(b"shared").expect("it is filled once");
+        spawner.share(Arc::new(file));
+        let read = format!("{show}; cat {RANK_FILE_PATH}");
+        for table in [Table::Copied, Table::Unshared] {
+            spawner.table = table;
+            assert_eq!(output_of(&mut spawner, &read), "0\n1\n2\n10\n11\nshared", "{table:?}");
+        }
         drop(inherited);
     }
 

@@ -116,6 +116,7 @@ impl Server {
                     Answer::Spawned(Ok(SpawnedJob { job: "kvs_2".into(), codes }))
                 }
             },
+            Request::TopologyFile => Answer::Got(None),
             Request::Segment => Answer::Segment(self.has_segment),
             Request::Get { key } => Answer::Got(self.board.get(key).map(|value| value.to_vec().into())),
             Request::Put { .. } => return None,

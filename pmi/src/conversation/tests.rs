@@ -106,7 +106,7 @@ fn wants_answer(request: &Request) -> bool {
     match request {
         Request::Fence { in_segment, .. } => !in_segment,
         Request::GroupFence { .. } | Request::Ring { .. } | Request::NodePut { .. } | Request::NodeGet { .. } => true,
-        Request::Get { .. } | Request::Segment | Request::Ask(_) => true,
+        Request::Get { .. } | Request::TopologyFile | Request::Segment | Request::Ask(_) => true,
         Request::Put { .. } | Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => {
             false
         }
@@ -262,7 +262,7 @@ fn preputs_and_attributes_are_found() {
     world.check("cmd=get kvsname=k key=PARENT_ROOT_PORT_NAME", "cmd=get_result rc=0 value=tag#0$ x");
     world.check("cmd=get kvsname=k key=universeSize", "cmd=get_result rc=0 value=8");
     let absent = |key| format!("cmd=get_result rc=-1 msg=key_{key}_not_found value=unknown");
-    for key in ["PMI_hwloc_xmlfile", "PMI_dead_processes", "PMI_process_mappin", "PMI_"] {
+    for key in ["PMI_dead_processes", "PMI_process_mappin", "PMI_"] {
         world.check(&format!("cmd=get kvsname=k key={key}"), &absent(key));
     }
     let mut world = World::with(|attributes| {

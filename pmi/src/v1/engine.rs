@@ -79,7 +79,7 @@ impl Dialect for Lines {
                 return To::Refused(reply_name(operation), &refusal_text(refusal)).write(out);
             }
             // PMI-1 has no command that leads to these.
-            From::NodePut | From::NodeGot(_) | From::Connected | From::Ring { .. } => return,
+            From::NodePut | From::NodeGot(_) | From::JobAttribute(_) | From::Connected | From::Ring { .. } => return,
         }
         .write(out);
     }

@@ -13,7 +13,7 @@ use super::reply;
 use crate::board::{DEAD_PROCESSES, check_put};
 use crate::engine::{Awaited, Dialect, Operation, Outcome, Refusal, Reply, Turn, Violation};
 use crate::limits::{ATTRIBUTE_BYTES_MAX, ECHO_BYTES_MAX, JOB_BYTES_MAX};
-use crate::rank_state::{RankState, Version, readable};
+use crate::rank_state::{RankState, TOPOLOGY_FILE, Version, readable};
 use crate::{Board, NameError, Request, RootRequest};
 
 /// PMI-2's part of a conversation.
@@ -64,6 +64,7 @@ impl Dialect for Frames {
             Reply::Segment => To::Segment,
             Reply::NodePut => To::NodePut,
             Reply::NodeGot(value) => To::NodeGot(value),
+            Reply::JobAttribute(value) => To::JobAttribute(value),
             Reply::Connected => To::Connected,
             Reply::Ring { position, from_left, from_right } => To::Ring { position, from_left, from_right },
             Reply::Refused(Operation::Lookup, Refusal::Name(NameError::Unknown)) => To::NoPort,
@@ -97,11 +98,14 @@ impl Turn<'_, Frames> {
                 reply::Reply::JobId(&self.state.attributes.kvsname).write(self.dialect.thread.as_deref(), self.out);
                 None
             }
+            Command::JobAttribute { key } if key == TOPOLOGY_FILE => {
+                self.ask(Awaited::JobAttribute, Request::TopologyFile)
+            }
             Command::JobAttribute { key } => {
                 let dead = if key == DEAD_PROCESSES { self.board.dead() } else { None };
                 let dead = dead.map(|ranks| ranks.as_bytes().to_vec());
                 let value = dead.or_else(|| self.state.attributes.attribute(&key));
-                self.write(reply::Reply::JobAttribute(value.as_deref()))
+                self.reply(Reply::JobAttribute(value.as_deref()))
             }
             Command::NodePut { key, value } => self.on_node_put(&key, &value),
             Command::NodeGet { key, wait } => self.on_node_get(&key, wait),

@@ -86,6 +86,7 @@ fn check_request(request: &Request) {
         }
         Request::Joined
         | Request::Get { .. }
+        | Request::TopologyFile
         | Request::GroupFence { .. }
         | Request::Ring { .. }
         | Request::NodePut { .. }
@@ -104,7 +105,7 @@ fn answer_to(request: &Request) -> Option<Answer> {
         Request::Ring { to_left, to_right } => {
             Answer::Ring { position: 0, from_left: to_right.clone(), from_right: to_left.clone() }
         }
-        Request::Get { .. } => Answer::Got(None),
+        Request::Get { .. } | Request::TopologyFile => Answer::Got(None),
         Request::NodePut { .. } => Answer::NodePut(true),
         Request::NodeGet { .. } => Answer::NodeGot(None),
         Request::Segment => Answer::Segment(false),

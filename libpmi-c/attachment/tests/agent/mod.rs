@@ -200,6 +200,7 @@ impl Agent {
             Request::Ask(RootRequest::Spawn(order)) => {
                 Answer::Spawned(Ok(SpawnedJob { job: "fake-1_1".into(), codes: vec![0; order.ranks() as usize] }))
             }
+            Request::TopologyFile => Answer::Got(None),
             Request::Segment => Answer::Segment(self.0.has_segment),
             Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(Some(b"theirs".to_vec())),
             Request::Ask(RootRequest::Pmix(_)) => Answer::Pmix(PmixAnswer::Modex(None)),

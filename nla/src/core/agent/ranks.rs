@@ -90,8 +90,8 @@ impl Agent {
                 self.fail_rank(namespace, rank, cause, turn);
             }
             Request::Broken { why } => self.kill_broken(namespace, rank, one_line(why), turn),
-            // The driver answers it: it has the segment's descriptor.
-            Request::Segment => {}
+            // The driver answers these: it has the descriptors.
+            Request::TopologyFile | Request::Segment => {}
             Request::Ask(request) => {
                 let requester = ns.next_request(rank);
                 self.to_parent(Up::Ask { requester, request }, turn);

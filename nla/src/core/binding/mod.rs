@@ -5,6 +5,7 @@
 //! the policy, and nodes of one session may differ.
 
 mod cpu_set;
+mod hardware;
 mod picture;
 mod policy;
 mod report;
@@ -12,6 +13,7 @@ mod seats;
 mod topology;
 
 pub use cpu_set::{CpuSet, CpuSetError};
+pub use hardware::{Cache, Hardware, Memory, PartKind};
 pub use picture::picture;
 pub use policy::{BindTo, BindingPolicy, MapWithin, MemoryPolicy};
 pub use report::{BindingNote, BindingReport, BoundRanks, describe};

@@ -8,6 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::*;
+use crate::core::Level;
 
 /// A synthetic /sys.
 struct Tree(TempDir);
@@ -68,12 +69,23 @@ impl Tree {
 
     #[track_caller]
     fn check(&self, level: Level, expected: &[&str]) {
-        let topology = node_topology(self.0.path());
+        let topology = hardware(self.0.path()).topology();
         let parts: Vec<String> = topology.parts(level).iter().map(ToString::to_string).collect();
         assert_eq!(parts, expected, "{}", level.name());
         if let Some(oracle) = self.by_hwloc(level) {
             assert_eq!(parts.into_iter().collect::<BTreeSet<_>>(), oracle, "hwloc: {}", level.name());
         }
+    }
+
+    /// Checks that hwloc shows the same node from our text as from the tree.
+    #[track_caller]
+    fn check_xml(&self) {
+        let hardware = hardware(self.0.path());
+        let nodes = hardware.memory.iter().map(|memory| memory.node).collect();
+        let allowed = Allowed { cpus: hardware.online.clone(), memory: nodes };
+        let text = hardware.hwloc_xml(&allowed).expect("hwloc would find no more");
+        let Some(expected) = self.lstopo(&["--no-io"]) else { return };
+        assert_eq!(of_xml(&text), expected, "{text}");
     }
 
     /// The parts that hwloc finds; `None` if it is not installed, or knows no part of the level.
@@ -86,21 +98,38 @@ impl Tree {
             Level::Numa => "numa",
             Level::Package => "package",
         };
-        let output = Command::new("lstopo-no-graphics")
-            .env("HWLOC_FSROOT", self.0.path())
-            .env("HWLOC_COMPONENTS", "linux,stop")
-            .env("HWLOC_THISSYSTEM", "0")
-            .args(["--of", "console", "--no-io", "--cpuset-only", "--only", kind])
-            .output();
-        let Ok(output) = output else {
-            assert!(std::env::var_os("TESTS_STRICT").is_none(), "hwloc-nox is needed");
-            let _ = std::io::stderr().write_all(b"skipped: lstopo-no-graphics is not installed\n");
-            return None;
-        };
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.status.success() && !text.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = self.lstopo(&["--no-io", "--cpuset-only", "--only", kind])?;
         Some(text.lines().map(|line| of_mask(line).to_string()).collect())
     }
+
+    /// What lstopo writes about the tree; `None` if it is not installed.
+    fn lstopo(&self, options: &[&str]) -> Option<String> {
+        lstopo(
+            Command::new("lstopo-no-graphics")
+                .env("HWLOC_FSROOT", self.0.path())
+                .env("HWLOC_COMPONENTS", "linux,stop")
+                .env("HWLOC_THISSYSTEM", "0")
+                .args(options),
+        )
+    }
+}
+
+/// What lstopo shows of a node that is described by this text.
+fn of_xml(text: &str) -> String {
+    let file = tempfile::Builder::new().suffix(".xml").tempfile().unwrap();
+    fs::write(file.path(), text).unwrap();
+    lstopo(Command::new("lstopo-no-graphics").arg("-i").arg(file.path())).expect("lstopo has run before")
+}
+
+fn lstopo(command: &mut Command) -> Option<String> {
+    let Ok(output) = command.args(["--of", "console"]).output() else {
+        assert!(std::env::var_os("TESTS_STRICT").is_none(), "hwloc-nox is needed");
+        let _ = std::io::stderr().write_all(b"skipped: lstopo-no-graphics is not installed\n");
+        return None;
+    };
+    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && !text.is_empty() && errors.is_empty(), "{errors}");
+    Some(text)
 }
 
 /// A list as a mask of the kernel: words of 32 bits with commas between.
@@ -130,6 +159,7 @@ fn threads_share_cores() {
     tree.check(Level::L3, &["0-7"]);
     tree.check(Level::Numa, &["0-7"]);
     tree.check(Level::Package, &["0-7"]);
+    tree.check_xml();
 }
 
 #[test]
@@ -154,7 +184,7 @@ fn a_package_has_several_numa_nodes_and_one_has_no_processor() {
         tree.cpu(cpu, &cpu.to_string(), (0, "0-7"), &[(2, &cpu.to_string()), (3, l3)]);
     }
     tree.nodes(&[(0, "0-3"), (1, "4-7"), (2, "")]);
-    let topology = node_topology(tree.0.path());
+    let topology = hardware(tree.0.path()).topology();
     let numa: Vec<String> = topology.parts(Level::Numa).iter().map(ToString::to_string).collect();
     assert_eq!(numa, ["0-3", "4-7"], "memory without processors is no place for a rank");
     tree.check(Level::L3, &["0-3", "4-7"]);
@@ -176,6 +206,7 @@ fn large_cores_have_threads_and_small_ones_share_a_cache() {
     tree.check(Level::Core, &["0-1", "2-3", "4", "5", "6", "7"]);
     tree.check(Level::L2, &["0-1", "2-3", "4-7"]);
     tree.check(Level::L3, &["0-7"]);
+    tree.check_xml();
 }
 
 #[test]
@@ -193,6 +224,7 @@ fn offline_processors_are_no_part_of_the_node() {
     tree.check(Level::Hwthread, &["0", "1", "2", "4"]);
     tree.check(Level::Core, &["0-1", "2", "4"]);
     tree.check(Level::Package, &["0-2,4"]);
+    tree.check_xml();
 }
 
 #[test]
@@ -205,23 +237,67 @@ fn older_kernels_have_other_names_and_broken_files_are_left_out() {
         tree.write(&format!("cpu/cpu{cpu}/cache/index0/level"), "two");
     }
     tree.write("node/online", &"9".repeat(100_000));
-    let topology = node_topology(tree.0.path());
+    let topology = hardware(tree.0.path()).topology();
     let of = |level| topology.parts(level).iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(of(Level::Core), ["0-1", "2-3"]);
     assert_eq!(
         [of(Level::L2), of(Level::Package), of(Level::Numa)],
         [vec!["0-1".to_owned(), "2-3".into()], vec!["0-3".into()], vec!["0-3".into()]]
     );
-    assert_eq!(node_topology(&tree.0.path().join("nothing")).cpus().len(), 0);
+    assert_eq!(hardware(&tree.0.path().join("nothing")).topology().cpus().len(), 0);
 }
 
 #[test]
 fn this_process_may_use_what_the_kernel_says() {
-    let topology = node_topology(Path::new("/"));
+    let topology = hardware(Path::new("/")).topology();
     let allowed = allowed_here();
     assert_eq!(allowed.cpus.len() as usize, sys::cores());
     assert!(allowed.cpus.is_within(topology.cpus()), "{allowed:?}");
     let status = fs::read_to_string("/proc/self/status").unwrap();
     assert!(status.contains(&format!("Cpus_allowed_list:\t{}\n", allowed.cpus)), "{allowed:?}");
     assert!(status.contains(&format!("Mems_allowed_list:\t{}\n", allowed.memory)), "{allowed:?}");
+}
+
+#[test]
+fn dies_and_clusters_of_cores_are_shown_where_they_differ_from_other_parts() {
+    let tree = Tree::new("0-63");
+    for cpu in 0..64u32 {
+        let part = |size: u32| format!("{}-{}", cpu / size * size, cpu / size * size + size - 1);
+        let (core, cluster, die, package) = (part(2), part(8), part(16), part(32));
+        tree.cpu(cpu, &core, (cpu / 32, &package), &[(2, &core), (3, &die)]);
+        for (name, list) in [("cluster_cpus", &cluster), ("die_cpus", &die)] {
+            tree.write(&format!("cpu/cpu{cpu}/topology/{name}_list"), list);
+            tree.write(&format!("cpu/cpu{cpu}/topology/{name}"), &hex(list));
+        }
+        for (name, id) in [("cluster_id", cpu / 8), ("die_id", cpu / 16)] {
+            tree.write(&format!("cpu/cpu{cpu}/topology/{name}"), &id.to_string());
+        }
+    }
+    tree.nodes(&[(0, "0-63")]);
+    tree.check_xml();
+}
+
+/// What hwloc finds in other places than these files must not be missing.
+#[test]
+fn hwloc_sees_this_machine_the_same_way() {
+    let hardware = hardware(Path::new("/"));
+    let allowed =
+        Allowed { cpus: hardware.online.clone(), memory: hardware.memory.iter().map(|memory| memory.node).collect() };
+    // Other machines of the tests may have several NUMA nodes, and then there is no text.
+    let Some(text) = hardware.hwloc_xml(&allowed) else { return };
+    let show = &mut Command::new("lstopo-no-graphics");
+    let Some(expected) = lstopo(show.args(["--no-io", "--no-icaches", "--whole-system"])) else { return };
+    assert_eq!(of_xml(&text), expected, "{text}");
+}
+
+#[test]
+fn network_controllers_are_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let devices = root.path().join("sys/bus/pci/devices");
+    for (name, class) in [("0000:00:01.0", "0x010802"), ("0000:00:02.0", "0x020000"), ("0000:01:00.0", "0x020700")] {
+        fs::create_dir_all(devices.join(name)).unwrap();
+        fs::write(devices.join(name).join("class"), format!("{class}\n")).unwrap();
+    }
+    assert_eq!(network_controllers(root.path()), 2);
+    assert_eq!(network_controllers(&root.path().join("nothing")), 0);
 }

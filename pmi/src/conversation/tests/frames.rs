@@ -241,7 +241,7 @@ fn a_query_of_a_job_attribute_does_not_look_at_the_board() {
     world.board.publish(epoch(&[("a", "1"), ("universeSize", "1")]));
     world.check_2(&get("PMI_process_mapping"), &found("(vector,(0,2,2))"));
     world.check_2(&get("universeSize"), &found("8"));
-    for key in ["", "a", "PMI_hwloc_xmlfile", "PMI_dead_processes", "mpi_reserved_ports", "PARENT_ROOT_PORT_NAME"] {
+    for key in ["", "a", "PMI_dead_processes", "mpi_reserved_ports", "PARENT_ROOT_PORT_NAME"] {
         world.check_2(&get(key), none);
     }
     world.check_2("cmd=info-getjobattr;", "cmd=info-getjobattr-response;rc=1;errmsg=key_missing;");

@@ -152,6 +152,7 @@ fn answer_to(request: &Request) -> Option<Answer> {
         Request::Ask(RootRequest::GetFromJob { .. }) => Answer::GotFromJob(Some(b"v;".to_vec())),
         Request::Ask(RootRequest::Pmix(_)) => Answer::Pmix(PmixAnswer::Modex(None)),
         Request::Ask(RootRequest::Connect { .. }) => Answer::Connected(true),
+        Request::TopologyFile => Answer::Got(None),
         Request::Segment => Answer::Segment(false),
         Request::Ask(RootRequest::Publish { .. }) => Answer::Published(Ok(())),
         Request::Ask(RootRequest::Lookup { .. }) => Answer::Found(Ok(b"p".to_vec())),

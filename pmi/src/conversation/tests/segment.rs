@@ -43,6 +43,21 @@ fn the_segment_can_be_requested_at_any_time() {
     world.answer_2(Answer::Segment(false), "cmd=scela-segment-response;rc=1;errmsg=no_segment_here;");
 }
 
+/// MPICH asks for it right after `init`, in PMI-2 as an attribute of the job.
+#[test]
+fn the_host_names_the_file_with_the_topology() {
+    let mut world = World::joined();
+    assert_eq!(world.ask("cmd=get kvsname=kvs_0 key=PMI_hwloc_xmlfile\n"), Request::TopologyFile);
+    world.answer(Answer::Got(Some("/x".into())), "cmd=get_result rc=0 value=/x");
+    world.ask("cmd=get kvsname=kvs_0 key=PMI_hwloc_xmlfile\n");
+    world.answer(Answer::Got(None), "cmd=get_result rc=-1 msg=key_PMI_hwloc_xmlfile_not_found value=unknown");
+    let mut world = World::joined_2();
+    assert_eq!(world.ask_2("cmd=info-getjobattr;key=PMI_hwloc_xmlfile;"), Request::TopologyFile);
+    world.answer_2(Answer::Got(Some("/x".into())), "cmd=info-getjobattr-response;found=TRUE;value=/x;rc=0;");
+    world.ask_2("cmd=info-getjobattr;key=PMI_hwloc_xmlfile;");
+    world.answer_2(Answer::Got(None), "cmd=info-getjobattr-response;found=FALSE;rc=0;");
+}
+
 #[test]
 fn init_and_segment_are_one_round_trip() {
     let mut world = World::new();

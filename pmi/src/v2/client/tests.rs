@@ -69,6 +69,7 @@ fn a_client_joins_puts_gets_finalizes_and_joins_again() {
         Request::Fence { puts, in_segment: false },
         get_from_job(b"kvs_0"),
         get_from_job(b"kvs_9"),
+        Request::TopologyFile,
         Request::Finalized,
         Request::Joined,
         Request::Abort { code: -7, message: "out of; luck".into() },

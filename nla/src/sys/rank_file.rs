@@ -1,0 +1,73 @@
+//! A file without a name that all ranks of an agent inherit: empty until the agent fills it.
+//!
+//! Ranks open it by a path, so libraries that want the name of a file can read it. It leaves nothing behind however its
+//! processes end, and other users cannot reach it.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::descriptors;
+
+/// The descriptor of the file in a rank: the one after [`PMI_FD`](super::PMI_FD).
+pub const RANK_FILE_FD: i32 = 11;
+
+/// The path by which a rank opens the file.
+pub const RANK_FILE_PATH: &str = "/proc/self/fd/11";
+
+/// See the module's documentation. It occupies a low descriptor, [`RANK_FILE_FD`] if that is reserved, so that the children of
+/// all [spawners](super::Spawner) get a copy of it.
+#[derive(Debug)]
+pub struct RankFile(File);
+
+impl RankFile {
+    /// Creates an empty file. Call it before the first [`Spawner`](super::Spawner) is made.
+    pub fn new() -> io::Result<Self> {
+        let file = memfd_create(c"scela-topology", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        let slot = descriptors::claim(Some(RANK_FILE_FD))?;
+        descriptors::overwrite(slot.as_fd(), file.as_fd())?;
+        Ok(Self(slot.into()))
+    }
+
+    /// Writes the file's content, once. Ranks cannot change it afterwards.
+    pub fn fill(&self, content: &[u8]) -> io::Result<()> {
+        (&self.0).write_all(content)?;
+        let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
+        fcntl(&self.0, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(())
+    }
+}
+
+impl AsFd for RankFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd as _;
+
+    #[test]
+    fn a_rank_can_read_the_file_and_not_change_it() {
+        let _alone = descriptors::SLOTS_IN_TEST.lock();
+        let file = RankFile::new().expect("descriptors are left");
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        assert_eq!(std::fs::read(&path).expect("it can be opened"), b"");
+        file.fill(b"content").expect("it is filled once");
+        assert_eq!(std::fs::read(&path).expect("it can be opened"), b"content");
+        std::fs::write(&path, "other").expect_err("it is sealed");
+        assert_eq!(std::fs::read(&path).expect("it can be opened"), b"content");
+        file.fill(b"again").expect_err("it is sealed");
+    }
+
+    #[test]
+    fn the_path_names_the_descriptor() {
+        assert_eq!(RANK_FILE_PATH, format!("/proc/self/fd/{RANK_FILE_FD}"));
+        assert_eq!(RANK_FILE_FD, super::super::PMI_FD + 1);
+    }
+}
