@@ -111,6 +111,7 @@ impl Relay {
             node,
             nodes,
             own: ranks.clone(),
+            ended: Ranks::new(),
             connected: Ranks::new(),
             dead: Ranks::new(),
             fences: 0,
@@ -152,6 +153,7 @@ impl Relay {
     pub fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, steps: &mut Vec<Step>) {
         let Some(known) = self.known.iter_mut().find(|known| known.id == namespace) else { return };
         known.own.remove(rank);
+        known.ended.insert(rank);
         // libpmix stops waiting for a rank only when it sees the end of its connection. It does not see that of a rank that
         // it was told to forget.
         if !known.connected.remove(rank) {
@@ -246,7 +248,7 @@ impl Relay {
         let known = self.known.iter().find(|known| known.name == *name);
         // The agent may have reaped a rank before it reads that the rank has joined.
         if let (Some(known), Some(rank)) = (known, rank.map(Rank))
-            && (known.own.contains(rank) || request == Request::Joined)
+            && (known.own.contains(rank) || request == Request::Joined && known.ended.contains(rank))
         {
             steps.push(Step::Ask(known.id, rank, request));
         }

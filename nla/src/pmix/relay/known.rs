@@ -28,6 +28,8 @@ pub(super) struct Known {
     pub(super) nodes: Vec<u32>,
     /// The ranks here that have not ended.
     pub(super) own: Ranks,
+    /// The ranks here that have ended.
+    pub(super) ended: Ranks,
     /// The ranks here that are connected to `scela-pmix`: they have joined PMIx and not finalized it.
     pub(super) connected: Ranks,
     /// The ranks that have died.
