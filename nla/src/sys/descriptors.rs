@@ -13,8 +13,7 @@ use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockTy
 use nix::sys::stat::Mode;
 
 /// The highest descriptor that [`reserve_low`] occupies: above 0, 1 and 2, each spawner takes four, and their
-/// [`RankFile`](super::RankFile) one. The agent's own
-/// descriptors are higher.
+/// [`RankFile`](super::RankFile) one. The agent's own descriptors are higher.
 pub const LOW_MAX: RawFd = 3 + 4 * super::launching::SPAWNERS_MAX as RawFd;
 
 /// The bound of [`raise_limit`]: the kernel's default maximum (fs.nr_open).

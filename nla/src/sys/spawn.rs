@@ -165,7 +165,8 @@ impl fmt::Display for SpawnError {
 
 /// Starts ranks. An agent has up to [`SPAWNERS_MAX`](super::launching::SPAWNERS_MAX), each used by one thread.
 ///
-/// That thread is bound to the processors of the rank that it starts, and stays so until it starts one with others. It must live as long as the agent: when it ends, the kernel kills the ranks that it has started
+/// That thread is bound to the processors of the rank that it starts, and stays so until it starts a rank with other
+/// processors. It must live as long as the agent: when it ends, the kernel kills the ranks that it has started
 /// (PR_SET_PDEATHSIG follows the thread). So ranks end even if agent and guardian are killed together.
 #[derive(Debug)]
 pub struct Spawner {
