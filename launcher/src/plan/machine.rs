@@ -32,8 +32,8 @@ pub struct Machine {
     pub stdout_is_terminal: bool,
     /// Whether standard input is a terminal and the launcher runs in its background.
     pub stdin_in_background: bool,
-    /// The limits on the number of processes: where each is set, and its value.
-    pub process_limits: Vec<(&'static str, u64)>,
+    /// Reads the limits on the number of processes: where each is set, and how many it allows.
+    pub process_limits: fn() -> Vec<(String, u64)>,
     /// The session's public number.
     pub session: u64,
 }
@@ -59,7 +59,7 @@ impl Machine {
             shell: ShellState::recorded(),
             stdout_is_terminal: io::stdout().is_terminal(),
             stdin_in_background: is_background(stdin.as_fd()),
-            process_limits: process_limits(),
+            process_limits,
             session,
         })
     }
@@ -70,14 +70,15 @@ fn usable_parts(level: Level) -> u32 {
     topology.parts(level).iter().filter(|part| !part.is_disjoint(&allowed.cpus)).count() as u32
 }
 
-/// Reads the limits on the number of processes. RLIMIT_NPROC does not apply to root.
-fn process_limits() -> Vec<(&'static str, u64)> {
+/// RLIMIT_NPROC does not apply to root, and counts the user's other processes too.
+fn process_limits() -> Vec<(String, u64)> {
     let of_kernel = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].into_iter().filter_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
-        Some((path, text.trim().parse().ok()?))
+        Some((path.to_owned(), text.trim().parse().ok()?))
     });
     let of_user = getrlimit(Resource::RLIMIT_NPROC).ok().filter(|_| !geteuid().is_root());
-    of_kernel.chain(of_user.map(|(soft, _)| ("ulimit -u", soft))).collect()
+    let of_cgroup = sys::processes_left().map(|(file, left)| (format!("{} still", file.display()), left));
+    of_kernel.chain(of_user.map(|(soft, _)| ("ulimit -u".to_owned(), soft))).chain(of_cgroup).collect()
 }
 
 /// Returns whether `terminal` is a terminal and this process runs in its background.

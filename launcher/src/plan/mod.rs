@@ -184,6 +184,10 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
 /// The open files without which a session fails after its start: with a hard limit of 36 the first rank cannot be started.
 const OPEN_FILES_MIN: u64 = 40;
 
+/// Limits are not read for fewer processes: that takes time, and small jobs shall start fast. If one cannot be started, its
+/// error says why.
+const PROCESSES_CHECKED_MIN: u64 = 64;
+
 /// Checks that this machine allows the processes (ranks, agents and one guardian for each agent) and their open files.
 fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Refusal> {
     let files = agent_layout::open_files_max(&machine.shell);
@@ -196,12 +200,15 @@ fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Ref
         ));
     }
     let (ranks, agents) = (u64::from(ranks), u64::from(agents));
-    match machine.process_limits.iter().find(|(_, max)| ranks + 2 * agents > *max) {
+    let processes = ranks + 2 * agents;
+    if processes < PROCESSES_CHECKED_MIN {
+        return Ok(());
+    }
+    match (machine.process_limits)().into_iter().find(|(_, max)| processes > *max) {
         Some((limit, max)) => Err(Refusal::new(
             format!(
                 "{ranks} ranks and {agents} agents do not fit on this machine: with a guardian for each agent they \
-                 are {} processes, and {limit} allows {max}",
-                ranks + 2 * agents
+                 are {processes} processes, and {limit} allows {max}"
             ),
             "start fewer ranks with -np, or name other hosts with -hosts or -f",
         )),

@@ -23,7 +23,7 @@ pub(super) fn machine() -> Machine {
         shell: ShellState { umask: 0o22, limits: vec![(libc_nofile(), 1024, 4096)], blocked: 0, ignored: 0 },
         stdout_is_terminal: false,
         stdin_in_background: false,
-        process_limits: Vec::new(),
+        process_limits: Vec::new,
         session: 0x1234_5678_9abc_def0,
     }
 }
@@ -346,7 +346,8 @@ fn ranks_get_no_input_if_standard_input_lists_the_hosts() {
 
 #[test]
 fn more_processes_than_the_machine_allows_are_refused() {
-    let small = Machine { process_limits: vec![("/proc/sys/kernel/pid_max", 32_768), ("ulimit -u", 100)], ..machine() };
+    let limits = || vec![("/proc/sys/kernel/pid_max".to_owned(), 32_768), ("ulimit -u".to_owned(), 100)];
+    let small = Machine { process_limits: limits, ..machine() };
     let error = planned("-np 99 ./a", &small).unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::reap::cgroup_mount;
+use super::cgroup_files::cgroup_mount;
 
 /// How long killed processes may take to leave a cgroup before its directory stays.
 const REMOVE_TIME: Duration = Duration::from_millis(200);
@@ -118,7 +118,7 @@ fn delegated() -> Option<&'static Path> {
 
 /// Returns the directory of the cgroup `path` among these mounts.
 fn own_directory(path: &str, mounts: &str) -> Option<PathBuf> {
-    let (root, mount) = mounts.lines().find_map(|line| cgroup_mount(line, true))?;
+    let (root, mount) = mounts.lines().find_map(|line| cgroup_mount(line, None))?;
     let below = Path::new(path).strip_prefix(root).ok()?;
     // `..`: the process is outside its cgroup namespace. A backslash: an escaped mount point.
     let is_plain = !path.split('/').any(|name| name == "..") && !mount.contains('\\');

@@ -21,6 +21,7 @@
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
 mod cgroup;
+mod cgroup_files;
 mod child;
 pub mod cpu_marks;
 pub mod descriptors;
@@ -48,6 +49,7 @@ pub mod tcp_peer;
 mod users;
 
 pub use cgroup::end_group_of;
+pub use cgroup_files::processes_left;
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,

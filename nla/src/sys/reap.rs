@@ -19,6 +19,8 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::cgroup_files::ControllerFile;
+
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Ended {
@@ -302,50 +304,11 @@ pub fn signal_name(signal: i32) -> String {
 /// without a cgroup, that of the whole node (/proc/vmstat); `None` if unknown. It only grows: compare two values.
 /// Other processes in the same cgroup count too, so a difference is evidence, not proof.
 pub fn out_of_memory_kills() -> Option<u64> {
-    let read = |path: &Path| fs::read_to_string(path).ok();
-    let mounts = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
-    let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
-    let counted = counter_files(&mounts, &groups).into_iter().find_map(|file| counter(&read(&file)?, "oom_kill"));
-    counted.or_else(|| counter(&read(Path::new("/proc/vmstat"))?, "oom_kill"))
-}
-
-/// Returns the files that may contain the counter, the nearest cgroup first. In v2 the nearest ancestor with the
-/// memory controller has it.
-fn counter_files(mounts: &str, groups: &str) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let v2 = id == "0" && controllers.is_empty();
-        if !v2 && !controllers.split(',').any(|name| name == "memory") {
-            continue;
-        }
-        let file = if v2 { "memory.events" } else { "memory.oom_control" };
-        let Some((root, mount)) = mounts.lines().find_map(|mount| cgroup_mount(mount, v2)) else {
-            continue;
-        };
-        // In a container the root of the mount may be this process's cgroup or below it.
-        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        for ancestor in below.ancestors() {
-            files.push(Path::new(mount).join(ancestor).join(file));
-        }
-    }
-    files
-}
-
-/// Returns root and mount point if this line of mountinfo is the hierarchy with the memory controller.
-pub(super) fn cgroup_mount(line: &str, v2: bool) -> Option<(&str, &str)> {
-    let (mount, kind) = line.split_once(" - ")?;
-    let mut kind = kind.split(' ');
-    let (filesystem, options) = (kind.next()?, kind.nth(1).unwrap_or(""));
-    let wanted = match v2 {
-        true => filesystem == "cgroup2",
-        false => filesystem == "cgroup" && options.split(',').any(|name| name == "memory"),
-    };
-    let mut mount = mount.split(' ').skip(3);
-    wanted.then_some((mount.next()?, mount.next()?))
+    const COUNTERS: ControllerFile =
+        ControllerFile { controller: "memory", v1: "memory.oom_control", v2: "memory.events" };
+    // In version 2 the nearest ancestor with the memory controller has it.
+    let all = COUNTERS.of_this_process().into_iter().chain([PathBuf::from("/proc/vmstat")]);
+    all.into_iter().find_map(|file| counter(&fs::read_to_string(file).ok()?, "oom_kill"))
 }
 
 /// Returns the number after `name` at the start of a line.
@@ -409,20 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_is_found_in_both_cgroup_versions() {
-        let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
-        assert_eq!(
-            counter_files(v2, "0::/job/step\n"),
-            ["/sys/fs/cgroup/job/step", "/sys/fs/cgroup/job", "/sys/fs/cgroup"]
-                .map(|folder| Path::new(folder).join("memory.events"))
-        );
-        let v1 = "30 23 0:27 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
-        assert_eq!(
-            counter_files(v1, "5:cpu:/x\n4:memory:/box/job\n0::/\n"),
-            ["/sys/fs/cgroup/memory/job", "/sys/fs/cgroup/memory"]
-                .map(|folder| Path::new(folder).join("memory.oom_control"))
-        );
-        assert_eq!(counter_files("", "0::/\n"), [] as [PathBuf; 0]);
+    fn the_counter_is_the_number_after_its_name() {
         assert_eq!(counter("oom 1\noom_kill 7\noom_group_kill 2\n", "oom_kill"), Some(7));
         assert_eq!(counter("oom_kill x\n", "oom_kill"), None);
     }

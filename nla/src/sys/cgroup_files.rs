@@ -1,0 +1,108 @@
+//! The files of a controller in this process's cgroups, of version 1 and version 2.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file that a controller has in each of its cgroups.
+pub(super) struct ControllerFile {
+    /// The controller's name.
+    pub(super) controller: &'static str,
+    /// The file's name in version 1.
+    pub(super) v1: &'static str,
+    /// The file's name in version 2.
+    pub(super) v2: &'static str,
+}
+
+impl ControllerFile {
+    /// Returns the files of this process's cgroup and of those above it, the nearest first. In version 2 not each of them
+    /// exists: a cgroup may lack the controller.
+    pub(super) fn of_this_process(&self) -> Vec<PathBuf> {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        self.among(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+    }
+
+    fn among(&self, mounts: &str, groups: &str) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for line in groups.lines() {
+            let mut fields = line.splitn(3, ':');
+            let (Some(id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
+                continue;
+            };
+            let v2 = id == "0" && controllers.is_empty();
+            if !v2 && !controllers.split(',').any(|name| name == self.controller) {
+                continue;
+            }
+            let (file, hierarchy) = if v2 { (self.v2, None) } else { (self.v1, Some(self.controller)) };
+            let Some((root, mount)) = mounts.lines().find_map(|mount| cgroup_mount(mount, hierarchy)) else {
+                continue;
+            };
+            // In a container the root of the mount may be this process's cgroup or below it.
+            let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+            files.extend(below.ancestors().map(|ancestor| Path::new(mount).join(ancestor).join(file)));
+        }
+        files
+    }
+}
+
+/// Returns root and mount point if this line of mountinfo is the hierarchy with the controller; `None` is that of version 2.
+pub(super) fn cgroup_mount<'a>(line: &'a str, controller: Option<&str>) -> Option<(&'a str, &'a str)> {
+    let (mount, kind) = line.split_once(" - ")?;
+    let mut kind = kind.split(' ');
+    let (filesystem, options) = (kind.next()?, kind.nth(1).unwrap_or(""));
+    let is_wanted = match controller {
+        None => filesystem == "cgroup2",
+        Some(controller) => filesystem == "cgroup" && options.split(',').any(|name| name == controller),
+    };
+    let mut mount = mount.split(' ').skip(3);
+    is_wanted.then_some((mount.next()?, mount.next()?))
+}
+
+/// Returns how many processes and threads may still be started in this process's cgroups, and the file that limits them;
+/// `None` if nothing does.
+pub fn processes_left() -> Option<(PathBuf, u64)> {
+    const MAX: ControllerFile = ControllerFile { controller: "pids", v1: "pids.max", v2: "pids.max" };
+    let left = |max: PathBuf| {
+        let current = fs::read_to_string(max.with_file_name("pids.current")).ok()?;
+        let left = processes_left_of(&fs::read_to_string(&max).ok()?, &current)?;
+        Some((max, left))
+    };
+    MAX.of_this_process().into_iter().filter_map(left).min_by_key(|(_, left)| *left)
+}
+
+/// `max` and `current` are the contents of the two files.
+fn processes_left_of(max: &str, current: &str) -> Option<u64> {
+    // `max` stands for no limit.
+    let max: u64 = max.trim().parse().ok()?;
+    Some(max.saturating_sub(current.trim().parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_in_both_versions() {
+        let file = ControllerFile { controller: "memory", v1: "memory.oom_control", v2: "memory.events" };
+        let v2 = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+        assert_eq!(
+            file.among(v2, "0::/job/step\n"),
+            ["/sys/fs/cgroup/job/step", "/sys/fs/cgroup/job", "/sys/fs/cgroup"]
+                .map(|folder| Path::new(folder).join("memory.events"))
+        );
+        let v1 = "30 23 0:27 /box /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        assert_eq!(
+            file.among(v1, "5:cpu:/x\n4:memory:/box/job\n0::/\n"),
+            ["/sys/fs/cgroup/memory/job", "/sys/fs/cgroup/memory"]
+                .map(|folder| Path::new(folder).join("memory.oom_control"))
+        );
+        assert_eq!(file.among("", "0::/\n"), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn a_limit_leaves_what_is_not_in_use() {
+        assert_eq!(processes_left_of("100\n", "30\n"), Some(70));
+        assert_eq!(processes_left_of("100\n", "130\n"), Some(0), "the limit was lowered");
+        assert_eq!(processes_left_of("max\n", "30\n"), None);
+        assert_eq!(processes_left_of("100\n", ""), None);
+    }
+}
