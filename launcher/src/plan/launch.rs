@@ -55,7 +55,8 @@ pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) ->
     let mut remarks = Vec::new();
     checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
-    let own = (!chooses_method(&request)).then(|| OwnNames { name: sys::host_name(), addresses: sys::addresses() });
+    let may_name_this = matches!(nodes, NodeList::Named { .. }) && !chooses_method(&request);
+    let own = may_name_this.then(|| OwnNames { name: sys::host_name(), addresses: sys::addresses() });
     let nodes = match &own {
         Some(own) => nodes.or_local(own),
         None => nodes,
