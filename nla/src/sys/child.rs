@@ -13,7 +13,6 @@ use nix::errno::Errno;
 
 use super::launching::{STEP_DIRECTORY, STEP_EXEC};
 use super::rank_file::RANK_FILE_FD;
-use super::shell::SIGNAL_MAX;
 use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
 /// The child's stack, with a guard page below it.
@@ -94,10 +93,12 @@ pub(super) struct Order<'a> {
     pub(super) wdir: *const c_char,
     /// It leads a session; otherwise only a process group.
     pub(super) leads_session: bool,
+    /// The limits that this process has with other values.
     pub(super) limits: &'a [(u32, u64, u64)],
     pub(super) umask: u32,
     pub(super) blocked: u64,
-    pub(super) ignored: u64,
+    /// The signals that this process handles in another way than the program shall, and that way.
+    pub(super) dispositions: &'a [(c_int, libc::sighandler_t)],
     /// The memory nodes that it may use, as in [`Masks`](super::spawn::Masks).
     pub(super) memory: &'a [u64],
     pub(super) slots: [c_int; 3],
@@ -175,9 +176,8 @@ fn become_program(order: &Order<'_>) -> Progress {
     }
     // The table of signal handlers is a copy of the parent's. Reset it before unblocking signals: exec would reset it
     // too, but a signal before exec would run a handler in the parent's memory.
-    for signal in 1..=SIGNAL_MAX {
-        let ignored = order.ignored >> (signal - 1) & 1 == 1;
-        set_disposition(signal, if ignored { libc::SIG_IGN } else { libc::SIG_DFL });
+    for (signal, handler) in order.dispositions {
+        set_disposition(*signal, *handler);
     }
     swap_signal_mask(order.blocked);
     order.step.store(STEP_EXEC, Ordering::Relaxed);

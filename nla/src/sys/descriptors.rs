@@ -54,22 +54,28 @@ pub fn raise_limit() -> io::Result<u64> {
 /// Creates a pipe for a rank's output: (nonblocking read end, blocking write end).
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    set_nonblocking(read.as_fd())?;
+    set_flags(read.as_fd(), OFlag::O_NONBLOCK)?;
     Ok((read, write))
 }
 
 /// Creates a pipe for a rank's input: (blocking read end, nonblocking write end).
 pub fn input_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-    set_nonblocking(write.as_fd())?;
+    set_flags(write.as_fd(), OFlag::O_NONBLOCK)?;
     Ok((read, write))
 }
 
 /// Creates a connected pair of stream sockets: (ours, nonblocking; the rank's, blocking).
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
-    set_nonblocking(ours.as_fd())?;
+    set_flags(ours.as_fd(), OFlag::O_NONBLOCK)?;
     Ok((ours, theirs))
+}
+
+/// Sets the flags of a new file.
+fn set_flags(fd: BorrowedFd<'_>, flags: OFlag) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETFL(flags))?;
+    Ok(())
 }
 
 /// Sets O_NONBLOCK on `fd`.
@@ -78,8 +84,7 @@ pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// too.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    Ok(())
+    set_flags(fd, flags | OFlag::O_NONBLOCK)
 }
 
 /// Opens /dev/null for writing or for reading.

@@ -30,7 +30,7 @@ use super::image::Image;
 use super::launching::{LaunchSlot, Launching, STEP_SETUP};
 use super::rank_file::RankFile;
 use super::reap;
-use super::shell::{KernelAction, ShellState, disposition};
+use super::shell::{KernelAction, SIGNAL_MAX, ShellState, disposition, limit};
 
 /// The descriptor of a rank's PMI socket: 10, because shell scripts use 3 to 9.
 pub const PMI_FD: i32 = 10;
@@ -171,6 +171,8 @@ impl fmt::Display for SpawnError {
 #[derive(Debug)]
 pub struct Spawner {
     shell: ShellState,
+    /// See [`dispositions_to_set`].
+    dispositions: Vec<(c_int, libc::sighandler_t)>,
     stack: Stack,
     null: OwnedFd,
     /// The low descriptors that the child moves to 0, 1, 2 and [`PMI_FD`].
@@ -197,7 +199,8 @@ pub(super) enum Table {
 }
 
 impl Spawner {
-    /// Creates a spawner whose children get the attributes of `shell`, as far as this node permits.
+    /// Creates a spawner whose children get the attributes of `shell`, as far as this node permits. From then on this process
+    /// must install no handler for a further signal, and change no limit.
     ///
     /// Call [`reserve_low`](super::descriptors::reserve_low) before; without it spawning works but may cost more.
     /// Resets an ignored SIGCHLD to its default, since the kernel would otherwise discard the statuses of our
@@ -215,7 +218,8 @@ impl Spawner {
             descriptors::claim(Some(PMI_FD))?,
         ];
         let spawner = Self {
-            shell: shell.fitted().0,
+            dispositions: dispositions_to_set(shell.ignored),
+            shell: unlike_own(shell.fitted().0),
             stack: Stack::new()?,
             null: descriptors::dev_null_rw()?,
             slots: Some(slots),
@@ -320,7 +324,7 @@ impl Spawner {
             limits: &self.shell.limits,
             umask: self.shell.umask,
             blocked: self.shell.blocked,
-            ignored: self.shell.ignored,
+            dispositions: &self.dispositions,
             memory: masks.memory,
             slots: [numbers[0], numbers[1], numbers[2]],
             kept: [descriptors.pmi.map(|_| numbers[3]), shared],
@@ -350,6 +354,20 @@ impl Spawner {
         self.launching.reap_failed(pid.get());
         Err(refusal)
     }
+}
+
+/// Returns the shell's state without the limits that children inherit anyway.
+fn unlike_own(mut shell: ShellState) -> ShellState {
+    shell.limits.retain(|(resource, soft, hard)| limit(*resource) != Some((*soft, *hard)));
+    shell
+}
+
+/// Returns the signals that this process does not handle as a program shall that ignores `ignored` (bit 0 is signal 1), and the
+/// way in which the program does.
+fn dispositions_to_set(ignored: u64) -> Vec<(c_int, libc::sighandler_t)> {
+    let wanted = |signal: c_int| if ignored >> (signal - 1) & 1 == 1 { libc::SIG_IGN } else { libc::SIG_DFL };
+    let all = (1..=SIGNAL_MAX).map(|signal| (signal, wanted(signal)));
+    all.filter(|(signal, wanted)| disposition(*signal).is_some_and(|own| own != *wanted)).collect()
 }
 
 /// Binds this thread to the processors of the next child, which inherits them. The kernel would have to stop a running child
