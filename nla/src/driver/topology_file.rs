@@ -35,7 +35,7 @@ impl TopologyFile {
         self.file.clone()
     }
 
-    /// Returns the path by which a rank can open the file, which is written now if that is not done; `None` if there is none.
+    /// Returns the file's path for ranks, and writes the file first if needed. `None` if the node has no such file.
     pub(super) fn path(&self) -> Option<&'static str> {
         let write = || {
             let written = self.file.as_ref().zip(hwloc_xml()).map(|(file, text)| file.fill(text.as_bytes()));

@@ -3,12 +3,14 @@
 //! Ranks open it by a path, so libraries that want the name of a file can read it. It leaves nothing behind however its
 //! processes end, and other users cannot reach it.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::descriptors;
 
@@ -21,36 +23,46 @@ pub const RANK_FILE_PATH: &str = "/proc/self/fd/11";
 /// See the module's documentation. It occupies a low descriptor, [`RANK_FILE_FD`] if that is reserved, so that the children of
 /// all [spawners](super::Spawner) get a copy of it.
 #[derive(Debug)]
-pub struct RankFile(File);
+pub struct RankFile {
+    file: File,
+    /// Opened for reading only, with a position of its own: it is the one that ranks inherit.
+    slot: OwnedFd,
+}
 
 impl RankFile {
     /// Creates an empty file. Call it before the first [`Spawner`](super::Spawner) is made.
     pub fn new() -> io::Result<Self> {
-        let file = memfd_create(c"scela-topology", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        let file = File::from(memfd_create(c"scela-topology", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+        file.set_permissions(Permissions::from_mode(0o400))?;
+        let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let slot = descriptors::claim(Some(RANK_FILE_FD))?;
-        descriptors::overwrite(slot.as_fd(), file.as_fd())?;
-        Ok(Self(slot.into()))
+        descriptors::overwrite(slot.as_fd(), reader.as_fd())?;
+        Ok(Self { file, slot })
     }
 
     /// Writes the file's content, once. Ranks cannot change it afterwards.
     pub fn fill(&self, content: &[u8]) -> io::Result<()> {
-        (&self.0).write_all(content)?;
+        // Writing past RLIMIT_FSIZE raises SIGXFSZ.
+        let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+        if content.len() as u64 > limit {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        (&self.file).write_all(content)?;
         let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
-        fcntl(&self.0, FcntlArg::F_ADD_SEALS(seals))?;
+        fcntl(&self.file, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(())
     }
 }
 
 impl AsFd for RankFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.slot.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd as _;
 
     #[test]
     fn a_rank_can_read_the_file_and_not_change_it() {
@@ -58,6 +70,8 @@ mod tests {
         let file = RankFile::new().expect("descriptors are left");
         let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
         assert_eq!(std::fs::read(&path).expect("it can be opened"), b"");
+        let access = fcntl(file.as_fd(), FcntlArg::F_GETFL).expect("it is open") & nix::libc::O_ACCMODE;
+        assert_eq!(access, nix::libc::O_RDONLY, "a rank cannot write before the agent does");
         file.fill(b"content").expect("it is filled once");
         assert_eq!(std::fs::read(&path).expect("it can be opened"), b"content");
         std::fs::write(&path, "other").expect_err("it is sealed");
