@@ -10,11 +10,13 @@ use nla::core::limits::RANKS_MAX;
 
 use super::error::{CALLED, UsageError};
 use super::host_values;
+use super::text::shown;
 use super::values::{self, OPTION, Parsed};
 use crate::cluster::hosts::fold;
 use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node_list::HostSource;
 use crate::plan::request::{BootstrapKind, EnvPolicy, Options, TypedAt};
+use crate::refusal::Refusal;
 
 /// A variable that Hydra reads.
 #[derive(Debug)]
@@ -108,7 +110,7 @@ pub fn apply_variables(options: &mut Options, environment: &[(OsString, OsString
                 let text = format!("variable {name}, which stands for {option}: {problem}");
                 let hint =
                     format!("unset {name}, or correct it: {}", problem.hint().replace(&format!("{OPTION} "), ""));
-                UsageError::new(&TypedAt::CommandLine, text, hint.replace(OPTION, name).replace(CALLED, "scela-run"))
+                UsageError::new(&TypedAt::CommandLine, text, hint.replace(OPTION, option).replace(CALLED, "scela-run"))
             })?,
             Meaning::Nothing(why) => remarks.push(format!("{name} has no meaning here: {why}")),
             Meaning::Silent => {}
@@ -170,9 +172,13 @@ fn interface(options: &mut Options, value: &OsStr) -> Parsed<()> {
     Ok(())
 }
 
-/// Hydra takes each value but `all` for none.
+/// Hydra takes each value but `all` for none, without a word.
 fn environment(options: &mut Options, value: &OsStr) -> Parsed<()> {
-    let policy = if value == "all" { EnvPolicy::All } else { EnvPolicy::None };
+    let policy = match value.to_str() {
+        Some("all") => EnvPolicy::All,
+        Some("none") => EnvPolicy::None,
+        _ => return Err(Refusal::new(format!("'{}' is neither all nor none", shown(value)), "write all or none")),
+    };
     options.genv_policy.get_or_insert(policy);
     Ok(())
 }
