@@ -51,7 +51,8 @@ static inline int is_stream_socket(int fd)
         && getpeername(fd, (struct sockaddr *)&peer, &peer_size) == 0;
 }
 
-/* Slots of poll(): descriptors from 3, and last PMI_FD, which may be larger. */
+/* Slots of poll(): descriptors from 3, and last PMI_FD, which may be larger. scela-run's ranks inherit the file of the node's
+ * topology as the one after PMI_FD. */
 static inline unsigned char check_descriptors(int pmi_fd)
 {
     struct pollfd slots[DESCRIPTORS_MAX - 3 + 1];
@@ -59,7 +60,7 @@ static inline unsigned char check_descriptors(int pmi_fd)
     unsigned char wrong = 0;
 
     for (int i = 0; i < count; i++)
-        slots[i] = (struct pollfd){ .fd = i + 3 == pmi_fd ? -1 : i + 3 };
+        slots[i] = (struct pollfd){ .fd = pmi_fd >= 0 && (i + 3 == pmi_fd || i + 3 == pmi_fd + 1) ? -1 : i + 3 };
     slots[count] = (struct pollfd){ .fd = pmi_fd, .events = POLLRDHUP };
     if (poll(slots, count + 1, 0) < 0)
         return OPEN_DESCRIPTOR;

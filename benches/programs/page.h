@@ -43,7 +43,7 @@ struct page {
 enum {
     HERE = 0x80,
     NO_SOCKET = 0x01,             /* PMI_FD is not a live stream socket */
-    OPEN_DESCRIPTOR = 0x02,       /* a descriptor other than 0, 1, 2 and PMI_FD is open */
+    OPEN_DESCRIPTOR = 0x02,       /* a descriptor besides 0 to 2, PMI_FD and the topology's is open */
     NO_GROUP = 0x04,              /* not the leader of its own process group */
     OTHER_LIMIT = 0x08,           /* RLIMIT_NOFILE is not the shell's */
     WRONG_VALUE = 0x10,           /* a get returned a value other than the one put */

@@ -58,7 +58,7 @@ const WRONG_SIZE: u8 = 0x40;
 
 const FAULTS: [(u8, &str); 7] = [
     (0x01, "PMI_FD is not a live socket"),
-    (0x02, "descriptors besides 0, 1, 2 and PMI_FD are open"),
+    (0x02, "descriptors besides 0 to 2, PMI_FD and that of the topology are open"),
     (0x04, "ranks are not leaders of process groups of their own"),
     (0x08, "the limit of open files is not that of the shell"),
     (WRONG_VALUE, "a get returned a value other than the one put"),
