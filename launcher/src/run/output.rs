@@ -37,8 +37,8 @@ const REPORTS_TIME: Duration = Duration::from_secs(1);
 /// Bytes gathered for one write, if that much has arrived.
 const GATHER_BYTES: usize = 64 * 1024;
 
-/// The least length of the pieces in which output is written that may have to wait for a reader. A write to a pipe returns only
-/// when all its bytes are in the pipe: shorter writes show that a slow reader reads.
+/// The minimum length of a piece of output that may have to wait for a reader. A write to a pipe returns only when all its
+/// bytes are in the pipe: shorter writes show that a slow reader reads.
 const PIECE_BYTES: usize = 4096;
 
 /// One of the two output streams.
@@ -274,7 +274,7 @@ fn write_stdout(bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
     if sys::stdout_was_closed() { Err(Errno::EBADF.into()) } else { write_pieces(&io::stdout(), bytes, written) }
 }
 
-/// Writes all bytes, and adds the length of each part to `written`: what need not wait for a reader, and pieces of whole lines.
+/// Writes at once what needs no reader, and the rest in pieces of whole lines. Adds each length to `written`.
 fn write_pieces(target: &impl std::os::fd::AsFd, mut bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
     let mut note = |length: usize| {
         written.fetch_add(length as u64, Ordering::Relaxed);

@@ -105,8 +105,7 @@ pub fn this_node() -> (Topology, Allowed) {
 }
 
 /// Returns the text with which this node is described to hwloc; `None` if hwloc is to find the topology itself: see
-/// [`Hardware::hwloc_xml`]. MPICH, for which this is, ends with a failed assertion if it chooses among several network
-/// controllers of which one is missing.
+/// [`Hardware::hwloc_xml`]. MPICH fails an assertion if the file lacks one of several network controllers.
 pub(super) fn hwloc_xml() -> Option<String> {
     let root = Path::new("/");
     (network_controllers(root) <= 1).then(|| hardware(root).hwloc_xml(&allowed_here()))?

@@ -23,7 +23,7 @@ use crate::tasks::Tasks;
 const ORDERS_MAX: usize = 32;
 /// The number of ranks that make a thread worth its own start.
 const RANKS_PER_THREAD: usize = 8;
-/// A thread that must bind itself to other processors is chosen if it has so many orders less than one that need not.
+/// A thread that must rebind itself is chosen only if it has at least this many fewer orders than one that need not.
 const REBINDING_COST: usize = 4;
 
 /// An order that a spawner thread has not completed. `T` is what the agent keeps for a rank.
@@ -125,7 +125,7 @@ impl<T> Spawners<T> {
         self.pending() < ORDERS_MAX
     }
 
-    /// Returns whether so many ranks can be ordered that this is worth while.
+    /// Returns whether a whole batch of results fits among the orders.
     pub(super) fn has_room_for_batch(&self) -> bool {
         self.pending() + RESULTS_AT_ONCE <= ORDERS_MAX
     }

@@ -196,7 +196,7 @@ impl Startup {
         self.spawners.finished().await;
     }
 
-    /// Waits until a start needs attention that a spawner thread makes. Cancel-safe.
+    /// Waits until a start by a spawner thread needs attention. Cancel-safe.
     pub(super) async fn stalled(&self) {
         self.spawners.stalled().await;
     }

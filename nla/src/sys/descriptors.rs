@@ -112,9 +112,8 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Writes as many bytes as can be written without waiting, whether or not the file is nonblocking. Fails with EAGAIN if
-/// that is none, with EOPNOTSUPP if the kernel cannot tell for this kind of file: it can for pipes since Linux 6.5, and for
-/// /dev/null.
+/// Writes as many bytes as can be written without waiting, whether or not the file is nonblocking. Fails with EAGAIN
+/// if no byte can be written, and with EOPNOTSUPP for files without RWF_NOWAIT: pipes have it since Linux 6.5.
 pub fn write_ready(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: the kernel reads one vector, and the bytes that it names. -1 is the file's own position.

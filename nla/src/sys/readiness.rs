@@ -16,8 +16,7 @@ pub fn watch(fd: OwnedFd) -> io::Result<Watched> {
     unsafe { AsyncFd::register(fd) }.map_err(AsyncFdRegisterError::into_parts).map_err(|(_, error)| error)
 }
 
-/// Does the same, but only for the end of a connection, on which [`Interest::PRIORITY`] becomes ready: bytes that arrive do not
-/// wake this process.
+/// Like [`watch`], but only the end of the connection makes it ready, for [`Interest::PRIORITY`]. Arriving bytes do not.
 pub fn watch_end(fd: OwnedFd) -> io::Result<Watched> {
     // SAFETY: as above.
     unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }

@@ -82,8 +82,7 @@ impl Hardware {
         Topology::new(&self.online, parts.chain(memory.clone().map(|(_, near)| (Level::Numa, near))), memory)
     }
 
-    /// Returns the node in the XML of hwloc 2, if a process that reads it instead of /sys loses nothing by it: with the parts
-    /// that hwloc itself would find on a node of which it may use all.
+    /// Returns the node in the XML of hwloc 2, with the parts that hwloc itself would find if it may use the whole node.
     ///
     /// `None` if this process may not use all processors and memory, which the file would hide, or if there is more than one NUMA
     /// node: the file has no devices, and then hwloc tells which of them are near. Also `None` if a processor has no core,
