@@ -74,7 +74,7 @@ pub enum PmixAnswer {
     Described(Option<Box<JobDescription>>),
     /// Whether all values were published, or removed.
     Posted(Result<(), NameError>),
-    /// Those of the keys that have a value.
+    /// Those of the keys that have a value: all of them, if the lookup waits.
     Read(#[serde(with = "crate::wire::byte_pairs")] Vec<(Vec<u8>, Vec<u8>)>),
     /// The jobs of the session.
     Jobs {
@@ -83,8 +83,10 @@ pub enum PmixAnswer {
         /// Those of the jobs to describe that exist, and the ranks of each that have ended.
         described: Vec<(JobDescription, Ranks)>,
     },
-    /// The time for a meeting, or for a look-up that waits, is over.
+    /// The time for a meeting, or for a lookup that waits, is over.
     TimedOut,
+    /// The lookup would have to wait, and too many wait already. It has read nothing.
+    Full,
 }
 
 /// The ranks that can look up a published value.
@@ -147,9 +149,9 @@ pub struct JobDescription {
 pub struct ProgramDescription {
     /// The number of ranks that run it.
     pub nprocs: u32,
-    /// The program and its arguments, separated by blanks.
-    #[serde(with = "serde_bytes")]
-    pub line: Vec<u8>,
+    /// The program and its arguments. Not empty.
+    #[serde(with = "crate::wire::byte_strings")]
+    pub argv: Vec<Vec<u8>>,
     /// The working directory.
     #[serde(with = "serde_bytes")]
     pub wdir: Vec<u8>,

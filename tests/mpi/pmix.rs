@@ -472,6 +472,16 @@ fn calls_that_wait_end_when_their_time_is_over() {
 }
 
 #[test]
+fn the_time_of_one_node_ends_the_connection_for_nodes_that_have_set_none() {
+    let Some((mpi, versions)) = libraries() else { return };
+    for server in &versions {
+        let run = mpi.scela_over(3).np(3).env(PMIX_LIBRARY, &server.path);
+        let outcome = run.program(versions[0].c("waits", &["uneven"])).run();
+        succeeded(&outcome, (0..2).map(|rank| format!("rank {rank}, connect: PMIX_ERR_TIMEOUT")));
+    }
+}
+
+#[test]
 fn published_values_are_found_in_their_ranges() {
     let Some((mpi, versions)) = libraries() else { return };
     for server in &versions {

@@ -130,10 +130,7 @@ fn a_rank_that_exits_with_0_while_others_wait_fails_the_job() {
         let outcome = scela().np(4).agents(2).program(script(steps)).run();
         outcome
             .has_code(1)
-            .says(&format!(
-                "error: rank 1 on {} ended without MPI_Finalize while others wait for it in a fence\n",
-                host()
-            ))
+            .says(&format!("error: rank 1 on {} ended while others wait for it in a fence\n", host()))
             .says("hint: does each rank call MPI_Init and MPI_Finalize");
     }
 }

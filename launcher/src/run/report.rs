@@ -230,7 +230,7 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
             format!("{ranks} on {host} broke the PMI protocol and {were} killed: {why}")
         }
         Cause::ExitedEarly { in_fence: true } => {
-            format!("{ranks} on {host} ended without MPI_Finalize while others wait for it in a fence")
+            format!("{ranks} on {host} ended while others wait for it in a fence")
         }
         Cause::ExitedEarly { in_fence: false } => {
             format!("{ranks} on {host} ended without MPI_Finalize while others still run")
@@ -267,6 +267,9 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
             let files = open_files_of(size.min(RANKS_PER_AGENT));
             let limit = files_max.map(|limit| format!("; the hard limit here is {limit}")).unwrap_or_default();
             format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run{limit}")
+        }
+        Cause::NotStarted { why } if why.to_string().contains(nla::sys::pmix::NO_DIRECTORY) => {
+            "name another directory in TMPDIR".to_owned()
         }
         Cause::Terminated { .. } => "did a resource manager end the job, for example at its time limit?".to_owned(),
         Cause::NotStarted { .. } | Cause::Signal { .. } | Cause::Abort { .. } | Cause::Code(_) => return None,

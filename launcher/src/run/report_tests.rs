@@ -119,12 +119,27 @@ fn aborts_and_exit_codes_are_reported() {
 #[test]
 fn ranks_that_exit_without_finalize_are_reported() {
     let early = failure("3,5-7", Cause::ExitedEarly { in_fence: true });
-    assert!(report_of(8, 0, early).starts_with(
-        "ranks 3,5-7 on n0427 ended without MPI_Finalize while others wait for it in a fence\n  the job's 4 other ranks"
-    ));
+    assert!(
+        report_of(8, 0, early)
+            .starts_with("ranks 3,5-7 on n0427 ended while others wait for it in a fence\n  the job's 4 other ranks")
+    );
     assert!(report_of(8, 0, failure("3", Cause::Unjoined)).starts_with(
         "rank 3 on n0427 ended without joining PMIx while ranks of the same node that have joined it still run\n"
     ));
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_gets_a_hint() {
+    let why = format!("scela-pmix could not be started: {} /tmp: No space left", nla::sys::pmix::NO_DIRECTORY);
+    let cause = Cause::NotStarted { why: nla::core::NotStartedReason::Reported(why.as_str().into()) };
+    assert_eq!(
+        report_of(2, 0, failure("0-1", cause)),
+        format!(
+            "ranks 0-1 on n0427 could not be started: {why}\n  \
+             no rank was left running\n  \
+             hint: name another directory in TMPDIR"
+        )
+    );
 }
 
 #[test]

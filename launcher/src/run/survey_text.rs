@@ -138,7 +138,7 @@ fn activity_lines(survey: &NamespaceSurvey, locations: &RankLocations, by_pmix: 
             let hosts = hosts_of(survey.namespace, ranks, locations);
             let rank = if group.count() == 1 { "rank" } else { "ranks" };
             let more = if *more == 0 { String::new() } else { format!(" and {more} others") };
-            format!("  {rank} {ranks}{more}{hosts}: {}", what(*activity, by_pmix))
+            format!("  {rank} {ranks}{more}{hosts}: {}", what(*activity, by_pmix, group.count()))
         })
         .collect()
 }
@@ -152,21 +152,24 @@ fn hosts_of(namespace: NamespaceId, ranks: &Ranks, locations: &RankLocations) ->
     format!(" on {}", fold_within(hosts.keys(), HOSTS_BYTES_MAX))
 }
 
-fn what(Activity { call, process }: Activity, by_pmix: bool) -> String {
+/// Describes what so many ranks do.
+fn what(Activity { call, process }: Activity, by_pmix: bool, count: u64) -> String {
+    let has = if count == 1 { "has" } else { "have" };
     let process = match process {
         ProcessState::Running => "running",
         ProcessState::Sleeping => "sleeping",
         ProcessState::Blocked => "waiting in the kernel for a disk or a file system",
         ProcessState::Stopped => "stopped by a signal or a debugger",
-        ProcessState::Ended => "has ended",
+        ProcessState::Ended if count == 1 => "has ended",
+        ProcessState::Ended => "have ended",
         ProcessState::NotStarted => return "being started".to_owned(),
     };
     let call = match call {
-        LastCall::None if by_pmix => return format!("{process}, has not joined PMIx so far"),
-        LastCall::Init if by_pmix => return format!("{process}, has joined PMIx"),
-        LastCall::Fence if by_pmix => return format!("{process}, has passed a fence"),
-        LastCall::Finalize if by_pmix => return format!("{process}, has finalized PMIx"),
-        LastCall::Abort if by_pmix => return format!("{process}, has called PMIx_Abort"),
+        LastCall::None if by_pmix => return format!("{process}, {has} not joined PMIx so far"),
+        LastCall::Init if by_pmix => return format!("{process}, {has} joined PMIx"),
+        LastCall::Fence if by_pmix => return format!("{process}, {has} passed a fence"),
+        LastCall::Finalize if by_pmix => return format!("{process}, {has} finalized PMIx"),
+        LastCall::Abort if by_pmix => return format!("{process}, {has} called PMIx_Abort"),
         LastCall::None => return format!("{process}, no PMI call so far"),
         LastCall::Init => "PMI_Init",
         LastCall::Put => "a put",
@@ -242,6 +245,15 @@ mod tests {
     }
 
     #[test]
+    fn verbs_agree_with_the_numbers_of_ranks() {
+        let joined = Activity { call: LastCall::Init, process: ProcessState::Sleeping };
+        assert_eq!(what(joined, true, 1), "sleeping, has joined PMIx");
+        assert_eq!(what(joined, true, 4), "sleeping, have joined PMIx");
+        let ended = Activity { call: LastCall::Finalize, process: ProcessState::Ended };
+        assert_eq!(what(ended, true, 2), "have ended, have finalized PMIx");
+    }
+
+    #[test]
     fn headings_agree_with_the_numbers_of_ranks() {
         const STARTING: Activity = Activity { call: LastCall::None, process: ProcessState::NotStarted };
         let text = |arrived, missing: &[(Activity, std::ops::Range<u32>)]| {
@@ -253,7 +265,7 @@ mod tests {
         assert_eq!(text(0, &[(SLEEPS, 0..1)]), "1 rank runs, and waits in no fence");
         assert_eq!(text(0, &[(SLEEPS, 0..2), (STARTING, 2..4)]), "2 ranks run, and none waits in a fence");
         assert_eq!(text(0, &[(STARTING, 2..4)]), "2 ranks are being started");
-        assert_eq!(what(STARTING, false), "being started");
+        assert_eq!(what(STARTING, false, 2), "being started");
     }
 
     #[test]

@@ -327,9 +327,8 @@ impl NamespacePlan {
     /// Describes the job to ranks that speak PMIx.
     pub fn describe(&self) -> JobDescription {
         let program = |command: &CommandPlan| {
-            let words = std::iter::once(&command.program).chain(&command.args);
-            let line = words.map(Vec::as_slice).collect::<Vec<_>>().join(&b' ');
-            ProgramDescription { nprocs: command.nprocs, line, wdir: command.wdir.clone() }
+            let argv = std::iter::once(&command.program).chain(&command.args).cloned().collect();
+            ProgramDescription { nprocs: command.nprocs, argv, wdir: command.wdir.clone() }
         };
         JobDescription {
             kvsname: self.kvsname.clone(),

@@ -3,7 +3,7 @@
 //! libpmix runs in a process of its own, `scela-pmix`, one on each node of a session that needs it: a defect in it ends that
 //! process and not the agent. The agent starts it and talks to it over a socket pair ([`message`]). [`helper`] is that process;
 //! it only translates. [`relay`] decides at the agent: it turns what ranks ask by PMIx into the requests of PMI that the
-//! core knows, so that fences, aborts and look-ups of both travel through the tree in the same way.
+//! core knows, so that fences, aborts and lookups of both travel through the tree in the same way.
 
 pub mod helper;
 pub mod message;

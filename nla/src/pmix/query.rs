@@ -100,12 +100,11 @@ impl View<'_> {
         let programs = job.programs.iter().flat_map(|program| std::iter::repeat_n(program, program.nprocs as usize));
         let rows = (0..job.size).map(Rank).zip(programs).filter_map(|(rank, program)| {
             let node = job.mapping.node_of(rank).filter(|node| is_wanted(*node))?;
-            let program = program.line.split(|byte| *byte == b' ').next().unwrap_or_default();
             let has_ended = ended.contains(rank);
             Some(Row {
                 process: (self.plan.name_of(&job.kvsname), Some(rank.0)),
                 host: self.plan.hosts.get(node as usize).cloned().unwrap_or_default(),
-                program: program.to_vec(),
+                program: program.argv.first().cloned().unwrap_or_default(),
                 pid: (self.pid_of)(&job.kvsname, rank).filter(|_| !has_ended).unwrap_or_default(),
                 has_ended,
             })
@@ -126,14 +125,18 @@ mod tests {
 
     /// Two nodes with two ranks each, of which rank 3 has ended. This is node 1.
     fn described() -> Vec<(JobDescription, Ranks)> {
-        let program = |nprocs, line: &[u8]| ProgramDescription { nprocs, line: line.to_vec(), wdir: b"/".to_vec() };
+        let program = |nprocs, argv: &[&str]| ProgramDescription {
+            nprocs,
+            argv: argv.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            wdir: b"/".to_vec(),
+        };
         let job = JobDescription {
             kvsname: "job".to_owned(),
             size: 4,
             universe: -1,
             spawner: None,
             mapping: Mapping::from_nodes([0, 1, 0, 1]),
-            programs: vec![program(3, b"a.out x"), program(1, b"b.out")],
+            programs: vec![program(3, &["sp ace/a.out", "x"]), program(1, &["b.out"])],
         };
         vec![(job, "3".parse().unwrap())]
     }
@@ -166,10 +169,10 @@ mod tests {
             pid,
             has_ended,
         };
-        let local = vec![row(1, "n1", "a.out", 101, false), row(3, "n1", "b.out", 0, true)];
+        let local = vec![row(1, "n1", "sp ace/a.out", 101, false), row(3, "n1", "b.out", 0, true)];
         let mut all = local.clone();
-        all.insert(0, row(0, "n0", "a.out", 0, false));
-        all.insert(2, row(2, "n0", "a.out", 0, false));
+        all.insert(0, row(0, "n0", "sp ace/a.out", 0, false));
+        all.insert(2, row(2, "n0", "sp ace/a.out", 0, false));
         let questions = [question(TABLE, Some("s.job")), question(LOCAL_TABLE, Some("s.job"))];
         let facts = vec![(TABLE.to_owned(), Fact::Table(all)), (LOCAL_TABLE.to_owned(), Fact::Table(local))];
         check(&questions, &["job"], &Outcome::Answered(facts, true));

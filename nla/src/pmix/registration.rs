@@ -148,7 +148,7 @@ fn applications(job: &JobDescription) -> Vec<Info> {
                 ("pmix.app.size", Value::U32(program.nprocs)),
                 ("pmix.aldr", Value::Rank(before)),
                 ("pmix.wdir", Value::Text(program.wdir.clone())),
-                ("pmix.app.argv", Value::Text(program.line.clone())),
+                ("pmix.app.argv", Value::Text(program.argv.join(&b' '))),
             ]),
         ));
         firsts.push(before);
@@ -196,8 +196,11 @@ mod tests {
     use super::*;
 
     fn registration(nodes: &[u32], programs: &[u32]) -> Registration {
-        let program =
-            |nprocs: &u32| ProgramDescription { nprocs: *nprocs, line: b"a.out x".to_vec(), wdir: b"/w".to_vec() };
+        let program = |nprocs: &u32| ProgramDescription {
+            nprocs: *nprocs,
+            argv: vec![b"a.out".to_vec(), b"x".to_vec()],
+            wdir: b"/w".to_vec(),
+        };
         Registration {
             name: "s.job".to_owned(),
             hosts: ["n0", "n1", "n2"].map(str::to_owned).to_vec(),

@@ -23,7 +23,9 @@ use crate::sys::pmix::{CallError, Question};
 
 /// Requests of this node that may be open at the root at a time. Further ones wait here.
 const CALLS_MAX: u32 = 4096;
-/// Look-ups of this node's ranks that may wait for their keys at a time. They leave numbers for the other requests.
+/// Requests that may wait here. The call of a further one fails.
+const QUEUE_MAX: usize = 65_536;
+/// Lookups of this node's ranks that may wait for their keys at a time. The other half of the numbers is left for other requests.
 const LOOKUPS_MAX: usize = CALLS_MAX as usize / 2;
 
 /// An effect of what happened.
@@ -53,7 +55,7 @@ enum Asked {
     Connect { call: u64, names: BTreeSet<String> },
     /// Ranks make a group of these members. The call gets its number.
     Group { call: u64, members: Vec<ProcessName> },
-    /// A look-up that may wait for its keys.
+    /// A lookup that may wait for its keys.
     Lookup { call: u64, waits: bool },
     /// The description of the namespace of this name, with which libpmix registers it.
     Description(String),
@@ -73,7 +75,9 @@ pub struct Relay {
     known: Vec<Known>,
     /// The open requests to the root: those of this node, by their numbers, and those of ranks that spawn.
     asking: HashMap<(NamespaceId, Rank), Asked>,
-    /// Requests to the root that wait for a number, and the namespaces of the callers, where libpmix names them.
+    /// Requests to the root that wait for a number, and the namespaces of the callers, where libpmix names them. At most
+    /// [`QUEUE_MAX`] when a call adds one. Others are added only for namespaces that ranks connect with, once for each, and
+    /// for repeated requests, each of which had a number or a place here before.
     to_ask: VecDeque<(Asked, Option<NamespaceId>, PmixRequest)>,
     /// Registered namespaces without ranks here. Ranks here have connected with their ranks.
     foreign: BTreeSet<String>,
@@ -382,6 +386,10 @@ impl Relay {
     /// Asks the root. `caller` is the namespace of the calling ranks, if libpmix names them. The root's answer arrives unless
     /// this namespace ends before.
     fn ask(&mut self, asked: Asked, caller: Option<NamespaceId>, request: PmixRequest, steps: &mut Vec<Step>) {
+        if self.to_ask.len() >= QUEUE_MAX {
+            let refuse = |call| Step::Send(ToHelper::Answer(call, Outcome::Failed(CallError::Exhausted)));
+            return steps.extend(asked.call().map(refuse));
+        }
         self.to_ask.push_back((asked, caller, request));
         self.ask_next(steps);
     }
@@ -408,7 +416,7 @@ impl Relay {
         }
     }
 
-    /// The number of look-ups that wait for their keys.
+    /// The number of lookups that wait for their keys.
     fn waiting_lookups(&self) -> usize {
         let all = self.asking.values().chain(self.to_ask.iter().map(|(asked, ..)| asked));
         all.filter(|asked| matches!(asked, Asked::Lookup { waits: true, .. })).count()
@@ -469,7 +477,7 @@ impl Relay {
                 (Some(call), Answer::Pmix(PmixAnswer::Posted(Err(NameError::Taken)))) => {
                     (call, Outcome::Failed(CallError::Taken))
                 }
-                (Some(call), Answer::Pmix(PmixAnswer::Posted(Err(NameError::Full)))) => {
+                (Some(call), Answer::Pmix(PmixAnswer::Posted(Err(NameError::Full)) | PmixAnswer::Full)) => {
                     (call, Outcome::Failed(CallError::Exhausted))
                 }
                 _ => return self.fail(&asked, steps),

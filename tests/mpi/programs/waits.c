@@ -1,6 +1,7 @@
 /* waits.c HOW: a program that uses PMIx without MPI. The last rank takes no part in what the others do, until the last fence.
  *
  * timeout   the others wait for the last rank in several calls, for one second each, and print how each call ends
+ * uneven    the others call PMIx_Connect for all, rank 0 for one second and the rest without a time
  * ranges    rank 0 publishes a value in each range; all ranks print which of them they find
  */
 #include <pmix.h>
@@ -68,6 +69,15 @@ static void wait_in_vain(void)
     }
 }
 
+/* A connection for which only rank 0 has set a time. */
+static void connect_unevenly(void)
+{
+    pmix_info_t limit = number(PMIX_TIMEOUT, PMIX_INT, 1);
+    pmix_proc_t all = me;
+    all.rank = PMIX_RANK_WILDCARD;
+    say("connect", PMIx_Connect(&all, 1, &limit, me.rank == 0));
+}
+
 /* The value of a key in each range, and of a key that has one in several. */
 static void publish_in_ranges(void)
 {
@@ -102,7 +112,9 @@ int main(int argc, char **argv)
     size = value->data.uint32;
     if (argc > 1 && strcmp(argv[1], "ranges") == 0)
         publish_in_ranges();
-    else if (me.rank < size - 1)
+    else if (argc > 1 && strcmp(argv[1], "uneven") == 0 && me.rank < size - 1)
+        connect_unevenly();
+    else if (argc > 1 && strcmp(argv[1], "timeout") == 0 && me.rank < size - 1)
         wait_in_vain();
     check("PMIx_Fence", PMIx_Fence(&all, 1, NULL, 0));
     check("PMIx_Finalize", PMIx_Finalize(NULL, 0));

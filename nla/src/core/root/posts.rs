@@ -120,6 +120,27 @@ impl Posts {
         entries
     }
 
+    /// Looks up keys. With `wait`, a number of seconds or 0, the rank waits for all. Returns `None` if it does.
+    pub(super) fn look_up(
+        &mut self,
+        caller: Caller,
+        keys: Vec<Vec<u8>>,
+        wait: Option<u32>,
+        now: Time,
+    ) -> Option<PmixAnswer> {
+        match wait {
+            Some(_) if self.has_all(caller, &keys) => {}
+            // A partial answer would use up values that are read once.
+            Some(_) if self.readers.len() >= READERS_MAX => return Some(PmixAnswer::Full),
+            Some(timeout_s) => {
+                self.readers.push(Reader { caller, keys, until: until(now, timeout_s) });
+                return None;
+            }
+            None => {}
+        }
+        Some(PmixAnswer::Read(self.read(caller, &keys)))
+    }
+
     /// The ranks of a namespace have ended: no rank can find what was published to them only.
     pub(super) fn forget(&mut self, namespace: NamespaceId) {
         let is_lost = |scope: &Scope| match scope {
@@ -162,22 +183,6 @@ impl Root {
         posted
     }
 
-    /// Reads values. With `wait`, a number of seconds or 0, the rank waits for all. Returns `None` if it does.
-    pub(super) fn read(
-        &mut self,
-        caller: Caller,
-        keys: Vec<Vec<u8>>,
-        wait: Option<u32>,
-        now: Time,
-    ) -> Option<Vec<Entry>> {
-        let can_wait = self.posts.readers.len() < READERS_MAX;
-        if let Some(timeout_s) = wait.filter(|_| can_wait && !self.posts.has_all(caller, &keys)) {
-            self.posts.readers.push(Reader { caller, keys, until: until(now, timeout_s) });
-            return None;
-        }
-        Some(self.posts.read(caller, &keys))
-    }
-
     /// Removes values.
     pub(super) fn unpost(&mut self, caller: Caller, keys: &[Vec<u8>]) {
         for key in keys {
@@ -204,4 +209,24 @@ impl Root {
 /// The time after so many seconds; `None`: never.
 pub(super) fn until(now: Time, timeout_s: u32) -> Option<Time> {
     (timeout_s > 0).then(|| now + Duration::from_secs(timeout_s.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lookup_that_cannot_wait_takes_nothing() {
+        let requester = Requester { agent: AgentId(1), namespace: NamespaceId::FIRST, rank: Rank(0), number: 0 };
+        let caller = Caller { requester, rank: Rank(0) };
+        let (here, missing) = (|| b"here".to_vec(), || b"missing".to_vec());
+        let mut posts = Posts::default();
+        posts.post(vec![(here(), b"v".to_vec())], true, Scope::Session).unwrap();
+        let mut look_up = |keys| posts.look_up(caller, keys, Some(0), Time::ZERO);
+        for _ in 0..READERS_MAX {
+            assert_eq!(look_up(vec![missing()]), None);
+        }
+        assert_eq!(look_up(vec![here(), missing()]), Some(PmixAnswer::Full));
+        assert_eq!(look_up(vec![here()]), Some(PmixAnswer::Read(vec![(here(), b"v".to_vec())])));
+    }
 }

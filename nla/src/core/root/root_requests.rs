@@ -113,7 +113,7 @@ impl Root {
             }
             PmixRequest::Read { keys, wait, timeout_s, rank } => {
                 let wait = wait.then_some(timeout_s);
-                PmixAnswer::Read(self.read(Caller { requester, rank }, keys, wait, turn.now)?)
+                self.posts.look_up(Caller { requester, rank }, keys, wait, turn.now)?
             }
             PmixRequest::Unpost { keys, rank } => {
                 self.unpost(Caller { requester, rank }, &keys);

@@ -264,6 +264,27 @@ fn calls_beyond_the_bound_wait_for_a_number() {
 }
 
 #[test]
+fn the_calls_that_wait_for_a_number_are_bounded() {
+    let mut world = World::new();
+    let waiting = || (Asked::Call(1), None, PmixRequest::Jobs { described: Vec::new() });
+    // The numbers themselves are in use.
+    for call in 0..u64::from(CALLS_MAX) {
+        world.after(ToAgent::Modex(call, process(2)));
+    }
+    world.relay.to_ask.extend((1..QUEUE_MAX).map(|_| waiting()));
+    assert!(world.after(ToAgent::Modex(9998, process(3))).is_empty());
+    assert_eq!(answer(&world.after(ToAgent::Modex(9999, process(3)))), (9999, Outcome::Failed(CallError::Exhausted)));
+}
+
+#[test]
+fn a_lookup_for_which_the_root_has_no_room_is_refused() {
+    let mut world = World::new();
+    let (number, _) = asked(&world.after(lookup(3, 0)));
+    let steps = world.answered(number.0, Answer::Pmix(PmixAnswer::Full));
+    assert_eq!(answer(&steps), (3, Outcome::Failed(CallError::Exhausted)));
+}
+
+#[test]
 fn the_calls_under_a_namespace_fail_when_it_is_forgotten() {
     let mut world = World::new();
     asked(&world.after(lookup(3, 0)));
@@ -342,7 +363,7 @@ fn connected_ranks_know_each_others_namespaces() {
         universe: -1,
         spawner: Some((JOB.to_owned(), Rank(1))),
         mapping: Mapping::from_nodes([1]),
-        programs: vec![ProgramDescription { nprocs: 1, line: b"b".to_vec(), wdir: b"/".to_vec() }],
+        programs: vec![ProgramDescription { nprocs: 1, argv: vec![b"b".to_vec()], wdir: b"/".to_vec() }],
     };
     let steps = world.answered(rank.0, Answer::Pmix(PmixAnswer::Described(Some(Box::new(job)))));
     let [Step::Send(ToHelper::Register(registration))] = &steps[..] else { panic!("{steps:?}") };

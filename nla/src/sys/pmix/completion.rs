@@ -103,7 +103,8 @@ pub struct Posted {
 pub(super) enum Callback {
     Modex(ModexDone),
     Operation(OperationDone),
-    Connect(OperationDone),
+    /// The call has a time, so a timer of libpmix ends it.
+    TimedConnect(OperationDone),
     Lookup(LookupDone),
     Spawn(SpawnDone),
     Group(InfoDone),
@@ -142,9 +143,9 @@ impl Completion {
                 // SAFETY: libpmix has passed `done` and `data` for this call; the bytes live until it calls `release`.
                 unsafe { done(status, first, length, data, Some(release::<Vec<u8>>), Box::into_raw(bytes).cast()) };
             }
-            // A timer of libpmix has already reported this timeout and freed the call.
-            (Callback::Connect(_), Outcome::Failed(CallError::TimedOut)) => {}
-            (Callback::Operation(done) | Callback::Connect(done), outcome) => {
+            // The timer of libpmix reports this timeout, and the call must not be completed twice.
+            (Callback::TimedConnect(_), Outcome::Failed(CallError::TimedOut)) => {}
+            (Callback::Operation(done) | Callback::TimedConnect(done), outcome) => {
                 let status = if outcome == Outcome::Done { SUCCESS } else { outcome.status() };
                 // SAFETY: libpmix has passed both for this call.
                 unsafe { done(status, data) };
@@ -234,4 +235,31 @@ pub(super) fn packed(value: *const c_void) -> Option<Vec<u8>> {
     // SAFETY: the host frees the buffer (PMIX_DATA_BUFFER_DESTRUCT).
     unsafe { libc::free(buffer.base.cast()) };
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn note(status: Status, data: *mut c_void) {
+        // SAFETY: the test passes a pointer to such a list.
+        unsafe { &mut *data.cast::<Vec<Status>>() }.push(status);
+    }
+
+    #[track_caller]
+    fn check(callback: Callback, outcome: Outcome, expected: &[Status]) {
+        let mut noted: Vec<Status> = Vec::new();
+        Completion { callback, data: (&raw mut noted).cast() }.complete(outcome);
+        assert_eq!(noted, expected);
+    }
+
+    #[test]
+    fn only_a_connection_with_a_time_of_its_own_leaves_its_timeout_to_libpmix() {
+        let timed_out = || Outcome::Failed(CallError::TimedOut);
+        check(Callback::TimedConnect(note), timed_out(), &[]);
+        check(Callback::TimedConnect(note), Outcome::Done, &[SUCCESS]);
+        check(Callback::TimedConnect(note), Outcome::Failed(CallError::Error), &[ERROR]);
+        // Another node has set the time.
+        check(Callback::Operation(note), timed_out(), &[TIMEOUT]);
+    }
 }

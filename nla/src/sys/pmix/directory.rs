@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::mkdtemp;
 
+/// The beginning of the error of [`make_directory`].
+pub const NO_DIRECTORY: &str = "no directory can be made in";
+
 fn prefix(pid: u32) -> String {
     format!("scela-pmix-{pid}-")
 }
@@ -19,9 +22,8 @@ fn prefix(pid: u32) -> String {
 pub fn make_directory(parent: &Path) -> io::Result<PathBuf> {
     let template = parent.join(prefix(std::process::id()) + "XXXXXX");
     mkdtemp(&template).map_err(|errno| {
-        let hint = if errno == nix::Error::ENOENT { "; set TMPDIR to a directory that exists" } else { "" };
         let error = io::Error::from(errno);
-        io::Error::new(error.kind(), format!("no directory can be made in {}: {error}{hint}", parent.display()))
+        io::Error::new(error.kind(), format!("{NO_DIRECTORY} {}: {error}", parent.display()))
     })
 }
 
@@ -75,8 +77,7 @@ mod tests {
     #[test]
     fn a_missing_parent_is_named() {
         let error = make_directory(Path::new("/nonexistent")).unwrap_err();
-        let expected = "no directory can be made in /nonexistent: No such file or directory (os error 2); \
-                        set TMPDIR to a directory that exists";
+        let expected = "no directory can be made in /nonexistent: No such file or directory (os error 2)";
         assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::NotFound, expected));
     }
 }

@@ -23,7 +23,7 @@ use self::abi::{Infos, OPERATION_SUCCEEDED, RawCpuset, RawProcess, SUCCESS, Stat
 pub use self::abi::{Process, ProcessEntry, Value};
 use self::completion::OperationDone;
 pub use self::completion::{CallError, Completion, Outcome, Posted};
-pub use self::directory::{make_directory, remove_directories};
+pub use self::directory::{NO_DIRECTORY, make_directory, remove_directories};
 pub use self::library::PmixError;
 use self::library::{Functions, load};
 pub use self::upcalls::{Program, Question, Upcall};

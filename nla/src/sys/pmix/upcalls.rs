@@ -408,9 +408,9 @@ extern "C" fn connect(
     done: Option<OperationDone>,
     data: Data,
 ) -> Status {
-    let done = completion!(Connect, done, data);
-    let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
     let timeout_s = timeout_of(slice(infos, info_count));
+    let done = if timeout_s > 0 { completion!(TimedConnect, done, data) } else { completion!(Operation, done, data) };
+    let Some(members) = processes(members, count) else { return NOT_SUPPORTED };
     ask(Upcall::Connect { members, ends: false, timeout_s, done })
 }
 
@@ -458,11 +458,20 @@ extern "C" fn group(
 
 extern "C" fn query(_raw: Raw, queries: *const RawQuery, count: usize, done: Option<InfoDone>, data: Data) -> Status {
     let done = completion!(Query, done, data);
-    let queries: Option<Vec<_>> = slice(queries, count.min(KEYS_MAX)).iter().map(read_query).collect();
-    let Some(questions) = queries.map(|queries| queries.concat()).filter(|all| all.len() <= KEYS_MAX) else {
-        return ERROR;
-    };
+    let Some(questions) = read_queries(slice(queries, count)) else { return ERROR };
     ask(Upcall::Query { questions, done })
+}
+
+/// Reads queries. `None` if they have too many keys.
+fn read_queries(queries: &[RawQuery]) -> Option<Vec<Question>> {
+    let mut questions = Vec::new();
+    for query in queries {
+        questions.extend(read_query(query)?);
+        if questions.len() > KEYS_MAX {
+            return None;
+        }
+    }
+    Some(questions)
 }
 
 /// Reads one query: a question for each of its keys.
