@@ -81,8 +81,10 @@ fn programs_that_others_start_need_no_option() {
     let world = mpi.c("world", &[]);
     let words: Vec<_> = world.iter().map(|word| quote(&word.to_string_lossy())).collect();
     let script = sh(&format!("cd / && exec {}", words.join(" ")));
-    let with_env = ["env", "A=1"].into_iter().map(Into::into).chain(world).collect();
-    for program in [script, with_env] {
+    let (directory, name) = world[0].to_str().and_then(|path| path.rsplit_once('/')).expect("an absolute path");
+    let changing = sh(&format!("cd {} && exec ./{}", quote(directory), quote(name)));
+    let with_env = ["env", "A=1"].into_iter().map(Into::into).chain(world.iter().cloned()).collect();
+    for program in [script, changing, with_env] {
         succeeded(&mpi.scela().np(2).program(program).run(), mpi.world_over(2, 1).lines());
     }
 }

@@ -222,7 +222,7 @@ fn options_that_cannot_work_are_refused_before_anything_starts() {
         &["-outfile-pattern", "out.%z"],
         "option '-outfile-pattern': '%z' in 'out.%z' is unknown; the placeholders",
     );
-    refused(&["--mpi", "pmix", "--pmi-port"], "--pmi-port serves PMI by TCP, and this job is served by PMIx");
+    refused(&["--mpi", "pmix", "--pmi-port"], "--pmi-port serves PMI by TCP, and this job needs PMIx");
     refused(
         &["--mpi", "pmix", "--on-failure", "restart=rank"],
         "'--on-failure restart=rank' starts a rank again while the others go on, and PMIx cannot do that",

@@ -48,6 +48,12 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
+    /// Returns the needs of a program that loads this file.
+    pub(crate) fn of_one(file: &Path, name: &str) -> Self {
+        let place = file.parent().map(|place| place.to_string_lossy().into_owned());
+        Self { libraries: vec![name.to_owned()], rpath: place, runpath: None }
+    }
+
     /// Returns whether a library's name begins with `prefix`.
     pub(crate) fn has(&self, prefix: &str) -> bool {
         self.libraries.iter().any(|library| library.starts_with(prefix))
@@ -73,13 +79,17 @@ fn find_program(session: &SessionPlan, command: &CommandPlan, program: &[u8]) ->
     Ok(Path::new(OsStr::from_bytes(&command.wdir)).join(image.path()))
 }
 
+/// Returns the first bytes of a file, `bytes_max` at most. Empty for a file that cannot be read, or is not a regular one.
+pub(super) fn beginning(path: &Path, bytes_max: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Unreadable files name nothing.
+    let _ = open_regular(path).and_then(|file| file.take(bytes_max).read_to_end(&mut bytes));
+    bytes
+}
+
 /// Returns the beginning of a file's first line. Empty for a file that cannot be read.
 fn first_line(path: &Path) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Ok(file) = open_regular(path) {
-        // An unreadable file has no line.
-        let _ = file.take(FIRST_LINE_BYTES_MAX).read_to_end(&mut bytes);
-    }
+    let bytes = beginning(path, FIRST_LINE_BYTES_MAX);
     bytes.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()
 }
 
@@ -158,7 +168,7 @@ pub(crate) fn find(
 ) -> Option<(PathBuf, Needs)> {
     let searched = directories(program, needs_of_program, library_path);
     let own = searched.into_iter().map(|directory| directory.join(library));
-    let cached = || cached(&read_cache(), library);
+    let cached = || cached(&beginning(Path::new(CACHE), CACHE_BYTES_MAX), library);
     let last = DEFAULT_DIRECTORIES.iter().map(|directory| Path::new(directory).join(library));
     // Like the loader, skip files for other architectures.
     let readable = |path: PathBuf| needs(&path).map(|needs| (path, needs));
@@ -187,13 +197,6 @@ fn directories(program: &Path, needs: &Needs, library_path: Option<&OsStr>) -> V
         directories.chain(library_path.map(of_environment)).chain(needs.runpath.as_deref().map(of_program));
     // An empty entry means the working directory, where no MPI library is installed.
     directories.flatten().filter(|directory| !directory.as_os_str().is_empty()).take(DIRECTORIES_MAX).collect()
-}
-
-/// Reads the loader's cache. Returns nothing if it cannot be read.
-fn read_cache() -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let _ = open_regular(Path::new(CACHE)).and_then(|file| file.take(CACHE_BYTES_MAX).read_to_end(&mut bytes));
-    bytes
 }
 
 /// Returns the paths of a library in the loader's cache. The cache's formats change; this relies only on paths being

@@ -191,7 +191,10 @@ fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Resu
         need => match plan_with_pmix(request, machine, nodes, &users) {
             Ok(served) => planned = served,
             // The script may not use MPI.
-            Err(_) if need == pmix::Need::Perhaps => {}
+            Err(refusal) if need == pmix::Need::Perhaps => {
+                let user = users.iter().flatten().find(|user| pmix::need_of(user) == need);
+                planned.remarks.extend(user.map(|user| user.left_out(&refusal)));
+            }
             Err(refusal) => return Err(refusal),
         },
     }

@@ -17,7 +17,7 @@ pub mod pmix;
 mod python;
 pub mod remote_launch;
 pub mod request;
-mod wrapper;
+pub(crate) mod wrapper;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;

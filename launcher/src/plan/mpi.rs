@@ -70,13 +70,16 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, users: &[Vec<MpiUser>]
         plan.options.mpi == Mpi::OpenMpi || needing.iter().any(|at| loads(&users[*at], |user| user.is_certain));
     let library = match own_libpmi(machine)? {
         Ok(library) => library,
-        // The script may not use MPI.
-        Err(_) if !is_certain => return Ok(()),
         Err(directories) => {
-            return Err(no_library(
-                &String::from_utf8_lossy(&plan.settings.first.commands[*first].program),
-                &directories,
-            ));
+            let program = &plan.settings.first.commands[*first].program;
+            let refusal = no_library(&String::from_utf8_lossy(program), &directories);
+            if is_certain {
+                return Err(refusal);
+            }
+            // The script may not use MPI.
+            let user = users[*first].iter().find(|user| version(&user.libraries) == Some(OpenMpi::ThroughPmi));
+            plan.remarks.extend(user.map(|user| user.left_out(&refusal)));
+            return Ok(());
         }
     };
     let without_shared_memory = plan.options.agents_as_nodes && !is_set(&machine.environment, BTL);
@@ -89,7 +92,7 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, users: &[Vec<MpiUser>]
     Ok(())
 }
 
-/// Has the ranks load ScELA's libpmi instead of Slurm's, which speaks to srun only. The loader then needs no other file of
+/// Has the ranks load ScELA's libpmi instead of Slurm's, which talks to srun only. The loader then needs no other file of
 /// that name, wherever the program looks for it.
 pub(super) fn replace_slurm(plan: &mut Plan, machine: &Machine, users: &[Vec<MpiUser>]) -> Result<(), Refusal> {
     if plan.options.mpi == Mpi::None {
@@ -97,11 +100,20 @@ pub(super) fn replace_slurm(plan: &mut Plan, machine: &Machine, users: &[Vec<Mpi
     }
     let session = &plan.settings.session;
     for (command, users) in plan.settings.first.commands.iter_mut().zip(users) {
-        if !users.iter().any(|user| loads_slurm_libpmi(&user.libraries)) {
-            continue;
-        }
-        // Without it, `library` refuses the job.
-        let Ok(library) = own_libpmi(machine)? else { return Ok(()) };
+        let Some(user) = users.iter().find(|user| loads_slurm_libpmi(&user.libraries)) else { continue };
+        let library = match own_libpmi(machine)? {
+            Ok(library) if is_listable(&library) => library,
+            // `library` refuses the job.
+            Err(_) if user.is_certain => return Ok(()),
+            found => {
+                let refusal = not_replaced(&String::from_utf8_lossy(&command.program), found.ok().as_deref());
+                if user.is_certain {
+                    return Err(refusal);
+                }
+                plan.remarks.push(user.left_out(&refusal));
+                continue;
+            }
+        };
         let others = elf::variable(session, command, PRELOAD).filter(|others| !others.is_empty());
         let mut value = library.into_os_string();
         if let Some(others) = others {
@@ -111,6 +123,22 @@ pub(super) fn replace_slurm(plan: &mut Plan, machine: &Machine, users: &[Vec<Mpi
         command.set.push((PRELOAD.into(), value.as_bytes().to_vec()));
     }
     Ok(())
+}
+
+/// Returns whether LD_PRELOAD can name a file: the loader splits it at blanks and colons.
+fn is_listable(file: &Path) -> bool {
+    !file.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte))
+}
+
+fn not_replaced(program: &str, found: Option<&Path>) -> Refusal {
+    let why = match found {
+        Some(file) => format!("LD_PRELOAD cannot name ScELA's '{}', which has a blank or a colon", file.display()),
+        None => "ScELA's was not found".to_owned(),
+    };
+    let text = format!("'{program}' would load Slurm's libpmi.so, which talks to srun only: {why}");
+    let hint =
+        format!("name a copy of ScELA's libpmi.so in {LIBRARY_VARIABLE}; '--mpi none' starts the ranks without it");
+    Refusal::new(text, hint).of_system()
 }
 
 /// Returns whether a program with these libraries loads Slurm's libpmi.

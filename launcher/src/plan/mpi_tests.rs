@@ -198,6 +198,52 @@ fn old_and_new_open_mpi_are_distinguished() {
     }
 }
 
+fn user_of_libpmi(needs: &Needs, is_certain: bool) -> MpiUser {
+    let library = Library { name: "libpmi.so.0".to_owned(), needs: needs.clone(), ..Library::default() };
+    MpiUser { file: "/opt/solver".into(), is_certain, libraries: vec![library] }
+}
+
+/// The loader would split it.
+#[test]
+fn a_libpmi_whose_path_has_a_blank_or_a_colon_is_refused() {
+    let place = installed(&["a b/libpmi.so", "a:b/libpmi.so"]);
+    let slurm = Needs { libraries: vec!["libslurm_pmi.so.40".to_owned()], ..Needs::default() };
+    for name in ["a b", "a:b"] {
+        let machine = machine(&place.path().join(name).join("scela-run"), &[]);
+        let replaced = |is_certain| {
+            let mut plan = planned("sh", &machine).unwrap();
+            let result = replace_slurm(&mut plan, &machine, &[vec![user_of_libpmi(&slurm, is_certain)]]);
+            assert!(plan.settings.first.commands[0].set.is_empty());
+            result.map(|()| plan.remarks).map_err(|refusal| refusal.with_hint())
+        };
+        let path = place.path().join(name).join("libpmi.so");
+        let text = format!(
+            "'sh' would load Slurm's libpmi.so, which talks to srun only: \
+             LD_PRELOAD cannot name ScELA's '{}', which has a blank or a colon\n  \
+             hint: name a copy of ScELA's libpmi.so in SCELA_PMI_LIBRARY; '--mpi none' starts the ranks without it",
+            path.display()
+        );
+        assert_eq!(replaced(true), Err(text.clone()));
+        let remark = format!("if the command uses '/opt/solver', it will not find scela-run: {text}");
+        assert_eq!(replaced(false), Ok(vec![remark]));
+    }
+}
+
+/// The script may not start it.
+#[test]
+fn a_possible_user_without_libpmi_gets_a_remark() {
+    let machine = machine(Path::new("/opt/none/bin/scela-run"), &[]);
+    let mut plan = planned("sh", &machine).unwrap();
+    let library = Library { name: "libmpi.so.40".to_owned(), ..Library::default() };
+    let user = MpiUser { file: "/opt/solver".into(), is_certain: false, libraries: vec![library] };
+    provide(&mut plan, &machine, &[vec![user]]).unwrap();
+    let [remark] = &plan.remarks[..] else { panic!("{:?}", plan.remarks) };
+    assert!(
+        remark
+            .starts_with("if the command uses '/opt/solver', it will not find scela-run: 'sh' is to run with Open MPI")
+    );
+}
+
 /// The user's own libraries stay.
 #[test]
 fn slurms_libpmi_is_replaced() {
@@ -205,10 +251,7 @@ fn slurms_libpmi_is_replaced() {
     let own = place.path().join("libpmi.so");
     let scela_run = place.path().join("scela-run");
     let slurm = Needs { libraries: vec!["libslurm_pmi.so.40".to_owned()], ..Needs::default() };
-    let user = |needs: &Needs| MpiUser {
-        is_certain: true,
-        libraries: vec![Library { name: "libpmi.so.0".to_owned(), needs: needs.clone(), ..Library::default() }],
-    };
+    let user = |needs: &Needs| user_of_libpmi(needs, true);
     let set = |words: &str, environment: &[(&str, &OsStr)], needs: &Needs| {
         let machine = machine(&scela_run, environment);
         let mut plan = planned(words, &machine).unwrap();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::plan::elf::{self, Needs};
 use crate::plan::mpi;
+use crate::refusal::Refusal;
 
 /// The most libraries that are followed. MPI libraries have fewer than ten parts.
 const LIBRARIES_MAX: usize = 64;
@@ -25,6 +26,8 @@ pub(crate) struct Library {
 /// A file that may call MPI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MpiUser {
+    /// The program, or the module of Python.
+    pub(crate) file: PathBuf,
     /// Whether the ranks run this file. A script may not start the programs that it names, nor a Python program use mpi4py.
     pub(crate) is_certain: bool,
     /// Its libraries of MPI and PMI in the order in which the loader loads them.
@@ -35,9 +38,20 @@ impl MpiUser {
     /// Follows the libraries of a file. `library_path` is LD_LIBRARY_PATH in the ranks' environment.
     pub(super) fn of(file: &Path, needs: &Needs, library_path: Option<&OsStr>, is_certain: bool) -> Self {
         Self {
+            file: file.to_owned(),
             is_certain,
             libraries: libraries(file, needs, &|library, file, needs| elf::find(library, file, needs, library_path)),
         }
+    }
+
+    /// Returns a remark: the job is started although this file would be refused, because the command may not use it.
+    pub(super) fn left_out(&self, refusal: &Refusal) -> String {
+        format!("if the command uses '{}', it will not find scela-run: {}", self.file.display(), refusal.with_hint())
+    }
+
+    /// Returns whether a library belongs to MPI. Other launchers load PMI or PMIx too.
+    pub(crate) fn uses_mpi(&self) -> bool {
+        self.libraries.iter().any(|library| mpi::is_mpi(&library.name))
     }
 
     /// Returns the first library whose name begins with `prefix`.

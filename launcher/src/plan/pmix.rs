@@ -23,6 +23,8 @@ use crate::refusal::Refusal;
 
 /// The user's variable for the path of libpmix.
 pub const LIBRARY_VARIABLE: &str = "SCELA_PMIX_LIBRARY";
+/// MPICH's variable for the version of PMI that it uses: 1, 2, or x for PMIx.
+const PMI_VERSION: &str = "MPIR_CVAR_PMI_VERSION";
 /// The file name of libpmix.
 const LIBRARY: &str = "libpmix.so.2";
 /// How the names of libpmix begin.
@@ -48,7 +50,8 @@ pub(super) fn need(plan: &Plan, users: &[Vec<MpiUser>]) -> Need {
     }
 }
 
-fn need_of(user: &MpiUser) -> Need {
+/// Returns whether a file needs PMIx.
+pub(super) fn need_of(user: &MpiUser) -> Need {
     let speaks_pmix = match version(&user.libraries) {
         Some(version) => version == OpenMpi::ThroughPmix,
         // MPICH may be built with PMIx.
@@ -84,7 +87,7 @@ pub(super) fn provide(
 ) -> Result<(), Refusal> {
     let options = &plan.options;
     if options.pmi_port {
-        let text = "--pmi-port serves PMI by TCP, and this job is served by PMIx";
+        let text = "--pmi-port serves PMI by TCP, and this job needs PMIx";
         return Err(Refusal::new(text, "leave --pmi-port out, or serve no PMIx with --mpi none"));
     }
     if plan.settings.session.on_failure == FailurePolicy::RestartRank {
@@ -102,11 +105,24 @@ pub(super) fn provide(
             command.set.insert(0, (BTL.into(), BTL_WITHOUT_SHARED_MEMORY.into()));
         }
     }
+    choose_pmi(plan, users);
     // The secret is drawn when the session starts.
     let library = library.into_os_string().as_bytes().to_vec();
     plan.settings.session.rank_sessions = plan.settings.session.rank_sessions.of_yielding_ranks();
     plan.settings.session.pmix = Some(PmixPlan { library, secret: String::new(), hosts });
     Ok(())
+}
+
+/// Has MPICH use PMI-1. MPICH 5 ends with an error if it finds the variables of both PMI and PMIx and no such choice. The user's
+/// choice stays, and a program of an MPICH that needs PMIx gets none.
+fn choose_pmi(plan: &mut Plan, users: &[Vec<MpiUser>]) {
+    let needs_pmix = |user: &MpiUser| need_of(user) == Need::Yes && version(&user.libraries).is_none();
+    for (command, users) in plan.settings.first.commands.iter_mut().zip(users) {
+        let is_chosen = elf::variable(&plan.settings.session, command, PMI_VERSION).is_some();
+        if !is_chosen && !users.iter().any(needs_pmix) {
+            command.set.push((PMI_VERSION.into(), "1".into()));
+        }
+    }
 }
 
 /// Checks the directory in which an agent on this machine makes the directory of `scela-pmix`. Other nodes have their own.
@@ -169,12 +185,13 @@ mod tests {
     use super::*;
     use crate::plan::elf::Needs;
     use crate::plan::mpi_user::Library;
+    use crate::plan::tests::{machine, planned};
 
     /// A file that names these libraries. Those of Open MPI 5 are on this machine.
     fn user(libraries: &[&str], is_certain: bool) -> MpiUser {
         let file = |name: &str| Some(Path::new("/lib").join(name));
         let library = |name: &&str| Library { name: (*name).to_owned(), file: file(name), needs: Needs::default() };
-        MpiUser { is_certain, libraries: libraries.iter().map(library).collect() }
+        MpiUser { is_certain, libraries: libraries.iter().map(library).collect(), ..MpiUser::default() }
     }
 
     #[test]
@@ -192,6 +209,26 @@ mod tests {
                 "{libraries:?}"
             );
         }
+    }
+
+    #[test]
+    fn mpich_uses_pmi_where_both_are_served() {
+        let chosen = |words: &str, environment: &[(&str, &str)], users: Vec<MpiUser>| {
+            let environment = environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
+            let mut plan = planned(words, &Machine { environment, ..machine() }).unwrap();
+            choose_pmi(&mut plan, &[users]);
+            let command = &plan.settings.first.commands[0];
+            let value = elf::variable(&plan.settings.session, command, PMI_VERSION);
+            value.map(|value| value.to_string_lossy().into_owned())
+        };
+        let one = Some("1".to_owned());
+        let mpich = || user(&["libmpi.so.12"], true);
+        assert_eq!(chosen("-np 2 a", &[], vec![user(&["libmpi.so.40", "libpmix.so.2"], false)]), one);
+        assert_eq!(chosen("-np 2 a", &[], vec![user(&["libmpi.so.40", "libpmix.so.2"], true)]), one);
+        assert_eq!(chosen("-np 2 a", &[], vec![mpich()]), one);
+        assert_eq!(chosen("-np 2 a", &[], vec![user(&["libmpi.so.12", "libpmix.so.2"], true)]), None);
+        assert_eq!(chosen("-np 2 a", &[(PMI_VERSION, "2")], vec![mpich()]), Some("2".to_owned()));
+        assert_eq!(chosen("-np 2 -env MPIR_CVAR_PMI_VERSION x a", &[], vec![mpich()]), Some("x".to_owned()));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //!
 //! mpi4py is searched where the interpreter would: beside the script, in PYTHONPATH, in the user's packages, and below the
 //! prefixes of the interpreter. mpi4py's wheel has a module for each ABI. Without MPI4PY_MPIABI, it loads the first MPI library
-//! that it finds beside the interpreter, then by the loader, and chooses the module for it. A mpi4py that was built on the
-//! machine, such as Debian's, has one module. MPI4PY_LIBMPI and path files (`*.pth`) are not looked at.
+//! that MPI4PY_LIBMPI names, else one beside the interpreter, then by the loader, and chooses the module for it. A mpi4py that was built on the
+//! machine, such as Debian's, has one module. Path files (`*.pth`) are not looked at.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,12 +16,20 @@ use crate::plan::elf::{self, Needs};
 const ENTRIES_MAX: usize = 1024;
 /// The variable with which users choose the library for mpi4py's wheel.
 const CHOICE: &str = "MPI4PY_MPIABI";
+/// The variable with which users name the library for it: files, or directories of libraries, with `:` between them.
+const LIBRARY: &str = "MPI4PY_LIBMPI";
 /// The names of MPI libraries in the order of the wheel's search.
 const NAMES: [&str; 3] = ["libmpi.so", "libmpi.so.12", "libmpi.so.40"];
 /// Open MPI's library, whose file may have further numbers.
 const OPEN_MPI: &str = "libmpi.so.40";
 /// The file that makes a directory a virtual environment.
 const ENVIRONMENT_FILE: &str = "pyvenv.cfg";
+/// The most files that are tried of those that MPI4PY_LIBMPI names.
+const LIBRARIES_MAX: usize = 64;
+/// The most bytes that are read of a file of settings.
+const SETTINGS_BYTES_MAX: u64 = 64 * 1024;
+/// How scripts of pyenv name it. Each calls it to start the chosen version of a program.
+const PYENV: &str = "pyenv";
 /// The prefix of the system's own interpreter, which also has packages in `/usr/local`.
 const SYSTEM: &str = "/usr";
 
@@ -53,7 +61,21 @@ impl Python<'_> {
             (!modules.is_empty()).then_some(modules)
         })?;
         let choice = (self.variable)(CHOICE).map(|choice| choice.to_string_lossy().into_owned());
-        module_of(&modules, &self.prefix()?.join("lib"), choice.as_deref(), locate)
+        let beside = self.prefix()?.join("lib");
+        module_of(&modules, &beside, choice.as_deref(), self.named_library(locate).as_deref(), locate)
+    }
+
+    /// Returns the library that the user names for mpi4py's wheel.
+    fn named_library(&self, locate: Locate<'_>) -> Option<PathBuf> {
+        let files = std::env::split_paths((self.variable)(LIBRARY)?).flat_map(|path| {
+            let file = self.wdir.join(&path);
+            match path.to_str().filter(|name| !name.contains('/')).and_then(locate) {
+                Some(file) => vec![file],
+                None if file.is_dir() => NAMES.map(|name| file.join(name)).to_vec(),
+                None => vec![file],
+            }
+        });
+        files.take(LIBRARIES_MAX).find(|file| file.is_file())
     }
 
     /// The directory of the virtual environment, else of the interpreter's installation.
@@ -73,7 +95,7 @@ impl Python<'_> {
         let named = set("PYTHONPATH").into_iter().flat_map(std::env::split_paths).map(|place| self.wdir.join(place));
         let mut found: Vec<PathBuf> = std::iter::once(beside).chain(named).collect();
         let Some(prefix) = self.prefix() else { return found };
-        let environment = fs::read_to_string(prefix.join(ENVIRONMENT_FILE)).ok();
+        let environment = Some(prefix.join(ENVIRONMENT_FILE)).filter(|file| file.is_file()).map(|file| settings(&file));
         let field = |name: &str| {
             let mut fields = environment.as_deref()?.lines().filter_map(|line| line.split_once('='));
             fields.find(|(known, _)| known.trim() == name).map(|(_, value)| value.trim())
@@ -114,8 +136,16 @@ impl Python<'_> {
     }
 }
 
-/// Chooses among mpi4py's modules. `lib` is the directory of libraries beside the interpreter.
-fn module_of(modules: &[PathBuf], lib: &Path, choice: Option<&str>, locate: Locate<'_>) -> Option<(PathBuf, Needs)> {
+/// Chooses among mpi4py's modules. `lib` is the directory of libraries beside the interpreter, `named` the library that the user
+/// names.
+fn module_of(
+    modules: &[PathBuf],
+    lib: &Path,
+    choice: Option<&str>,
+    named: Option<&Path>,
+    locate: Locate<'_>,
+) -> Option<(PathBuf, Needs)> {
+    let lib = named.and_then(Path::parent).unwrap_or(lib);
     let of_abi = |abi: &str| {
         let module = modules.iter().find(|module| name(module).starts_with(&format!("MPI.{abi}.")))?;
         let mut needs = elf::needs(module)?;
@@ -135,9 +165,37 @@ fn module_of(modules: &[PathBuf], lib: &Path, choice: Option<&str>, locate: Loca
     }
     // The number is that of the ABI. In a wheel, libmpi.so is a text for the linker, and no link.
     let numbered = |path: PathBuf| path.canonicalize().ok().map(|file| name(&file)).filter(|name| name != NAMES[0]);
-    let beside = NAMES.iter().find_map(|name| numbered(lib.join(name)));
-    let library = beside.or_else(|| NAMES.iter().find_map(|name| numbered(locate(name)?)))?;
+    let named = named.and_then(|file| numbered(file.to_owned()));
+    let first = named.or_else(|| NAMES.iter().find_map(|name| numbered(lib.join(name))));
+    let library = first.or_else(|| NAMES.iter().find_map(|name| numbered(locate(name)?)))?;
     of_abi(if library.starts_with(OPEN_MPI) { "openmpi" } else { "mpich" })
+}
+
+/// Returns the interpreter that pyenv's program of this name and text starts; `None` for any other program.
+pub(super) fn of_pyenv<'a>(
+    shim: &Path,
+    text: &[u8],
+    wdir: &Path,
+    variable: &dyn Fn(&str) -> Option<&'a OsStr>,
+) -> Option<PathBuf> {
+    let root = shim.parent().filter(|directory| directory.ends_with("shims"))?.parent()?;
+    if !is_interpreter(&name(shim)) || !text.windows(PYENV.len()).any(|part| part == PYENV.as_bytes()) {
+        return None;
+    }
+    let typed = variable("PYENV_VERSION").map(|version| version.to_string_lossy().into_owned());
+    let mut files = wdir.ancestors().map(|directory| directory.join(".python-version")).chain([root.join("version")]);
+    let versions = typed
+        .filter(|typed| !typed.is_empty())
+        .or_else(|| files.find(|file| file.is_file()).map(|file| settings(&file)))?;
+    // The first of several versions. `system` is no directory.
+    let version = versions.split([':', '\n', ' ']).next()?.trim();
+    let python = root.join("versions").join(version).join("bin").join(name(shim));
+    python.is_file().then_some(python)
+}
+
+/// Returns the beginning of a file of settings. Empty for a file that cannot be read.
+fn settings(file: &Path) -> String {
+    String::from_utf8_lossy(&elf::beginning(file, SETTINGS_BYTES_MAX)).into_owned()
 }
 
 fn entries(directory: &Path) -> Vec<PathBuf> {
@@ -256,6 +314,62 @@ mod tests {
         fs::write(place.path().join("lib/libmpi.so"), "").unwrap();
         fs::write(place.path().join("lib/libmpi.so.40"), "").unwrap();
         assert_eq!(found(None, Some(&of_mpich)), open_mpi);
+    }
+
+    #[test]
+    fn the_library_that_the_user_names_comes_first() {
+        let modules = ["MPI.mpich.cpython-311.so", "MPI.openmpi.cpython-311.so"];
+        let place = place("python3.11/site-packages", &modules);
+        let at = |name: &str| place.path().join(name);
+        fs::create_dir(at("named")).unwrap();
+        for name in ["lib/libmpi.so.12", "named/libmpi.so.40", "named/libmpi.so.12"] {
+            fs::write(at(name), "").unwrap();
+        }
+        let found = |list: &str, located: Option<&str>| {
+            let variable = |name: &str| Some(OsStr::new(list)).filter(|_| name == LIBRARY && !list.is_empty());
+            let interpreter = at("bin/python3");
+            let python = Python { interpreter: &interpreter, script: None, wdir: place.path(), variable: &variable };
+            let locate = |name: &str| Some(at("named").join(name)).filter(|_| located == Some(name));
+            python.mpi4py(&locate).map(|(module, needs)| (name(&module), needs.rpath.unwrap()))
+        };
+        let [beside, named] = ["lib", "named"].map(|name| at(name).display().to_string());
+        let [mpich, open_mpi] = modules.map(str::to_owned);
+        assert_eq!(found("", None), Some((mpich.clone(), beside)));
+        let absolute = at("named/libmpi.so.40").display().to_string();
+        for list in [&*absolute, "none:named/libmpi.so.40"] {
+            assert_eq!(found(list, None), Some((open_mpi.clone(), named.clone())), "{list}");
+        }
+        assert_eq!(found("libmpi.so.40", Some("libmpi.so.40")), Some((open_mpi, named.clone())), "by the loader");
+        assert_eq!(found("named", None), Some((mpich, named)), "a directory");
+    }
+
+    #[test]
+    fn a_script_of_pyenv_starts_the_chosen_version() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        for directory in ["shims", "versions/3.10.1/bin", "versions/3.11.2/bin", "job/below"] {
+            fs::create_dir_all(at(directory)).unwrap();
+        }
+        for version in ["3.10.1", "3.11.2"] {
+            fs::write(at("versions").join(version).join("bin/python3"), "").unwrap();
+        }
+        let text =
+            format!("#!/usr/bin/env bash\nexec \"{}/libexec/pyenv\" exec \"$program\" \"$@\"\n", root.path().display());
+        let python = |shim: &str, typed: Option<&str>| {
+            let variable = |name: &str| typed.filter(|_| name == "PYENV_VERSION").map(OsStr::new);
+            of_pyenv(&at(shim), text.as_bytes(), &at("job/below"), &variable)
+        };
+        let [old, new] = ["3.10.1", "3.11.2"].map(|version| Some(at("versions").join(version).join("bin/python3")));
+        assert_eq!(python("shims/python3", None), None, "none is chosen");
+        fs::write(at("version"), "3.10.1\n").unwrap();
+        assert_eq!(python("shims/python3", None), old);
+        fs::write(at("job/.python-version"), "3.11.2\n3.10.1\n").unwrap();
+        assert_eq!(python("shims/python3", None), new);
+        assert_eq!(python("shims/python3", Some("3.10.1:3.11.2")), old);
+        assert_eq!(python("shims/python3", Some("system")), None);
+        assert_eq!(python("bin/python3", None), None, "it is elsewhere");
+        assert_eq!(python("shims/pip", None), None);
+        assert_eq!(of_pyenv(&at("shims/python3"), b"#!/bin/sh\n", &at("job"), &|_| None), None);
     }
 
     #[test]

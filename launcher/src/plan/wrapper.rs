@@ -2,16 +2,17 @@
 //! script of a shell or a program such as `env` that starts its arguments.
 //!
 //! A script is not evaluated. Each of its words counts that names a file: relative to the working directory, in PATH, or beside
-//! the script, if its path begins with a variable or a command (`"$HERE/prog"`, `$(dirname "$0")/prog`).
+//! the script, if its path begins with a variable or a command (`"$HERE/prog"`, `$(dirname "$0")/prog`). A word may begin with `~`,
+//! `$HOME` or `$PWD`, and may be a list with `:`. If a word names a directory, later words are looked up there too, because the
+//! script may change to it or add it to PATH.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::io::Read as _;
+use std::ffi::{OsStr, OsString};
+use std::fs::FileType;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nla::core::{CommandPlan, SessionPlan};
-use nla::sys::open_regular;
 
 use crate::plan::elf;
 use crate::plan::mpi;
@@ -26,38 +27,62 @@ const WORDS_MAX: usize = 1024;
 const FILES_MAX: usize = 256;
 /// The most scripts that start each other.
 const DEPTH_MAX: u32 = 4;
+/// The most paths that are looked up for one command. In a slow file system, each takes up to a millisecond.
+const LOOKUPS_MAX: usize = 4096;
+/// The most directories that words name and in which further words are looked up.
+const PLACES_MAX: usize = 16;
 
 /// Shells.
 const SHELLS: [&str; 10] = ["sh", "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "tcsh", "zsh"];
-/// Programs that start the program that follows their own arguments.
-const LAUNCH_PROGRAMS: [&str; 27] = [
+/// Programs that start the program that their arguments name.
+const LAUNCH_PROGRAMS: [&str; 47] = [
+    "advixe-cl",
     "catchsegv",
+    "chroot",
     "chrt",
     "env",
+    "fakeroot",
+    "flock",
     "gdb",
     "gdbserver",
+    "heaptrack",
+    "hpcrun",
+    "hwloc-bind",
     "ionice",
     "likwid-pin",
+    "linux64",
     "ltrace",
     "ncu",
     "nice",
     "nohup",
+    "nsenter",
     "nsys",
     "numactl",
     "perf",
+    "perl",
     "prlimit",
     "rocprof",
     "rocprofv3",
+    "rr",
+    "runuser",
     "scorep",
+    "script",
     "setarch",
+    "setpriv",
     "setsid",
     "stdbuf",
     "strace",
+    "sudo",
+    "systemd-run",
     "taskset",
     "tau_exec",
     "time",
     "timeout",
+    "unshare",
     "valgrind",
+    "vtune",
+    "xargs",
+    "xvfb-run",
 ];
 
 /// Returns the files by which a command's ranks may load an MPI library. None for a program that is not on this machine.
@@ -73,6 +98,10 @@ struct Search<'a> {
     session: &'a SessionPlan,
     command: &'a CommandPlan,
     seen: BTreeSet<PathBuf>,
+    /// Directories that words name.
+    places: Vec<PathBuf>,
+    /// How many more paths may be looked up.
+    lookups_left: usize,
     users: Vec<MpiUser>,
 }
 
@@ -86,7 +115,14 @@ enum Kind {
 
 impl<'a> Search<'a> {
     fn new(session: &'a SessionPlan, command: &'a CommandPlan) -> Self {
-        Self { session, command, seen: BTreeSet::new(), users: Vec::new() }
+        Self {
+            session,
+            command,
+            seen: BTreeSet::new(),
+            places: Vec::new(),
+            lookups_left: LOOKUPS_MAX,
+            users: Vec::new(),
+        }
     }
 
     fn variable(&self, name: &str) -> Option<&'a OsStr> {
@@ -105,10 +141,11 @@ impl<'a> Search<'a> {
         let name = name_of(file.as_os_str().as_bytes());
         let (kind, text) = match elf::needs(file) {
             Some(needs) => {
+                // A script names the library itself in MPI4PY_LIBMPI or LD_PRELOAD.
+                let needs = if depth > 0 && mpi::is_mpi(name) { elf::Needs::of_one(file, name) } else { needs };
                 let user = MpiUser::of(file, &needs, self.variable("LD_LIBRARY_PATH"), depth == 0);
-                let uses_mpi = user.libraries.iter().any(|library| mpi::is_mpi(&library.name));
                 // Other launchers load PMIx or parts of Open MPI too.
-                if uses_mpi || user.library(mpi::LIBPMI).is_some() || depth == 0 && !user.libraries.is_empty() {
+                if user.uses_mpi() || user.library(mpi::LIBPMI).is_some() || depth == 0 && !user.libraries.is_empty() {
                     self.users.push(user);
                     return;
                 }
@@ -119,10 +156,16 @@ impl<'a> Search<'a> {
                 if text.is_empty() {
                     return;
                 }
+                if let Some(python) = python::of_pyenv(file, &text, self.wdir(), &|name| self.variable(name)) {
+                    return self.visit(&python, arguments, depth);
+                }
                 // A file without `#!` is run by /bin/sh.
                 let interpreter = elf::interpreter(text.split(|byte| *byte == b'\n').next().unwrap_or_default());
                 let interpreter = interpreter.unwrap_or_else(|| b"/bin/sh".to_vec());
-                let path = self.find(&interpreter, None).unwrap_or_default();
+                let path = match interpreter.contains(&b'/') {
+                    true => self.wdir().join(OsStr::from_bytes(&interpreter)),
+                    false => self.find_in_path(&interpreter).unwrap_or_default(),
+                };
                 (self.kind(name_of(&interpreter), &path), text)
             }
         };
@@ -134,16 +177,11 @@ impl<'a> Search<'a> {
                 self.users.extend(self.mpi4py(&python, script));
             }
             Kind::LaunchProgram | Kind::Shell => {
-                let beside = file.parent().unwrap_or(Path::new("."));
-                for argument in arguments.iter().take(WORDS_MAX) {
-                    // The argument of `sh -c` is a script.
-                    let is_text = matches!(kind, Kind::Shell) && argument.iter().any(u8::is_ascii_whitespace);
-                    let words = if is_text { words(argument) } else { vec![*argument] };
-                    words.into_iter().for_each(|word| self.look_up(word, beside, depth));
-                }
-                for word in words(&text) {
-                    self.look_up(word, beside, depth);
-                }
+                // An argument may be a script (`sh -c`), or a variable (`env`), or the name of a file.
+                let parts = arguments.iter().flat_map(|argument| std::iter::once(*argument).chain(words(argument)));
+                let mut known = BTreeSet::new();
+                let all = parts.take(WORDS_MAX).chain(words(&text)).filter(|word| known.insert(*word)).collect();
+                self.look_up(all, file.parent().unwrap_or(Path::new(".")), depth);
             }
             Kind::Other => {}
         }
@@ -168,29 +206,113 @@ impl<'a> Search<'a> {
         Some(MpiUser::of(&module, &needs, library_path, false))
     }
 
-    /// Looks at the file that a word names.
-    fn look_up(&mut self, word: &[u8], beside: &Path, depth: u32) {
-        if let Some(file) = self.find(word, Some(beside)) {
-            self.visit(&file, &[], depth + 1);
+    /// Looks at the files that words name. `beside` is the directory of the script that has them.
+    fn look_up(&mut self, words: Vec<&[u8]>, beside: &Path, depth: u32) {
+        // A word of several parts is a list such as PATH, or, rarely, one name.
+        let lists = words.into_iter().flat_map(|word| {
+            let parts = word.split(|byte| *byte == b':').filter(|part| part.len() < word.len());
+            std::iter::once(word).chain(parts)
+        });
+        let mut names: Vec<Name> = lists.filter_map(|word| Name::of(self.expanded(word))).collect();
+        for name in &mut names {
+            let mut paths = name.path.iter().map(|path| self.wdir().join(path)).collect::<Vec<_>>();
+            if name.is_path {
+                paths.extend([beside, self.wdir()].map(|place| place.join(&name.last)));
+            }
+            name.is_found = paths.into_iter().any(|path| self.looks_at(path, depth));
+        }
+        for name in &names {
+            if !name.is_path
+                && !name.is_found
+                && let Some(file) = self.find_in_path(name.last.as_bytes())
+            {
+                self.visit_next(&file, depth);
+            }
+            let path = match &name.path {
+                Some(path) if path.is_absolute() && (name.is_found || self.places.contains(path)) => continue,
+                _ if name.last == ".." => continue,
+                // The words of `"$HOME"/bin/prog` are `$HOME` and `/bin/prog`.
+                Some(path) => path.strip_prefix("/").unwrap_or(path),
+                None => Path::new(&name.last),
+            };
+            let mut at = 0;
+            while at < self.places.len() {
+                let path = self.places[at].join(path);
+                self.looks_at(path, depth);
+                at += 1;
+            }
         }
     }
 
-    /// Finds the file that a word names. `beside` is the directory of the script that has the word.
-    fn find(&self, word: &[u8], beside: Option<&Path>) -> Option<PathBuf> {
-        let (wdir, last) = (self.wdir(), word.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
-        if last.is_empty() || last.starts_with(b"-") || last.contains(&b'$') || word.contains(&0) {
+    /// Looks at a path that a word names. Returns whether it is a file.
+    fn looks_at(&mut self, path: PathBuf, depth: u32) -> bool {
+        let Some(kind) = self.file_type(&path) else { return false };
+        if kind.is_dir() && self.places.len() < PLACES_MAX && path != self.wdir() && !self.places.contains(&path) {
+            self.places.push(path);
+        } else if kind.is_file() {
+            self.visit_next(&path, depth);
+        }
+        kind.is_file()
+    }
+
+    /// Visits a file that a word names. It may use half of the lookups, so that long scripts leave some to the one that starts them.
+    fn visit_next(&mut self, file: &Path, depth: u32) {
+        let kept = self.lookups_left.div_ceil(2);
+        self.lookups_left -= kept;
+        self.visit(file, &[], depth + 1);
+        self.lookups_left += kept;
+    }
+
+    /// Returns the type of a file, if it exists and not too many were looked up before.
+    fn file_type(&mut self, path: &Path) -> Option<FileType> {
+        self.lookups_left = self.lookups_left.checked_sub(1)?;
+        std::fs::metadata(path).ok().map(|file| file.file_type())
+    }
+
+    /// Finds a program in PATH.
+    fn find_in_path(&mut self, name: &[u8]) -> Option<PathBuf> {
+        let path = self.variable("PATH").unwrap_or(OsStr::from_bytes(nla::sys::image::PATH_DEFAULT));
+        let wdir = self.wdir();
+        let mut files = std::env::split_paths(path).map(|place| wdir.join(place).join(OsStr::from_bytes(name)));
+        files.find(|file| self.file_type(file).is_some_and(|kind| kind.is_file()))
+    }
+
+    /// Returns a word with the value of `~`, `$HOME` or `$PWD` at its beginning.
+    fn expanded(&self, word: &[u8]) -> Vec<u8> {
+        let (home, wdir) = (self.variable("HOME").map(OsStr::as_bytes), Some(self.wdir().as_os_str().as_bytes()));
+        let values = [("~", home), ("$HOME", home), ("${HOME}", home), ("$PWD", wdir), ("${PWD}", wdir)];
+        let mut values =
+            values.into_iter().filter_map(|(name, value)| Some((word.strip_prefix(name.as_bytes())?, value?)));
+        match values.find(|(rest, _)| rest.is_empty() || rest.starts_with(b"/")) {
+            Some((rest, value)) => [value, rest].concat(),
+            None => word.to_vec(),
+        }
+    }
+}
+
+/// A word that may name a file.
+struct Name {
+    /// Where the file is; `None` if a variable or a command says so.
+    path: Option<PathBuf>,
+    /// The last part of the path.
+    last: OsString,
+    /// Whether it has a `/`. Otherwise it may be a program in PATH.
+    is_path: bool,
+    /// Whether a file was found.
+    is_found: bool,
+}
+
+impl Name {
+    fn of(word: Vec<u8>) -> Option<Self> {
+        let is_path = word.contains(&b'/');
+        let end = word.iter().rposition(|byte| *byte != b'/')? + 1;
+        let path = &word[..end];
+        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if last == b"." || last.starts_with(b"-") || last.contains(&b'$') || path.contains(&0) {
             return None;
         }
-        let typed = (!word.contains(&b'$')).then(|| wdir.join(OsStr::from_bytes(word)));
-        let last = OsStr::from_bytes(last);
-        let search: Vec<PathBuf> = match word.contains(&b'/') {
-            true => beside.into_iter().chain([wdir]).map(|place| place.join(last)).collect(),
-            false => {
-                let path = self.variable("PATH").unwrap_or(OsStr::from_bytes(nla::sys::image::PATH_DEFAULT));
-                std::env::split_paths(path).map(|place| wdir.join(place).join(last)).collect()
-            }
-        };
-        typed.into_iter().chain(search).find(|file| file.is_file())
+        let known = (!path.contains(&b'$')).then(|| PathBuf::from(OsStr::from_bytes(path)));
+        Some(Self { path: known, last: OsStr::from_bytes(last).to_owned(), is_path, is_found: false })
     }
 }
 
@@ -201,9 +323,7 @@ fn name_of(path: &[u8]) -> &str {
 
 /// Returns the first bytes of a text file; nothing for another file.
 fn text_of(file: &Path) -> Vec<u8> {
-    let mut text = Vec::new();
-    // An unreadable file has no words.
-    let _ = open_regular(file).and_then(|file| file.take(SCRIPT_BYTES_MAX).read_to_end(&mut text));
+    let text = elf::beginning(file, SCRIPT_BYTES_MAX);
     if text.contains(&0) { Vec::new() } else { text }
 }
 

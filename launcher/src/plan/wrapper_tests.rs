@@ -14,10 +14,13 @@ struct Place(tempfile::TempDir);
 impl Place {
     fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
-        for name in ["work", "bin", "scripts"] {
+        for name in ["work", "work/sub", "work/sub/deep", "home", "home/bin", "bin", "scripts"] {
             fs::create_dir(place.at(name)).unwrap();
         }
         for name in ["work/here", "bin/installed", "scripts/beside", "bin/sh", "bin/env", "bin/other"] {
+            fs::copy("/proc/self/exe", place.at(name)).unwrap();
+        }
+        for name in ["work/sub/below", "work/sub/deep/deepest", "home/own", "home/bin/mine", "bin/perl", "bin/flock"] {
             fs::copy("/proc/self/exe", place.at(name)).unwrap();
         }
         place
@@ -33,7 +36,8 @@ impl Place {
     }
 
     fn plan(&self, words: &[&str]) -> Plan {
-        let environment = vec![("PATH".into(), self.at("bin").into_os_string())];
+        let environment = ["PATH", "HOME"].into_iter().zip([self.at("bin"), self.at("home")]);
+        let environment = environment.map(|(name, value)| (name.into(), value.into_os_string())).collect();
         let machine = crate::plan::Machine { environment, wdir: self.at("work"), ..machine() };
         let mut plan = planned("-np 2 program", &machine).unwrap();
         let [program, arguments @ ..] = words else { panic!("a program") };
@@ -85,7 +89,7 @@ fn programs_are_found_in_scripts() {
         ("#!/bin/sh\n# ./here\ntrue\n", None),
         ("#!/bin/sh\nbeside\n", None),
         ("#!/bin/cat\n./here\n", None),
-        ("#!/usr/bin/perl\nexec './here'\n", None),
+        ("#!/usr/bin/perl\nexec './here'\n", Some("work/here")),
         ("", None),
         ("\0 ./here\n", None),
     ] {
@@ -93,6 +97,64 @@ fn programs_are_found_in_scripts() {
         let expected: BTreeSet<&str> = expected.into_iter().chain(["scripts/run.sh"]).collect();
         assert_eq!(place.seen(&["../scripts/run.sh"]), expected.into_iter().collect::<Vec<_>>(), "{text}");
     }
+}
+
+#[test]
+fn directories_that_words_name_are_searched() {
+    let place = Place::new();
+    for (text, expected) in [
+        ("cd sub && ./below", Some("work/sub/below")),
+        ("cd sub/\n./below", Some("work/sub/below")),
+        ("cd ./sub; cd deep; ./deepest", Some("work/sub/deep/deepest")),
+        ("cd \"$PWD\"/sub && exec ./below", Some("work/sub/below")),
+        ("export PATH=$PWD/sub:$PATH\nbelow", Some("work/sub/below")),
+        ("PATH=/none:${PWD}/sub below", Some("work/sub/below")),
+        ("exec ~/own", Some("home/own")),
+        ("exec $HOME/bin/mine", Some("home/bin/mine")),
+        ("exec \"${HOME}/bin/mine\"", Some("home/bin/mine")),
+        ("exec \"$HOME\"/bin/mine", Some("home/bin/mine")),
+        ("BIN=~/bin\n$BIN/mine", Some("home/bin/mine")),
+        ("exec $HOMEPAGE/own", None),
+        ("below", None),
+        ("./below", None),
+    ] {
+        place.script("scripts/run.sh", text);
+        let expected: Vec<&str> = expected.into_iter().chain(["scripts/run.sh"]).collect();
+        let mut seen = place.seen(&["../scripts/run.sh"]);
+        seen.sort_by_key(|file| file == "scripts/run.sh");
+        assert_eq!(seen, expected, "{text}");
+    }
+    place.script("scripts/run.sh", "cd sub && ./here\n");
+    fs::copy("/proc/self/exe", place.at("work/sub/here")).unwrap();
+    let both = ["scripts/run.sh", "work/here", "work/sub/here"];
+    assert_eq!(place.seen(&["../scripts/run.sh"]), both, "which one runs is not known");
+}
+
+#[test]
+fn texts_among_arguments_are_searched() {
+    let place = Place::new();
+    assert_eq!(place.seen(&["perl", "-e", "exec \"./here\""]), ["bin/perl", "work/here"]);
+    assert_eq!(place.seen(&["flock", "lock", "./here"]), ["bin/flock", "work/here"]);
+    assert_eq!(place.seen(&["env", "PATH=sub:/bin", "below"]), ["bin/env", "work/sub/below"]);
+    place.script("work/my run.sh", "installed\n");
+    assert_eq!(place.seen(&["sh", "my run.sh"]), ["bin/installed", "bin/sh", "work/my run.sh"]);
+}
+
+/// Scripts with many words that no directory has, in many files and places.
+#[test]
+fn lookups_are_bounded() {
+    let place = Place::new();
+    let many = |file: usize| (0..WORDS_MAX).map(|number| format!("w{file}x{number} ")).collect::<String>();
+    let named = |kind: &str| (0..20).map(|number| format!("./{kind}{number} ")).collect::<String>();
+    for file in 0..20 {
+        fs::create_dir(place.at(&format!("work/d{file}"))).unwrap();
+        fs::write(place.at(&format!("work/f{file}")), many(file)).unwrap();
+    }
+    place.script("scripts/run.sh", &(named("d") + &named("f")));
+    let plan = place.plan(&["../scripts/run.sh"]);
+    let mut search = Search::new(&plan.settings.session, &plan.settings.first.commands[0]);
+    search.visit(&place.at("scripts/run.sh"), &[], 0);
+    assert_eq!((search.lookups_left, search.places.len()), (0, PLACES_MAX));
 }
 
 #[test]
@@ -125,6 +187,18 @@ fn words_are_bounded() {
     assert_eq!(place.seen(&["../scripts/run.sh"]).len(), FILES_MAX);
 }
 
+/// The first word names a script with more words than may be looked up.
+#[test]
+fn long_scripts_leave_lookups_to_the_script_that_starts_them() {
+    let place = Place::new();
+    let many = |start: usize| (0..WORDS_MAX).map(|number| format!("w{start}x{number} ")).collect::<String>();
+    let dirs: Vec<String> = (0..8).map(|number| format!("d{number}")).collect();
+    dirs.iter().for_each(|name| fs::create_dir(place.at("work").join(name)).unwrap());
+    place.script("scripts/long.sh", &format!("{}\n{}", dirs.join(" "), many(0)));
+    place.script("scripts/run.sh", ". ../scripts/long.sh\ninstalled\n");
+    assert_eq!(place.seen(&["../scripts/run.sh"]), ["bin/installed", "scripts/long.sh", "scripts/run.sh"]);
+}
+
 /// No file of a script proves that ranks use it.
 #[test]
 fn only_the_program_itself_is_certain() {
@@ -135,6 +209,13 @@ fn only_the_program_itself_is_certain() {
     };
     assert_eq!(users(&["./here"]), [], "it needs no MPI library");
     assert_eq!(users(&["./missing"]), []);
+    fs::copy("/proc/self/exe", place.at("work/libmpi.so.40")).unwrap();
+    for word in ["MPI4PY_LIBMPI=./libmpi.so.40", "MPI4PY_LIBMPI=/none:libmpi.so.40"] {
+        let users = users(&["env", word, "./here"]);
+        let [MpiUser { is_certain: false, libraries, .. }] = &users[..] else { panic!("{users:?}") };
+        let file = libraries[0].file.as_deref();
+        assert_eq!((&*libraries[0].name, file), ("libmpi.so.40", Some(&*place.at("work/libmpi.so.40"))));
+    }
 }
 
 proptest::proptest! {

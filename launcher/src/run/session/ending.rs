@@ -3,14 +3,15 @@
 use std::io;
 use std::pin::pin;
 
-use nla::core::{Failure, Outcome};
+use nla::core::{Failure, Outcome, printable};
 use nla::sys::ShellState;
 
 use super::{Ended, Session, host_name};
 use crate::exit;
 use crate::plan::agent_layout::open_files_max;
 use crate::plan::checks::missing_program_hint;
-use crate::plan::library::explain_silence;
+use crate::plan::library::{explain_silence, possible_user};
+use crate::plan::wrapper::mpi_users;
 use crate::run::assemble::given_up_text;
 use crate::run::output::print;
 use crate::run::report::{Verbosity, demo_text, doubt, epilogue};
@@ -100,22 +101,33 @@ impl Session {
         }
     }
 
-    /// Reports that several ranks ran and none spoke PMI: as an error if the job was successful, the program is an MPI program
-    /// and `--mpi none` is not typed, else as a warning if a library explains it.
+    /// Reports that several ranks ran and none spoke PMI in a successful job: as an error if the program is an MPI program and
+    /// `--mpi none` is not typed, else as a warning if a library explains it or a script may have started an MPI program.
     fn report_silence(&self, outcome: &Outcome) -> Silent {
         let size = self.first.size;
         if size == 1 || !self.root.is_silent() {
             return Silent::No;
         }
-        // The explanation reads the programs' files, which may be in the file system that does not answer.
-        if self.files_stall {
+        // Ranks that were ended early may not have come to MPI_Init. The explanation reads the programs' files, which may be in the
+        // file system that does not answer.
+        if *outcome != Outcome::Success || self.files_stall {
             return Silent::Yes;
         }
         let commands = &self.first.commands;
-        let Some(why) = commands.iter().find_map(|command| explain_silence(&self.plan, command)) else {
+        let users: Vec<_> = commands.iter().map(|command| mpi_users(&self.plan, command)).collect();
+        let mut both = commands.iter().zip(&users);
+        let Some(why) = both.find_map(|(command, users)| explain_silence(&self.plan, command, users)) else {
+            let possible = users.iter().find_map(|users| possible_user(users));
+            if let Some(file) = possible.filter(|_| self.reports.serves_mpi) {
+                self.reporter.note(&format!(
+                    "warning: no rank has spoken PMI: if the ranks used '{}', they ran as {size} copies of rank 0 of 1\n  \
+                     hint: if they did, try '--mpi pmix' or '--mpi openmpi'; '--mpi none' silences this warning",
+                    printable(&file.to_string_lossy())
+                ));
+            }
             return Silent::Yes;
         };
-        let are_copies = why.is_mpi && self.reports.serves_mpi && *outcome == Outcome::Success;
+        let are_copies = why.is_mpi && self.reports.serves_mpi;
         let text = format!(
             "no rank has spoken PMI: if these were MPI ranks, they ran as {size} copies of rank 0 of 1\n  {}\n  hint: {}",
             why.text, why.hint
