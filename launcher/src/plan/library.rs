@@ -89,9 +89,9 @@ fn check_one_library(commands: &[CommandPlan], users: &[Vec<MpiUser>]) -> Result
     Err(Refusal::new(text, hint))
 }
 
-/// Returns the first file of MPI that the ranks of a command may have used.
+/// Returns the first file of MPI that the ranks of a command may well have used.
 pub(crate) fn possible_user(users: &[MpiUser]) -> Option<&Path> {
-    users.iter().find(|user| !user.is_certain && user.uses_mpi()).map(|user| &*user.file)
+    users.iter().find(|user| !user.is_certain && !user.is_unlikely && user.uses_mpi()).map(|user| &*user.file)
 }
 
 /// Returns why the ranks of a command have not spoken PMI. `None` if no library explains it and the program is not linked with
@@ -228,7 +228,8 @@ mod tests {
             crate::plan::tests::planned("-np 1 ./a : -np 1 ./b : -np 1 ./c", &crate::plan::tests::machine()).unwrap();
         let user = |libraries: &[&str], is_certain| {
             let library = |name: &&str| mpi_user::Library { name: (*name).to_owned(), ..Default::default() };
-            vec![MpiUser { file: "/f".into(), is_certain, libraries: libraries.iter().map(library).collect() }]
+            let libraries = libraries.iter().map(library).collect();
+            vec![MpiUser { file: "/f".into(), is_certain, is_unlikely: false, libraries }]
         };
         let (pmi, other) = (user(&["libmpi.so.12"], true), user(&["libpmi.so.0"], true));
         let pmix = |is_certain| user(&["libmpi.so.12", "libpmix.so.2"], is_certain);
@@ -247,6 +248,8 @@ mod tests {
         assert_eq!(possible_user(&pmix(true)), None);
         assert_eq!(possible_user(&pmix(false)), Some(Path::new("/f")));
         assert_eq!(possible_user(&user(&["libpmi.so.0"], false)), None);
+        let unlikely = pmix(false).into_iter().map(|user| MpiUser { is_unlikely: true, ..user }).collect::<Vec<_>>();
+        assert_eq!(possible_user(&unlikely), None, "a Python program that does not name mpi4py");
     }
 
     #[test]

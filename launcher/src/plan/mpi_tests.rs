@@ -200,7 +200,7 @@ fn old_and_new_open_mpi_are_distinguished() {
 
 fn user_of_libpmi(needs: &Needs, is_certain: bool) -> MpiUser {
     let library = Library { name: "libpmi.so.0".to_owned(), needs: needs.clone(), ..Library::default() };
-    MpiUser { file: "/opt/solver".into(), is_certain, libraries: vec![library] }
+    MpiUser { file: "/opt/solver".into(), is_certain, libraries: vec![library], ..MpiUser::default() }
 }
 
 /// The loader would split it.
@@ -235,7 +235,7 @@ fn a_possible_user_without_libpmi_gets_a_remark() {
     let machine = machine(Path::new("/opt/none/bin/scela-run"), &[]);
     let mut plan = planned("sh", &machine).unwrap();
     let library = Library { name: "libmpi.so.40".to_owned(), ..Library::default() };
-    let user = MpiUser { file: "/opt/solver".into(), is_certain: false, libraries: vec![library] };
+    let user = MpiUser { file: "/opt/solver".into(), libraries: vec![library], ..MpiUser::default() };
     provide(&mut plan, &machine, &[vec![user]]).unwrap();
     let [remark] = &plan.remarks[..] else { panic!("{:?}", plan.remarks) };
     assert!(

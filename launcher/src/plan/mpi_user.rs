@@ -30,6 +30,8 @@ pub(crate) struct MpiUser {
     pub(crate) file: PathBuf,
     /// Whether the ranks run this file. A script may not start the programs that it names, nor a Python program use mpi4py.
     pub(crate) is_certain: bool,
+    /// Whether it is mpi4py's module and neither the command nor its script names mpi4py: the ranks probably do not use it.
+    pub(crate) is_unlikely: bool,
     /// Its libraries of MPI and PMI in the order in which the loader loads them.
     pub(crate) libraries: Vec<Library>,
 }
@@ -40,6 +42,7 @@ impl MpiUser {
         Self {
             file: file.to_owned(),
             is_certain,
+            is_unlikely: false,
             libraries: libraries(file, needs, &|library, file, needs| elf::find(library, file, needs, library_path)),
         }
     }

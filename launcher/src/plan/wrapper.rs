@@ -174,7 +174,8 @@ impl<'a> Search<'a> {
                 let typed = arguments.iter().find(|argument| !argument.starts_with(b"-"));
                 let typed = typed.map(|script| self.wdir().join(OsStr::from_bytes(script)));
                 let script = if text.is_empty() { typed.as_deref() } else { Some(file) };
-                self.users.extend(self.mpi4py(&python, script));
+                let is_unlikely = !names_mpi4py(arguments, script);
+                self.users.extend(self.mpi4py(&python, script).map(|user| MpiUser { is_unlikely, ..user }));
             }
             Kind::LaunchProgram | Kind::Shell => {
                 // An argument may be a script (`sh -c`), or a variable (`env`), or the name of a file.
@@ -314,6 +315,12 @@ impl Name {
         let known = (!path.contains(&b'$')).then(|| PathBuf::from(OsStr::from_bytes(path)));
         Some(Self { path: known, last: OsStr::from_bytes(last).to_owned(), is_path, is_found: false })
     }
+}
+
+/// Returns whether the arguments of an interpreter, or its script, name mpi4py.
+fn names_mpi4py(arguments: &[&[u8]], script: Option<&Path>) -> bool {
+    let names = |text: &[u8]| memchr::memmem::find(text, b"mpi4py").is_some();
+    arguments.iter().any(|argument| names(argument)) || script.is_some_and(|script| names(&text_of(script)))
 }
 
 /// Returns the last part of a path.

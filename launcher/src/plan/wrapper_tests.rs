@@ -218,6 +218,20 @@ fn only_the_program_itself_is_certain() {
     }
 }
 
+#[test]
+fn a_python_program_that_does_not_name_mpi4py_is_unlikely_to_use_it() {
+    let place = Place::new();
+    let [uses, other] = [("uses.py", "from mpi4py import MPI\n"), ("other.py", "print(1)\n")].map(|(name, text)| {
+        fs::write(place.at("work").join(name), text).unwrap();
+        place.at("work").join(name)
+    });
+    assert!(names_mpi4py(&[b"uses.py"], Some(&uses)));
+    assert!(!names_mpi4py(&[b"other.py"], Some(&other)));
+    assert!(names_mpi4py(&[b"-m", b"mpi4py.bench"], None));
+    assert!(names_mpi4py(&[b"-c", b"import mpi4py.MPI"], None));
+    assert!(!names_mpi4py(&[], None));
+}
+
 proptest::proptest! {
     #[test]
     fn words_are_parts_of_the_text_without_separators(text in proptest::collection::vec(proptest::num::u8::ANY, 0..300)) {
