@@ -28,7 +28,7 @@ struct PmiAccess {
 /// Why ranks with a library do not find scela-run.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Reason {
-    /// What the program does with the library.
+    /// The verb between the program and the library.
     verb: &'static str,
     /// A clause about the library.
     why: &'static str,
@@ -51,7 +51,7 @@ pub(crate) struct Silence {
     pub(crate) is_explained: bool,
 }
 
-/// What programs do with a library.
+/// The usual verb between a program and a library.
 const NEEDS: &str = "needs";
 
 /// Refuses a job of several ranks if the files of its programs show that some ranks would not find scela-run. `--mpi none`

@@ -19,7 +19,7 @@ pub(crate) struct Library {
     pub(crate) name: String,
     /// The file that the loader would load; `None` if it is not on this machine.
     pub(crate) file: Option<PathBuf>,
-    /// What the file needs.
+    /// The libraries that the file needs, and where it looks for them.
     pub(crate) needs: Needs,
 }
 

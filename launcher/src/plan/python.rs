@@ -3,8 +3,8 @@
 //!
 //! mpi4py is searched where the interpreter would: beside the script, in PYTHONPATH, in the user's packages, and below the
 //! prefixes of the interpreter. mpi4py's wheel has a module for each ABI. Without MPI4PY_MPIABI, it loads the first MPI library
-//! that MPI4PY_LIBMPI names, else one beside the interpreter, then by the loader, and chooses the module for it. A mpi4py that was built on the
-//! machine, such as Debian's, has one module. Path files (`*.pth`) are not looked at.
+//! that MPI4PY_LIBMPI names, else one beside the interpreter, then by the loader, and chooses the module for it. A mpi4py
+//! that was built on the machine, such as Debian's, has one module. Path files (`*.pth`) are not looked at.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -105,7 +105,7 @@ struct Search<'a> {
     users: Vec<MpiUser>,
 }
 
-/// What a file is, besides a program that may call MPI.
+/// The kind of a file that does not load MPI itself.
 enum Kind {
     Shell,
     LaunchProgram,

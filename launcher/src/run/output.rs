@@ -282,7 +282,7 @@ fn write_pieces(target: &impl std::os::fd::AsFd, mut bytes: &[u8], written: &Ato
         bytes
     };
     let mut left = note(0);
-    if is_regular(target.as_fd()) {
+    if left.len() > 2 * PIECE_BYTES && is_regular(target.as_fd()) {
         write_all(target, left)?;
         left = note(left.len());
     }

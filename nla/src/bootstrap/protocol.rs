@@ -55,7 +55,7 @@ pub struct BootOrder {
     pub callback: Vec<SocketAddr>,
     /// From where the agent must be reachable.
     pub reach: Reach,
-    /// What carries links.
+    /// The carrier of links.
     pub links: Links,
     /// The session's name in `ps` and in messages.
     pub label: String,

@@ -108,8 +108,8 @@ impl Session {
         if size == 1 || !self.root.is_silent() {
             return Silent::No;
         }
-        // Ranks that were ended early may not have come to MPI_Init. The explanation reads the programs' files, which may be in the
-        // file system that does not answer.
+        // The explanation reads the programs' files, which may be in the file system that does not answer. Ranks that were ended
+        // early may not have reached MPI_Init.
         if *outcome != Outcome::Success || self.files_stall {
             return Silent::Yes;
         }

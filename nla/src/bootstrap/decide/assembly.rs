@@ -29,7 +29,7 @@ pub(in crate::bootstrap) struct AssemblySettings {
     pub starters: Subtree,
     /// Agents are on other nodes than the launcher.
     pub crosses_nodes: bool,
-    /// What carries links.
+    /// The carrier of links.
     pub links: Links,
     /// The addresses where the launcher listens.
     pub root: Vec<SocketAddr>,

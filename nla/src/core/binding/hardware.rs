@@ -1,4 +1,4 @@
-//! What the kernel says about the processors, caches and memory of a node, and its text for hwloc.
+//! The processors, caches and memory of a node as the kernel describes them, and their text for hwloc.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use super::topology::{Level, Topology};
 /// into the larger one.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum PartKind {
-    /// What sits in one socket.
+    /// The processors of one socket.
     Package,
     /// A die of a package.
     Die,
@@ -56,7 +56,7 @@ pub struct Memory {
     pub bytes: u64,
 }
 
-/// What the kernel says about a node. Files that could not be read are left out.
+/// The hardware of a node as the kernel's files describe it. Files that could not be read are left out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hardware {
     /// The processors that are online.
