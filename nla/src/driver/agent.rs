@@ -7,10 +7,11 @@ mod actions;
 mod pmix;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::{pending, ready};
 use std::io;
 use std::rc::Rc;
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -94,6 +95,10 @@ pub(super) struct AgentDriver {
     forgotten: DriverCounts,
     /// Ranks that wait for an answer of the core.
     waiting: HashMap<Key, oneshot::Sender<Answer>>,
+    /// Ranks to be released from a fence, in this order.
+    releases: VecDeque<(Key, Answer)>,
+    /// The processors that this process may use.
+    processors: usize,
     ranks: Queue<RankEvent>,
     reaped: Signal,
     /// SIGTERM, from the guardian, a resource manager or a user.
@@ -142,6 +147,8 @@ enum Event {
     Stalled,
     /// The process that serves PMIx has sent a message, or was lost.
     Pmix(PmixEvent),
+    /// Ranks remain to be released, and no request of a rank is to be handled.
+    ReleaseDue,
     /// Ranks remain to be started, and no other event is due.
     StartDue,
 }
@@ -215,6 +222,8 @@ impl AgentDriver {
             namespaces: HashMap::new(),
             forgotten: DriverCounts::default(),
             waiting: HashMap::new(),
+            releases: VecDeque::new(),
+            processors: sys::cores(),
             ranks: Queue::new(),
             reaped: signal(SignalKind::child())?,
             terminated: signal(SignalKind::terminate())?,
@@ -286,10 +295,15 @@ impl AgentDriver {
             }
             let event = self.next_event().await;
             let has_started = matches!(event, Event::StartDue);
+            let has_released = matches!(event, Event::ReleaseDue);
             self.on_event(event);
-            if has_started {
-                // Serve the running ranks before the next group is started.
+            if has_started || has_released {
+                // Serve the running ranks before the next group is started or released.
                 yield_now().await;
+            }
+            if has_released {
+                // Ranks that share this processor run now, while their memory is still in its caches.
+                thread::yield_now();
             }
             self.continue_sweep();
             self.flush_pump();
@@ -326,6 +340,7 @@ impl AgentDriver {
                 Event::Stalled,
             event = async { match &mut self.pmix { Some(pmix) => pmix.next().await, None => pending().await } } =>
                 Event::Pmix(event),
+            () = ready(()), if !self.releases.is_empty() => Event::ReleaseDue,
             () = ready(()), if is_starting => Event::StartDue,
             () = sleep(SWEEP_PAUSE), if self.sweep.is_killing() => Event::SweepDue,
             () = sleep(SWEEP_PAUSE), if awaits_former => Event::Reaped,
@@ -364,6 +379,7 @@ impl AgentDriver {
                 lost.into_iter().for_each(|event| self.on_pmix(event));
             }
             Event::Alarm => self.handle(Input::Timeout),
+            Event::ReleaseDue => self.release_group(),
             Event::StartDue => {
                 self.start_ranks();
                 self.reap();
@@ -562,6 +578,7 @@ impl AgentDriver {
         let all: Vec<_> = self.namespaces.keys().copied().collect();
         all.into_iter().for_each(|namespace| self.forget(namespace));
         self.waiting.clear();
+        self.releases.clear();
         if let Some(startup) = &mut self.startup {
             startup.resume();
         }
