@@ -1,7 +1,7 @@
 //! The one program of ScELA: launcher, agent and guardian.
 //!
 //! With the hidden option `--guard`, which only a launcher types, it is a guardian and its child the agent. Otherwise
-//! it is `scela-run`.
+//! it is `scela-run`, which forks the guardians of its own machine.
 
 #![forbid(unsafe_code)]
 
@@ -22,19 +22,19 @@ use launcher::forecast::explain::{explain, explained};
 use launcher::forecast::model;
 use launcher::forecast::simulate::{self, Simulation};
 use launcher::plan::DEMO_RANK_ARGUMENT;
-use launcher::plan::launch::{Prepared, prepare};
+use launcher::plan::launch::{AgentHosts, Prepared, prepare};
 use launcher::plan::machine::Machine;
 use launcher::plan::remote_launch::Recommended;
 use launcher::plan::request::Request;
 use launcher::run::demo;
 use launcher::run::output;
 use launcher::run::report::Reporter;
-use launcher::run::session::{self, Secrets};
+use launcher::run::session::{self, Planned, Secrets};
 use launcher::run::stderr::{self, Kind, Logs};
 use nla::core::printable;
 use nla::driver::PMIX_ARGUMENT;
 use nla::link::Clock;
-use nla::sys;
+use nla::sys::{self, Forked};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -65,6 +65,7 @@ fn begin() -> (ExitCode, Duration) {
         }
         // An agent starts it; its standard input is a socket.
         [option] if option == PMIX_ARGUMENT => {
+            stderr::allow_thread();
             if std::env::var_os("SCELA_LOG").is_some() {
                 trace();
             }
@@ -84,9 +85,10 @@ fn begin() -> (ExitCode, Duration) {
             sys::reset_sigchld();
             trace();
             // The panic hook has already printed where the panic happened.
-            catch_unwind(AssertUnwindSafe(|| launch(&name, arguments))).unwrap_or_else(|_| {
-                fail("this is a bug of ScELA; please report it with what is written above", EarlyEnd::Bug.code())
-            })
+            return catch_unwind(AssertUnwindSafe(|| launch(&name, arguments))).unwrap_or_else(|_| {
+                let text = "this is a bug of ScELA; please report it with what is written above";
+                (fail(text, EarlyEnd::Bug.code()), stderr::EXIT_TIME)
+            });
         }
     };
     (code, stderr::EXIT_TIME)
@@ -107,6 +109,7 @@ fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
     };
     let dead_time = Duration::from_millis(dead_ms);
     let guardian = sys::guarded(dead_time);
+    stderr::allow_thread();
     // An agent logs only on request: its standard error is read only then.
     if std::env::var_os("SCELA_LOG").is_some() {
         trace();
@@ -114,16 +117,26 @@ fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
     nla::driver::run_agent(guardian, dead_time)
 }
 
-/// Parses what was typed, does it, and returns the exit code.
-fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
+/// Goes on as a guardian, or as the agent below it, in a process that the launcher has forked.
+fn guard_forked(dead_time: Duration) -> ExitCode {
+    let guardian = sys::guarded(dead_time);
+    stderr::allow_thread();
+    if std::env::var_os("SCELA_LOG").is_none() {
+        stderr::drop_logs();
+    }
+    nla::driver::run_agent(guardian, dead_time)
+}
+
+/// Parses what was typed and does it. Returns as [`begin`] does.
+fn launch(name: &OsString, arguments: Vec<OsString>) -> (ExitCode, Duration) {
     let clock = Clock::start();
     let read_file = |path: &Path| {
         let mut bytes = Vec::new();
         File::open(path)?.take(cli::CONFIGFILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    match cli::parse(name, arguments, &read_file) {
-        Ok(Typed::Run(request)) => run(*request, clock),
+    let code = match cli::parse(name, arguments, &read_file) {
+        Ok(Typed::Run(request)) => return run(*request, clock),
         Ok(Typed::Simulate(simulation)) => {
             restart_with_large_pages();
             match simulate::run(&simulation, &mut |text| say(&simulation, text)) {
@@ -137,31 +150,55 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
         },
         Ok(Typed::Help(text) | Typed::Version(text)) => print(&text),
         Err(error) => fail(&error.with_hint(), EarlyEnd::Usage.code()),
-    }
+    };
+    (code, stderr::EXIT_TIME)
 }
 
-/// Runs or explains a session.
-fn run(mut request: Request, clock: Clock) -> ExitCode {
-    let not_launched =
-        |error: io::Error| fail(&format!("the job could not be launched: {error}"), EarlyEnd::NotLaunched.code());
+/// Runs or explains a session. Returns as [`begin`] does.
+fn run(request: Request, clock: Clock) -> (ExitCode, Duration) {
+    let planned = match plan(request) {
+        Ok(planned) => planned,
+        Err(code) => return (code, stderr::EXIT_TIME),
+    };
+    let guardians = match &planned.agent_hosts {
+        AgentHosts::Local => match sys::fork_guardians(planned.plan.agents()) {
+            Ok(Forked::Launcher(guardians)) => Ok(guardians),
+            Ok(Forked::Guardian) => {
+                return (guard_forked(planned.plan.options.liveness().dead_time), stderr::AGENT_EXIT_TIME);
+            }
+            Err(error) => Err(error),
+        },
+        AgentHosts::Remote(_) => Ok(Vec::new()),
+    };
+    stderr::allow_thread();
+    let run = guardians.and_then(|guardians| session::run(planned, guardians, clock));
+    (run.map_or_else(not_launched, |ended| ExitCode::from(ended.code)), stderr::EXIT_TIME)
+}
+
+fn not_launched(error: io::Error) -> ExitCode {
+    fail(&format!("the job could not be launched: {error}"), EarlyEnd::NotLaunched.code())
+}
+
+/// Plans a session, or explains it and returns the exit code.
+fn plan(mut request: Request) -> Result<Planned, ExitCode> {
     let (session, secrets) = match Secrets::random() {
         Ok(random) => random,
-        Err(error) => return not_launched(error),
+        Err(error) => return Err(not_launched(error)),
     };
     let machine = match Machine::of_process(session) {
         Ok(machine) => machine,
-        Err(error) => return not_launched(error),
+        Err(error) => return Err(not_launched(error)),
     };
     let remarks = match cli::apply_variables(&mut request.options, &machine.environment) {
         Ok(remarks) => remarks,
-        Err(error) => return fail(&error.with_hint(), EarlyEnd::Usage.code()),
+        Err(error) => return Err(fail(&error.with_hint(), EarlyEnd::Usage.code())),
     };
     // Read only where a recommendation is needed: for other nodes, and for --explain.
     let loaded = LazyCell::new(model::store::of_user);
     let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &loaded.constants));
     let Prepared { mut plan, agent_hosts, allocation } = match prepare(request, &machine, &recommend) {
         Ok(prepared) => prepared,
-        Err(error) => return fail(&error.with_hint(), error.early_end().code()),
+        Err(error) => return Err(fail(&error.with_hint(), error.early_end().code())),
     };
     plan.remarks.splice(..0, remarks);
     if plan.options.explain || agent_hosts.is_remote() {
@@ -171,17 +208,14 @@ fn run(mut request: Request, clock: Clock) -> ExitCode {
         Reporter::of(&plan.options).notes(&plan.remarks);
         let explained = explained(&plan, &agent_hosts, &machine, allocation.as_ref(), &loaded.constants);
         let printed = print(&explain(&explained));
-        return match explained.missing.first() {
+        return Err(match explained.missing.first() {
             Some(why) if !agent_hosts.is_remote() => {
                 fail(&format!("the ranks could not be started: {why}"), EarlyEnd::NotLaunched.code())
             }
             _ => printed,
-        };
+        });
     }
-    match session::run(plan, agent_hosts, session, secrets, clock) {
-        Ok(ended) => ExitCode::from(ended.code),
-        Err(error) => not_launched(error),
-    }
+    Ok(Planned { plan, agent_hosts, session, secrets })
 }
 
 /// Starts this process again with the large pages that glibc's allocator uses only if GLIBC_TUNABLES asks for them
@@ -212,7 +246,9 @@ fn say(simulation: &Simulation, text: &str) {
     }
 }
 
+/// Reports an error at the end of the process, and returns the exit code.
 fn fail(text: &str, code: u8) -> ExitCode {
+    stderr::allow_thread();
     stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
     ExitCode::from(code)
 }

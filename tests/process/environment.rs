@@ -225,9 +225,9 @@ fn agents_and_guardians_are_recognisable_in_ps() {
     let running = scela().np(2).agents(2).program(script(["init", "say here", "pause"])).spawn();
     running.wait_for_times("here", 2);
     let world = running.world();
+    let launcher = running.launcher();
     for process in world.agents().iter().chain(&world.guardians()) {
-        assert_eq!(process.argv[..2], ["scela-run", "--guard"], "{process:?}");
-        assert_eq!(process.argv[3], world.label(), "{process:?}");
+        assert_eq!(process.argv, launcher.argv, "{process:?}");
     }
     assert_eq!((world.agents().len(), world.guardians().len()), (2, 2));
     running.signal(nix::sys::signal::Signal::SIGTERM);

@@ -27,7 +27,7 @@ use crate::plan::remote_launch::Recommended;
 use crate::plan::request::{Command, LaunchShape, Options, Program, Request, StdinTo, TypedAt};
 use crate::refusal::Refusal;
 use crate::run::report::Reporter;
-use crate::run::session::{self, Ended, Secrets};
+use crate::run::session::{self, Ended, Planned, Secrets};
 
 /// The number of sessions on a single host, in addition to the one with many ranks.
 const SINGLE_SESSIONS: usize = 3;
@@ -111,8 +111,8 @@ pub fn measure(options: Options) -> Result<String, CalibrateError> {
         let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &Constants::default()));
         let (plan, remote) =
             prepare_remote(request, machine, nodes, None, &recommend).map_err(|error| error.with_hint())?;
-        session::run(plan, AgentHosts::Remote(Box::new(remote)), session, secrets, clock)
-            .map_err(|error| format!("the job could not be launched: {error}"))
+        let planned = Planned { plan, agent_hosts: AgentHosts::Remote(Box::new(remote)), session, secrets };
+        session::run(planned, Vec::new(), clock).map_err(|error| format!("the job could not be launched: {error}"))
     };
     calibrate(&request.options, &nodes, cores, &path, &run)
 }

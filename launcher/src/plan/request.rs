@@ -328,7 +328,7 @@ pub struct Options {
     pub timing: bool,
     /// `--stats`: whether, and where, to report statistics.
     pub stats: Option<StatsTo>,
-    /// `--label`: the session's name in messages and in `ps`: 1 to 64 characters of `[A-Za-z0-9._-]`,
+    /// `--label`: the session's name in messages and, on other nodes, in `ps`: 1 to 64 characters of `[A-Za-z0-9._-]`,
     /// the first a letter or digit.
     pub label: Option<String>,
 }

@@ -21,6 +21,8 @@ use crate::plan::python::{self, Python};
 
 /// The most bytes of a script that are read.
 const SCRIPT_BYTES_MAX: u64 = 64 * 1024;
+/// The bytes that tell most programs from scripts.
+const SNIFF_BYTES: u64 = 32;
 /// The most words of a script, or of a command line, that are looked at.
 const WORDS_MAX: usize = 1024;
 /// The most files that are looked at for one command.
@@ -330,8 +332,14 @@ fn name_of(path: &[u8]) -> &str {
 
 /// Returns the first bytes of a text file; nothing for another file.
 fn text_of(file: &Path) -> Vec<u8> {
-    let text = elf::beginning(file, SCRIPT_BYTES_MAX);
-    if text.contains(&0) { Vec::new() } else { text }
+    // A program has a zero in its first bytes, so the rest need not be read.
+    [SNIFF_BYTES, SCRIPT_BYTES_MAX]
+        .into_iter()
+        .try_fold(Vec::new(), |_, bytes_max| {
+            let text = elf::beginning(file, bytes_max);
+            (!text.contains(&0)).then_some(text)
+        })
+        .unwrap_or_default()
 }
 
 /// Returns the words of a script that may name files, each once, without its lines of comments.

@@ -10,6 +10,7 @@
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use std::{panic, thread};
@@ -219,6 +220,10 @@ struct Screen {
 }
 
 static STDERR: Screen = Screen::new();
+/// The process may start the thread.
+static MAY_START_THREAD: AtomicBool = AtomicBool::new(false);
+/// Logs are dropped.
+static DROPS_LOGS: AtomicBool = AtomicBool::new(false);
 
 impl Screen {
     const fn new() -> Self {
@@ -329,7 +334,22 @@ impl Screen {
 
 fn change(change: impl FnOnce(&mut State)) {
     let write = |bytes: &[u8]| write_all(&io::stderr(), bytes);
-    STDERR.change(change, || spawn_process_thread("messages", move || STDERR.write_out(write)), write);
+    let start = || match MAY_START_THREAD.load(Ordering::Relaxed) {
+        true => spawn_process_thread("messages", move || STDERR.write_out(write)),
+        false => Err(io::ErrorKind::WouldBlock.into()),
+    };
+    STDERR.change(change, start, write);
+}
+
+/// Lets this process start the thread with the next text. Until then each text is written where it arises: the launcher
+/// forks its guardians as a process with one thread, and no peer waits for it so early.
+pub fn allow_thread() {
+    MAY_START_THREAD.store(true, Ordering::Relaxed);
+}
+
+/// Drops the logs of this process from now on. An agent that was forked has the launcher's subscriber.
+pub fn drop_logs() {
+    DROPS_LOGS.store(true, Ordering::Relaxed);
 }
 
 /// Queues a line in place of the progress line, coloured on a terminal. `text` may have several lines.
@@ -408,7 +428,9 @@ impl<'a> MakeWriter<'a> for Logs {
 impl Write for Logs {
     /// Queues an event: `tracing_subscriber` writes each with one call.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        change(|state| state.queue.push(Kind::Log, event));
+        if !DROPS_LOGS.load(Ordering::Relaxed) {
+            change(|state| state.queue.push(Kind::Log, event));
+        }
         Ok(event.len())
     }
 

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::process::Child;
 use std::rc::Rc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -14,7 +15,7 @@ use tokio::time::timeout;
 use crate::sys::{self, Ended};
 
 struct Process {
-    child: Child,
+    pid: u32,
     /// It was reaped, here or elsewhere. Its pid may be another process's now and must not be signalled.
     has_ended: bool,
     /// The exit code, if it has ended by itself.
@@ -24,22 +25,31 @@ struct Process {
 }
 
 impl Process {
+    fn as_pid(&self) -> Pid {
+        Pid::from_raw(self.pid.cast_signed())
+    }
+
     /// Reaps the process if it has exited. Returns whether it has ended.
     fn has_ended(&mut self) -> bool {
         // Never ask for a process that was reaped: its pid may be another's.
         if !self.has_ended {
-            match self.child.try_wait() {
-                Ok(None) => {}
-                Ok(Some(status)) => {
-                    tracing::debug!(%status, "a started process has ended");
-                    (self.has_ended, self.code) = (true, status.code());
-                    if self.is_guardian {
-                        // A guardian that was killed has left its agent's cgroup.
-                        sys::end_group_of(self.child.id());
-                    }
-                }
+            let ended = match waitpid(self.as_pid(), Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(_, code)) => Some(Some(code)),
+                Ok(WaitStatus::Signaled(..)) => Some(None),
+                Ok(_) | Err(Errno::EINTR) => None,
                 // It was reaped elsewhere.
-                Err(_) => self.has_ended = true,
+                Err(_) => {
+                    self.has_ended = true;
+                    None
+                }
+            };
+            if let Some(code) = ended {
+                tracing::debug!(pid = self.pid, ?code, "a started process has ended");
+                (self.has_ended, self.code) = (true, code);
+                if self.is_guardian {
+                    // A guardian that was killed has left its agent's cgroup.
+                    sys::end_group_of(self.pid);
+                }
             }
         }
         self.has_ended
@@ -50,10 +60,10 @@ impl Process {
     /// process does not act on SIGTERM. A stopped guardian gets SIGKILL. The kernel then continues its agent.
     fn terminate(&self) {
         if !self.has_ended {
-            let pid = Pid::from_raw(self.child.id() as i32);
+            let pid = self.as_pid();
             let _ = if !self.is_guardian {
                 killpg(pid, Signal::SIGTERM).and_then(|()| killpg(pid, Signal::SIGCONT))
-            } else if sys::is_stopped(self.child.id()) {
+            } else if sys::is_stopped(self.pid) {
                 kill(pid, Signal::SIGKILL)
             } else {
                 kill(pid, Signal::SIGTERM)
@@ -69,7 +79,7 @@ pub(crate) struct Started(Rc<RefCell<Process>>);
 impl Started {
     /// Returns the pid, which is another process's once this one was reaped.
     pub(crate) fn pid(&self) -> u32 {
-        self.0.borrow().child.id()
+        self.0.borrow().pid
     }
 
     /// Sends SIGTERM, unless the process was reaped.
@@ -104,10 +114,11 @@ impl Started {
 pub(crate) struct Processes(Rc<RefCell<Vec<Started>>>);
 
 impl Processes {
-    pub(crate) fn add(&self, child: Child, is_guardian: bool) -> Started {
+    /// Adds a child of this process, which nothing else reaps without reporting it.
+    pub(crate) fn add(&self, pid: u32, is_guardian: bool) -> Started {
         // Keeps the list short.
         self.reap();
-        let process = Process { child, has_ended: false, code: None, is_guardian };
+        let process = Process { pid, has_ended: false, code: None, is_guardian };
         let started = Started(Rc::new(RefCell::new(process)));
         self.0.borrow_mut().push(started.clone());
         started
@@ -117,14 +128,14 @@ impl Processes {
     pub(crate) fn pids(&self) -> BTreeSet<u32> {
         let all = self.0.borrow();
         let left = all.iter().map(|started| started.0.borrow()).filter(|process| !process.has_ended);
-        left.map(|process| process.child.id()).collect()
+        left.map(|process| process.pid).collect()
     }
 
     /// Notes that `waitid(P_ALL)` elsewhere has reaped this process. Returns whether it is one of these.
     pub(crate) fn note_ended(&self, pid: u32, ended: Ended) -> bool {
         let all = self.0.borrow();
         let mut processes = all.iter().map(|started| started.0.borrow_mut());
-        let Some(mut process) = processes.find(|process| process.child.id() == pid && !process.has_ended) else {
+        let Some(mut process) = processes.find(|process| process.pid == pid && !process.has_ended) else {
             return false;
         };
         process.has_ended = true;
@@ -145,7 +156,7 @@ impl Processes {
         let all = self.0.borrow();
         let processes = all.iter().map(|started| started.0.borrow());
         for process in processes.filter(|process| process.is_guardian && !process.has_ended) {
-            let _ = kill(Pid::from_raw(process.child.id() as i32), Signal::SIGCONT);
+            let _ = kill(process.as_pid(), Signal::SIGCONT);
         }
     }
 
@@ -175,6 +186,7 @@ impl Processes {
 }
 
 #[cfg(test)]
+#[expect(clippy::zombie_processes, reason = "`Processes` reaps them")]
 mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
@@ -189,7 +201,7 @@ mod tests {
         let processes = Processes::default();
         for (script, code) in [("exit 7", Some(7)), ("kill -9 $$", None)] {
             let child = Command::new("sh").args(["-c", script]).spawn().expect("sh exists");
-            let started = processes.add(child, false);
+            let started = processes.add(child.id(), false);
             for _ in 0..2 {
                 assert_eq!(started.exit_code(Duration::from_secs(60)).await, code);
                 assert_eq!(started.ended(), Some(code));
@@ -207,7 +219,7 @@ mod tests {
         let mut child = command.spawn().expect("sh runs");
         let output = child.stdout.take().expect("it is a pipe");
         let processes = Processes::default();
-        processes.add(child, false);
+        processes.add(child.id(), false);
         processes.end_all();
         // Both processes hold the pipe open.
         let mut output = Receiver::from_owned_fd(output.into()).expect("it is a pipe");
@@ -223,7 +235,7 @@ mod tests {
         let mut child = command.spawn().expect("sh runs");
         let mut output = child.stdout.take().expect("it is a pipe");
         std::io::Read::read_exact(&mut output, &mut [0]).expect("it writes");
-        processes.add(child, true)
+        processes.add(child.id(), true)
     }
 
     #[tokio::test]
@@ -240,7 +252,7 @@ mod tests {
     async fn a_stopped_guardian_is_killed() {
         let processes = Processes::default();
         let started = guardian(&processes);
-        let pid = started.0.borrow().child.id();
+        let pid = started.0.borrow().pid;
         kill(Pid::from_raw(pid as i32), Signal::SIGSTOP).expect("it is our child");
         let began = std::time::Instant::now();
         while !sys::is_stopped(pid) {
@@ -261,7 +273,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let processes = Processes::default();
-        processes.add(child, false);
+        processes.add(child.id(), false);
         processes.end_all();
         assert_eq!(processes.wait(Duration::from_secs(10)).await, 0);
     }
@@ -274,18 +286,19 @@ mod tests {
             tokio::task::yield_now().await;
         }
         let processes = Processes::default();
-        let started = processes.add(child, true);
+        let started = processes.add(child.id(), true);
         processes.continue_guardians();
         assert_eq!(started.exit_code(Duration::from_secs(60)).await, Some(5));
     }
 
     #[tokio::test]
     async fn a_process_reaped_elsewhere_is_not_signalled() {
-        let (processes, child) = (Processes::default(), Command::new("sleep").arg("60").spawn().expect("sleep exists"));
+        let (processes, mut child) =
+            (Processes::default(), Command::new("sleep").arg("60").spawn().expect("sleep exists"));
         let pid = child.id();
         // An agent has a clone of the list, and its relay has the starter.
         let of_agent = processes.clone();
-        let started = processes.add(child, false);
+        let started = processes.add(child.id(), false);
         assert_eq!(of_agent.pids(), BTreeSet::from([pid]));
         // As if it had been reaped elsewhere, and its pid belonged to another process.
         assert!(of_agent.note_ended(pid, Ended::Exited(7)));
@@ -296,7 +309,6 @@ mod tests {
         processes.end_all();
         assert_eq!(processes.wait(Duration::ZERO).await, 0);
         assert_eq!(started.exit_code(Duration::from_secs(1)).await, Some(7), "the code outlives the entry");
-        let child = &mut started.0.borrow_mut().child;
         assert_eq!(child.try_wait().expect("it is our child"), None, "it runs");
         child.kill().expect("it is our child");
         child.wait().expect("it is our child");

@@ -19,7 +19,7 @@ use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport
 use super::starter::Starter;
 use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Clock, Reach};
-use crate::sys;
+use crate::sys::{self, ForkedGuardian};
 use crate::tasks::Tasks;
 
 /// How long agents that are not to join may take to leave before others are started in their places.
@@ -56,8 +56,9 @@ pub struct Bootstrap {
 }
 
 impl Bootstrap {
-    /// Starts all agents of `tree` on this machine. `root` is where the launcher listens.
+    /// Starts all agents of `tree` on this machine, below `guardians`, one for each. `root` is where the launcher listens.
     pub fn local(
+        guardians: Vec<ForkedGuardian>,
         order: BootOrder,
         clock: Clock,
         tree: Subtree,
@@ -76,6 +77,7 @@ impl Bootstrap {
         if bootstrap.adopts_orphans {
             bootstrap.starter.end_orphans();
         }
+        bootstrap.starter.add_forked(guardians);
         bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
         for target in 1..=agents {
             let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);

@@ -26,7 +26,7 @@ use super::starter::{END_TIME, Shared};
 use super::step::remove_step_variables;
 use super::{program, script};
 use crate::link::{SSH_CONNECTION, Stream};
-use crate::sys;
+use crate::sys::{self, ForkedGuardian};
 use crate::tasks::Tasks;
 use crate::wire::secret_frame;
 
@@ -97,10 +97,11 @@ impl Shell {
         let dead_ms = order.dead_time.as_millis().to_string();
         match &shared.method {
             Method::Fork => {
-                let mut command = Command::new("/proc/self/exe");
-                command.arg0("scela-run").args(["--guard", &script::agent_id(), &order.label, &dead_ms]);
-                let shell = Self::spawn(shared, command, None, true).map_err(|error| {
-                    StartFailure::new(StartPhase::Limits, format!("its process could not be started: {error}"))
+                let forked = shared.forked.borrow_mut().pop();
+                let forked =
+                    forked.ok_or_else(|| StartFailure::new(StartPhase::Limits, "no guardian was forked for it"))?;
+                let shell = Self::of_forked(shared, forked).map_err(|error| {
+                    StartFailure::new(StartPhase::Limits, format!("its pipes could not be used: {error}"))
                 })?;
                 shared.guardians.borrow_mut().push((task.target, shell.process.clone()));
                 Ok(shell)
@@ -114,21 +115,28 @@ impl Shell {
                 // On this machine the shell itself becomes the guardian.
                 let lasts = *lasts || task.host.as_ref().is_some_and(|host| host.is_here);
                 let words = words_for(words, task.host.as_ref());
-                Self::spawn(shared, remote_command(&words), Some(Script { mark, text, is_unchecked }), lasts)
+                Self::spawn(shared, remote_command(&words), Script { mark, text, is_unchecked }, lasts)
                     .map_err(|error| StartFailure::new(StartPhase::Command, format!("{}: {error}", words[0])))
             }
         }
     }
 
-    fn spawn(shared: &Shared, mut command: Command, script: Option<Script>, lasts: bool) -> io::Result<Self> {
+    fn of_forked(shared: &Shared, forked: ForkedGuardian) -> io::Result<Self> {
+        let process = shared.processes.add(forked.pid, true);
+        let input = Sender::from_owned_fd(forked.input)?;
+        let reader = Reader::new(Receiver::from_owned_fd(forked.output)?);
+        Ok(Self { input, reader, process, errors: None, script: None, was_unchecked: false, lasts: true })
+    }
+
+    fn spawn(shared: &Shared, mut command: Command, script: Script, lasts: bool) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let pipes = child.stdin.take().zip(child.stdout.take()).ok_or_else(|| io::Error::other("no pipes"))?;
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let reader = Reader::new(Receiver::from_owned_fd(OwnedFd::from(pipes.1))?);
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
         let errors = errors.map(|errors| Errors::read(errors, &shared.spawner));
-        let process = shared.processes.add(child, script.is_none());
-        Ok(Self { input, reader, process, errors, script, was_unchecked: false, lasts })
+        let process = shared.processes.add(child.id(), false);
+        Ok(Self { input, reader, process, errors, script: Some(script), was_unchecked: false, lasts })
     }
 
     /// Runs the script, sends the program if the node lacks it, sends the order, and waits for the agent's first

@@ -33,7 +33,7 @@ use super::shell::Shell;
 use super::step::Step;
 use crate::core::{AgentId, Subtree, Time};
 use crate::link::{Accepted, Clock, Reach};
-use crate::sys;
+use crate::sys::{self, ForkedGuardian};
 use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
@@ -64,6 +64,8 @@ pub(super) struct Shared {
     /// The channels to targets, each by the first target that it leads to.
     routes: RefCell<LiteMap<u32, Route>>,
     pub(super) processes: Processes,
+    /// Forked guardians that have not got an order, the next one last.
+    pub(super) forked: RefCell<Vec<ForkedGuardian>>,
     /// The guardians that were forked here and have not been reaped, by target.
     pub(super) guardians: RefCell<Vec<(u32, Started)>>,
     /// Where started agents call back, if they do.
@@ -106,6 +108,7 @@ impl Starter {
             reports: reporting,
             routes: RefCell::default(),
             processes: Processes::default(),
+            forked: RefCell::default(),
             guardians: RefCell::default(),
             callbacks: OnceCell::new(),
             links: OnceCell::new(),
@@ -115,6 +118,11 @@ impl Starter {
         let scheduling = run_schedule(Rc::clone(&shared), schedule, incoming);
         let scheduler = shared.spawner.spawn("starter", Span::current(), scheduling);
         Self { shared, reports, scheduler: scheduler.abort_handle() }
+    }
+
+    /// Adds guardians that were forked. Each [`start`](Self::start) on this machine takes the next one.
+    pub(super) fn add_forked(&self, guardians: Vec<ForkedGuardian>) {
+        self.shared.forked.borrow_mut().extend(guardians.into_iter().rev());
     }
 
     /// Starts the agents of the targets below the agent that got `order`; `None` if the order names none.

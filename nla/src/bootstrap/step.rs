@@ -199,7 +199,7 @@ impl Step {
         // All tasks inherit its environment.
         let mut child = remote_command(words).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
         let pipes = child.stdin.take().zip(child.stderr.take()).ok_or_else(|| io::Error::other("no pipes"))?;
-        let process = self.shared.processes.add(child, true);
+        let process = self.shared.processes.add(child.id(), true);
         let input = Sender::from_owned_fd(OwnedFd::from(pipes.0))?;
         let errors = Receiver::from_owned_fd(OwnedFd::from(pipes.1))?;
         let (line, lines) = mpsc::channel(QUEUE);

@@ -142,7 +142,7 @@ impl Pmix {
         }
         sys::end_with_this_thread(&mut command);
         let child = command.spawn().inspect_err(|_| drop(remove_dir_all(&directory)))?;
-        let process = processes.add(child, false);
+        let process = processes.add(child.id(), false);
         ours.set_nonblocking(true)?;
         let (read, write) = UnixStream::from_std(ours)?.into_split();
         let (to_helper, to_write) = mpsc::channel(MESSAGES_MAX);

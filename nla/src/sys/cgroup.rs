@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::cgroup_files::cgroup_mount;
+use super::cgroup_files::{cgroup_mount, cgroup_mounts};
 
 /// How long killed processes may take to leave a cgroup before its directory stays.
 const REMOVE_TIME: Duration = Duration::from_millis(200);
@@ -105,13 +105,12 @@ pub fn end_group_of(guardian: u32) {
 }
 
 /// Returns this process's cgroup if it is delegated to this user.
-fn delegated() -> Option<&'static Path> {
+pub(super) fn delegated() -> Option<&'static Path> {
     static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
     let own = OWN.get_or_init(|| {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        own_directory(path, &mounts).filter(|own| is_delegated(own))
+        own_directory(path, cgroup_mounts()).filter(|own| is_delegated(own))
     });
     own.as_deref()
 }

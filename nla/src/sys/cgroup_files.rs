@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// A file that a controller has in each of its cgroups.
 pub(super) struct ControllerFile {
@@ -17,8 +18,7 @@ impl ControllerFile {
     /// Returns the files of this process's cgroup and of those above it, the nearest first. In version 2 not each of them
     /// exists: a cgroup may lack the controller.
     pub(super) fn of_this_process(&self) -> Vec<PathBuf> {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        self.among(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"))
+        self.among(cgroup_mounts(), &fs::read_to_string("/proc/self/cgroup").unwrap_or_default())
     }
 
     fn among(&self, mounts: &str, groups: &str) -> Vec<PathBuf> {
@@ -42,6 +42,16 @@ impl ControllerFile {
         }
         files
     }
+}
+
+/// Returns the lines of this process's mountinfo that are cgroup hierarchies. Read once: a machine can have thousands of mounts,
+/// and the processes that the launcher forks have the same.
+pub(super) fn cgroup_mounts() -> &'static str {
+    static MOUNTS: OnceLock<String> = OnceLock::new();
+    MOUNTS.get_or_init(|| {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        mounts.split_inclusive('\n').filter(|line| line.contains(" - cgroup")).collect()
+    })
 }
 
 /// Returns root and mount point if this line of mountinfo is the hierarchy with the controller; `None` is that of version 2.

@@ -28,13 +28,13 @@ static RESERVED: AtomicU32 = AtomicU32::new(0);
 /// [`Spawner`](super::spawn::Spawner) made later copies only the few low ones into a child.
 /// Call it once, before any other descriptor is opened. A second call is harmless.
 pub fn reserve_low() -> io::Result<()> {
-    loop {
-        let null = dev_null_rw()?;
-        if null.as_raw_fd() > LOW_MAX {
-            return Ok(());
-        }
+    let mut null = dev_null_rw()?;
+    while null.as_raw_fd() <= LOW_MAX {
+        let next = null.try_clone()?;
         keep(null);
+        null = next;
     }
+    Ok(())
 }
 
 /// Raises the soft limit of open descriptors to the hard one and returns it.

@@ -77,8 +77,9 @@ const REFUSALS_MAX: u32 = 20;
 
 /// Makes this process the guardian of an agent. Returns in the agent, a child of this process.
 ///
-/// Call it from `main` before anything else, while the process has one thread. The guardian keeps only standard error
-/// of the standard streams; the agent keeps all of them.
+/// Call it while the process has one thread: from `main` before anything else, or right after
+/// [`fork_guardians`](super::forked::fork_guardians). The guardian keeps only standard error of the standard streams; the
+/// agent keeps all of them.
 ///
 /// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself
 /// (INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
@@ -316,7 +317,7 @@ impl Guardian {
 }
 
 /// Forks this process, which must have one thread. Returns the child's pid; `None` in the child.
-fn fork_alone() -> io::Result<Option<Pid>> {
+pub(super) fn fork_alone() -> io::Result<Option<Pid>> {
     // The directory has two links of its own, and one for each thread.
     if std::fs::metadata("/proc/self/task")?.nlink() > 3 {
         return Err(io::Error::other("the process has several threads"));

@@ -16,7 +16,7 @@
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2, [`PMI_FD`] and
 //!   [`RANK_FILE_FD`], and no other descriptor, however many ranks are started at the same time.
 //! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions
-//!   of `identity`, `descriptors`, `guardian` and `spawn` whose names say so.
+//!   of `identity`, `descriptors`, `forked`, `guardian` and `spawn` whose names say so.
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
@@ -25,6 +25,7 @@ mod cgroup_files;
 mod child;
 pub mod cpu_marks;
 pub mod descriptors;
+pub mod forked;
 pub mod guardian;
 pub mod identity;
 pub mod image;
@@ -55,6 +56,7 @@ pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
     set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
 };
+pub use forked::{Forked, ForkedGuardian, fork_guardians};
 pub use guardian::{CODE_ABANDONED, GuardianLink, guarded};
 pub use identity::{
     addresses, addresses_of, affinity, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name,

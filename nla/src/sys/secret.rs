@@ -1,7 +1,8 @@
 //! Memory for a secret: one page that core dumps leave out, wiped before it is unmapped.
 //!
 //! MADV_DONTDUMP keeps the page out of core dumps and leaves the process dumpable, so its user can still attach a
-//! debugger. The debugger can read the page. A fork copies the page together with this setting; an exec drops it.
+//! debugger. The debugger can read the page. MADV_WIPEONFORK fills the page of a forked child with zeros: a guardian that the
+//! launcher forks never has the session's key.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -31,8 +32,10 @@ impl SecretPage {
         // SAFETY: a new private mapping, which overlaps no other.
         let page = unsafe { mmap_anonymous(None, MAPPED, access, MapFlags::MAP_PRIVATE) }.map_err(io::Error::from)?;
         let mut page = Self(page.cast());
-        // SAFETY: the range is the mapping above. The advice changes no byte of it.
-        unsafe { madvise(page.0.cast(), SECRET_BYTES, MmapAdvise::MADV_DONTDUMP) }.map_err(io::Error::from)?;
+        for advice in [MmapAdvise::MADV_DONTDUMP, MmapAdvise::MADV_WIPEONFORK] {
+            // SAFETY: the range is the mapping above. The advice changes no byte of it in this process.
+            unsafe { madvise(page.0.cast(), SECRET_BYTES, advice) }.map_err(io::Error::from)?;
+        }
         fill(page.bytes_mut())?;
         Ok(page)
     }
@@ -80,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_left_out_of_core_dumps() {
+    fn the_page_is_left_out_of_core_dumps_and_forks() {
         let page = SecretPage::new(|bytes| {
             bytes.fill(7);
             io::Result::Ok(())
@@ -89,7 +92,9 @@ mod tests {
         assert_eq!(page.bytes(), &[7; SECRET_BYTES]);
         let address = page.0.as_ptr() as usize;
         let flags = flags_at(address).expect("the page is mapped");
-        assert!(flags.split_ascii_whitespace().any(|flag| flag == "dd"), "VmFlags:{flags}");
+        for expected in ["dd", "wf"] {
+            assert!(flags.split_ascii_whitespace().any(|flag| flag == expected), "{expected} in VmFlags:{flags}");
+        }
     }
 
     #[test]

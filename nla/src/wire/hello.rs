@@ -230,7 +230,7 @@ fn mix_key(
 /// take a few KiB.
 #[inline(never)]
 fn wipe_stack() {
-    black_box(&mut [0u8; 64 * 1024]);
+    black_box(&mut [0u8; 16 * 1024]);
 }
 
 /// The child's side of the handshake.

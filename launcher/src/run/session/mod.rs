@@ -21,7 +21,7 @@ use nla::core::{
 };
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, SessionKey};
-use nla::sys;
+use nla::sys::{self, ForkedGuardian};
 use nla::tasks::{Panic, Panics, Tasks};
 use nla::wire::SessionId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -106,22 +106,36 @@ impl Ended {
     }
 }
 
-/// Runs `plan` on its hosts to the end of the session. `clock` was started before the plan was made.
-pub fn run(plan: Plan, agent_hosts: AgentHosts, session: u64, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
-    if let AgentHosts::Remote(_) = agent_hosts {
+/// A session that is ready to run.
+pub struct Planned {
+    /// Its plan.
+    pub plan: Plan,
+    /// Where its agents run.
+    pub agent_hosts: AgentHosts,
+    /// Its public number.
+    pub session: u64,
+    /// Its secrets.
+    pub secrets: Secrets,
+}
+
+/// Runs a session on its hosts to its end. `guardians` were forked for the agents on this machine, if they are to run here.
+/// `clock` was started before the plan was made.
+pub fn run(planned: Planned, guardians: Vec<ForkedGuardian>, clock: Clock) -> io::Result<Ended> {
+    if let AgentHosts::Remote(_) = planned.agent_hosts {
         // Each agent has a bootstrap channel until all have joined.
         sys::raise_limit()?;
     }
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let span = tracing::debug_span!("session", id = %plan.label);
-    let session = live(plan, agent_hosts, SessionId(session), secrets, clock).instrument(span);
+    let span = tracing::debug_span!("session", id = %planned.plan.label);
+    let session = live(planned, guardians, clock).instrument(span);
     let ended = LocalSet::new().block_on(&runtime, session);
     runtime.shutdown_background();
     ended
 }
 
-async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secrets, clock: Clock) -> io::Result<Ended> {
+async fn live(planned: Planned, guardians: Vec<ForkedGuardian>, clock: Clock) -> io::Result<Ended> {
+    let Planned { plan, agent_hosts, session, secrets } = planned;
     let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
     let tasks = panics.tasks();
@@ -130,8 +144,9 @@ async fn live(plan: Plan, agent_hosts: AgentHosts, id: SessionId, secrets: Secre
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
         limit: None,
         remarks: Vec::new(),
+        guardians,
     };
-    let mut launch = LaunchInput { plan, agent_hosts, id, secrets, own };
+    let mut launch = LaunchInput { plan, agent_hosts, id: SessionId(session), secrets, own };
     // Each launch has fewer hosts than the one before.
     loop {
         let mut session = match panics.watch("start", start(launch, clock, tasks.clone())).await {
@@ -178,6 +193,8 @@ struct LauncherParts {
     limit: Option<(Duration, Instant)>,
     /// The remarks about the plan that the user has read.
     remarks: Vec<String>,
+    /// The guardians for agents on this machine. Such a launch is never repeated.
+    guardians: Vec<ForkedGuardian>,
 }
 
 /// The input of one launch.

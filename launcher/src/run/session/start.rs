@@ -9,7 +9,7 @@ use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::CachePolicy;
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
 use nla::link::{Clock, Liveness, Reach};
-use nla::sys::{self, Segment};
+use nla::sys::{self, ForkedGuardian, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -43,6 +43,7 @@ pub(super) enum Start {
 
 /// The parts of a session that bootstrap needs.
 struct Starting<'a> {
+    guardians: Vec<ForkedGuardian>,
     clock: Clock,
     options: &'a Options,
     port: &'a RootPort,
@@ -67,6 +68,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
     let order = boot_order(id, &secrets, (reach, links), &plan, log.as_ref());
     let starting = Starting {
+        guardians: std::mem::take(&mut own.guardians),
         clock,
         options: &options,
         port: &port,
@@ -239,7 +241,7 @@ impl Starting<'_> {
             AgentHosts::Local => {
                 let (tree, fanout) = (plan.settings.tree, self.options.fanout());
                 let (root, tasks) = (self.port.addresses.clone(), self.tasks.clone());
-                let bootstrap = Bootstrap::local(self.order, self.clock, tree, fanout, root, tasks);
+                let bootstrap = Bootstrap::local(self.guardians, self.order, self.clock, tree, fanout, root, tasks);
                 bootstrap.take_links(self.port.joining());
                 Ok(Ok((bootstrap, RankLocations::local(sys::host_name()))))
             }
@@ -252,7 +254,7 @@ impl Starting<'_> {
         plan: &mut Plan,
         launch: &mut RemoteLaunch,
     ) -> io::Result<Result<(Bootstrap, RankLocations), Ended>> {
-        let Self { clock, options, port, order, signals, reporter, progress, tasks } = self;
+        let Self { clock, options, port, order, signals, reporter, progress, tasks, guardians: _ } = self;
         let root = match launch.links {
             Links::Connections => addresses(&options.launch, port.addresses.clone())?,
             Links::RemoteShells | Links::Pipes => Vec::new(),
