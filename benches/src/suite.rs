@@ -35,6 +35,8 @@ pub enum Section {
     Quiet,
     /// The time, memory and messages of jobs of more and more ranks.
     Scale,
+    /// A picture of the trace of a start.
+    Trace,
     /// The time of a get.
     Get,
     /// The memory that PMI adds to a rank.
@@ -67,7 +69,7 @@ impl Suite {
             Self::Caches => {
                 &[Section::CachedOneToTwo, Section::CachedOneToAll, Section::CachedMemory, Section::Simulated]
             }
-            Self::Scale => &[Section::Scale],
+            Self::Scale => &[Section::Scale, Section::Trace],
         }
     }
 
@@ -121,6 +123,7 @@ impl fmt::Display for Section {
             Self::Fence => "fence",
             Self::Quiet => "quiet",
             Self::Scale => "scale",
+            Self::Trace => "trace",
             Self::Get => "get",
             Self::Memory | Self::PrivateMemory | Self::CachedMemory => "memory",
             Self::Simulated => "simulated",

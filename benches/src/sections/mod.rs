@@ -12,6 +12,7 @@ mod notes;
 mod private_memory;
 mod quiet;
 mod scale;
+mod trace;
 
 use crate::bench::Bench;
 use crate::error::BenchError;
@@ -32,6 +33,7 @@ pub fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
         Section::Memory => memory::run(bench, section),
         Section::Quiet => quiet::run(bench, section),
         Section::Scale => scale::run(bench, section),
+        Section::Trace => trace::run(bench, section),
         Section::Get => get::run(bench, section),
         Section::PrivateMemory => private_memory::run(bench, section),
         Section::CachedOneToTwo => caches::exchange::run(bench, section, Program::OneToTwo),
