@@ -50,7 +50,7 @@ impl Bench {
 
         let (rivals, absent) = Launcher::rivals(&target, options.suite);
         let mut launchers: Vec<Launcher> = own.into_iter().chain(rivals).filter(is_wanted).collect();
-        if options.suite == Suite::Launch {
+        if matches!(options.suite, Suite::Launch | Suite::Scale) {
             // `--without` does not apply: every ratio is relative to the floor.
             launchers.insert(0, Launcher::floor(programs.floor.clone()));
         }
@@ -96,7 +96,7 @@ fn own(options: &Options, target: &Path, scratch: &Scratch) -> Result<Vec<Launch
     let path = cargo::SCELA_RUN.find(target)?;
     let caching = |policy| Caching { policy, fanout: FANOUT, stats: scratch.programs().join("stats.json") };
     let mut own: Vec<Launcher> = match options.suite {
-        Suite::Launch | Suite::Pmi => vec![Launcher::scela(path.clone(), Client::Wire, None)],
+        Suite::Launch | Suite::Pmi | Suite::Scale => vec![Launcher::scela(path.clone(), Client::Wire, None)],
         Suite::Caches => {
             POLICIES.map(|policy| Launcher::scela(path.clone(), Client::Wire, Some(caching(policy)))).into()
         }

@@ -1,6 +1,7 @@
 //! The launchers: scela-run, the floor and the rivals, and the command line of each.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ pub struct Launcher {
     pub client: Client,
     /// The cache policy, if the bench sets one.
     pub caching: Option<Caching>,
+    /// Further options of scela-run.
+    pub options: Vec<OsString>,
 }
 
 /// How a rank speaks PMI.
@@ -52,13 +55,20 @@ impl Launcher {
     /// Returns the floor, which is a program of this crate.
     #[must_use]
     pub fn floor(path: PathBuf) -> Self {
-        Self { kind: Kind::Floor, version: String::new(), path, client: Client::Wire, caching: None }
+        Self {
+            kind: Kind::Floor,
+            version: String::new(),
+            path,
+            client: Client::Wire,
+            caching: None,
+            options: Vec::new(),
+        }
     }
 
     /// Returns scela-run.
     #[must_use]
     pub fn scela(path: PathBuf, client: Client, caching: Option<Caching>) -> Self {
-        Self { kind: Kind::Scela, version: String::new(), path, client, caching }
+        Self { kind: Kind::Scela, version: String::new(), path, client, caching, options: Vec::new() }
     }
 
     /// Sets the fan-out of the tree, if the bench sets a cache policy.
@@ -70,12 +80,19 @@ impl Launcher {
         self
     }
 
+    /// Adds options.
+    #[must_use]
+    pub fn with_options(mut self, options: impl IntoIterator<Item = OsString>) -> Self {
+        self.options.extend(options);
+        self
+    }
+
     /// Returns the installed launchers that can take part in a suite, and why others cannot.
     #[must_use]
     pub fn rivals(target: &Path, suite: Suite) -> (Vec<Self>, Vec<String>) {
         let mut present = Vec::new();
         let mut absent = Vec::new();
-        if suite == Suite::Caches {
+        if matches!(suite, Suite::Caches | Suite::Scale) {
             return (present, absent);
         }
         let mut note = |found: Result<Self, String>| match found {
@@ -164,6 +181,7 @@ impl Launcher {
             Kind::Scela | Kind::Hydra => {
                 command.args(["-n", &np.to_string()]);
                 command.args(self.caching.iter().flat_map(|caching| caching.options(np)));
+                command.args(&self.options);
             }
             Kind::Srun => {
                 command.args(["-n", &np.to_string(), "--mpi=pmi2", "--overcommit", "--quiet"]);
@@ -183,7 +201,10 @@ impl Launcher {
 impl fmt::Display for Launcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.label())?;
-        self.caching.as_ref().map_or(Ok(()), |caching| write!(f, " fan-out {}", caching.fanout))
+        if let Some(caching) = &self.caching {
+            write!(f, " fan-out {}", caching.fanout)?;
+        }
+        self.options.iter().try_for_each(|option| write!(f, " {}", option.display()))
     }
 }
 
@@ -224,7 +245,14 @@ fn hydras(target: &Path) -> Vec<PathBuf> {
 }
 
 fn rival(kind: Kind, version: &str, path: PathBuf) -> Launcher {
-    Launcher { kind, version: version.trim().to_owned(), path, client: Client::Wire, caching: None }
+    Launcher {
+        kind,
+        version: version.trim().to_owned(),
+        path,
+        client: Client::Wire,
+        caching: None,
+        options: Vec::new(),
+    }
 }
 
 fn hydra(path: PathBuf) -> Result<Launcher, String> {

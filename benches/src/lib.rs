@@ -1,5 +1,5 @@
 //! Tables that compare scela-run with the kernel's floor and with every other launcher on this machine,
-//! its PMI over the wire and through libpmi.so, and its cache policies. Three benches use this crate:
+//! its PMI over the wire and through libpmi.so, and its cache policies. Four benches use this crate:
 //! see [`suite`].
 //!
 //! One run is one launcher starting one job. Its ranks are small C programs (`programs/`) that check
@@ -36,6 +36,7 @@ pub mod sections;
 pub mod smaps;
 pub mod stats;
 pub mod suite;
+pub mod switches;
 pub mod table;
 
 use std::process::ExitCode;

@@ -50,7 +50,7 @@ impl Options {
             fences: if suite == Suite::Launch { number(matches, "fences") } else { 0 },
             deadline: Duration::from_secs(number(matches, "deadline").into()),
             csv: matches.get_one("csv").cloned(),
-            write: if suite == Suite::Caches { matches.get_one("write").cloned() } else { None },
+            write: if matches!(suite, Suite::Caches | Suite::Scale) { matches.get_one("write").cloned() } else { None },
         }
     }
 }
@@ -95,7 +95,7 @@ fn command(suite: Suite) -> Command {
             command.arg(count("fences", "1000", 1_000_000).help("Fences measured in each run of the fence section"))
         }
         Suite::Pmi => command,
-        Suite::Caches => command.arg(
+        Suite::Caches | Suite::Scale => command.arg(
             Arg::new("write")
                 .long("write")
                 .value_name("DIR")
@@ -123,7 +123,7 @@ fn words(suite: Suite) -> Words {
             about: "Measures scela-run, the kernel's floor and every launcher installed here, in turns",
             after_help: "SCELA_RUN=PATH measures that scela-run instead of building one.\n\
                                   SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; those in virtual environments in target/ are found.",
-            sizes: "64,256,1024,4096 to launch; 64,128,256,512 to exchange; 64 for fences; 1024 for memory",
+            sizes: "64,256,1024,4096 to launch; 64,128,256,512 to exchange; 64 for fences; 1024 for memory; 8 for quiet",
             without: "Launchers to leave out: hydra, srun, ...",
             deadline: "60",
         },
@@ -144,6 +144,14 @@ fn words(suite: Suite) -> Words {
             without: "Policies to leave out: hcs, hcma, \"hcmab-lru p/8\", libpmi (hcmab with it), ...",
             deadline: "120",
         },
+        Suite::Scale => Words {
+            about: "Measures how the time, memory and messages of scela-run grow with the number of ranks, beside the \
+                    kernel's floor, in turns. Fails if the cost of a rank grows by more than a third",
+            after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH measure those instead of building them.",
+            sizes: "256,1024,4096,16384",
+            without: "What to leave out: libpmi",
+            deadline: "300",
+        },
     }
 }
 
@@ -157,7 +165,7 @@ mod tests {
     use super::*;
 
     fn parsed(line: &str) -> Options {
-        let suites = [Suite::Launch, Suite::Pmi, Suite::Caches];
+        let suites = [Suite::Launch, Suite::Pmi, Suite::Caches, Suite::Scale];
         let suite = suites.into_iter().find(|suite| line.starts_with(suite.name())).unwrap();
         Options::from_matches(suite, &command(suite).get_matches_from(line.split(' ')))
     }

@@ -109,11 +109,24 @@ impl Stats {
         Self::parse(&text, caching, np)
     }
 
+    /// Reads the statistics of a session.
+    ///
+    /// # Errors
+    /// If the file is missing or malformed, or if some agents have not reported.
+    pub fn of_file(path: &Path) -> Result<Self, String> {
+        let text = read(path).map_err(|error| format!("no statistics: {error}"))?;
+        Self::parse_any(&text)
+    }
+
+    /// Returns the messages of both lanes over all links.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        let of = |lanes: &Lanes| lanes.board.messages + lanes.control.messages;
+        self.levels.iter().map(|level| of(&level.up) + of(&level.down)).sum()
+    }
+
     fn parse(text: &str, caching: &Caching, np: u32) -> Result<Self, String> {
-        let stats: Self = serde_json::from_str(text).map_err(|error| format!("malformed statistics: {error}"))?;
-        if stats.version != VERSION {
-            return Err(format!("statistics of version {}", stats.version));
-        }
+        let stats = Self::parse_any(text)?;
         let entries = caching.policy.entries(np);
         let is_bound = entries.is_none() || stats.cache_entries == entries;
         if stats.policy != caching.policy.name() || stats.fanout != caching.fanout || !is_bound {
@@ -121,6 +134,14 @@ impl Stats {
             return Err(format!(
                 "statistics of another session: {policy}, entries {cache_entries:?}, fan-out {fanout}"
             ));
+        }
+        Ok(stats)
+    }
+
+    fn parse_any(text: &str) -> Result<Self, String> {
+        let stats: Self = serde_json::from_str(text).map_err(|error| format!("malformed statistics: {error}"))?;
+        if stats.version != VERSION {
+            return Err(format!("statistics of version {}", stats.version));
         }
         if stats.agents_reported != stats.agents {
             return Err(format!("statistics of {} of {} agents", stats.agents_reported, stats.agents));

@@ -1,4 +1,4 @@
-//! The three benches, their sections and their differences.
+//! The four benches, their sections and their differences.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -12,6 +12,8 @@ pub enum Suite {
     Pmi,
     /// Cache policies: the time to exchange entries over trees of many agents.
     Caches,
+    /// scela-run alone: how its costs grow with the number of ranks.
+    Scale,
 }
 
 /// One measurement and its table.
@@ -29,6 +31,12 @@ pub enum Section {
     Fence,
     /// The memory of agents.
     Memory,
+    /// The context switches of agents while ranks sleep.
+    Quiet,
+    /// The time, memory and messages of jobs of more and more ranks.
+    Scale,
+    /// A picture of the trace of a start.
+    Trace,
     /// The time of a get.
     Get,
     /// The memory that PMI adds to a rank.
@@ -48,13 +56,20 @@ impl Suite {
     #[must_use]
     pub fn sections(self) -> &'static [Section] {
         match self {
-            Self::Launch => {
-                &[Section::Empty, Section::Hello, Section::OneToTwo, Section::OneToAll, Section::Fence, Section::Memory]
-            }
+            Self::Launch => &[
+                Section::Empty,
+                Section::Hello,
+                Section::OneToTwo,
+                Section::OneToAll,
+                Section::Fence,
+                Section::Memory,
+                Section::Quiet,
+            ],
             Self::Pmi => &[Section::OneToTwo, Section::OneToAll, Section::Get, Section::PrivateMemory],
             Self::Caches => {
                 &[Section::CachedOneToTwo, Section::CachedOneToAll, Section::CachedMemory, Section::Simulated]
             }
+            Self::Scale => &[Section::Scale, Section::Trace],
         }
     }
 
@@ -81,6 +96,7 @@ impl Suite {
             Self::Launch => "launch",
             Self::Pmi => "pmi",
             Self::Caches => "caches",
+            Self::Scale => "scale",
         }
     }
 
@@ -89,7 +105,7 @@ impl Suite {
     pub fn value_bytes(self) -> RangeInclusive<u32> {
         match self {
             // The size of an MPI business card with shared memory and one network address.
-            Self::Launch | Self::Caches => 64..=64,
+            Self::Launch | Self::Caches | Self::Scale => 64..=64,
             // The largest that fits into a PMI-1 line of 1024 bytes.
             Self::Pmi => 1..=1000,
         }
@@ -105,6 +121,9 @@ impl fmt::Display for Section {
             Self::OneToTwo | Self::CachedOneToTwo => "1:2",
             Self::OneToAll | Self::CachedOneToAll => "1:p",
             Self::Fence => "fence",
+            Self::Quiet => "quiet",
+            Self::Scale => "scale",
+            Self::Trace => "trace",
             Self::Get => "get",
             Self::Memory | Self::PrivateMemory | Self::CachedMemory => "memory",
             Self::Simulated => "simulated",

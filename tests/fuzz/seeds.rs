@@ -13,7 +13,7 @@ use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause,
     CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
     InquiryKind, Level, NamespaceId, NamespacePlan, RankGroup, RankSessions, ReleaseContent, Reply, Requester,
-    RingPosition, RingSegment, SessionPlan, Stats, Subtree, Timing, Up, Update,
+    RingPosition, RingSegment, SessionPlan, SpanKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update,
 };
 use nla::link::Reach;
 use nla::pmix::message::{Fact, Outcome, Purpose, Registration, Row, ToAgent, ToHelper, write_frame};
@@ -120,6 +120,7 @@ fn session() -> SessionPlan {
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::HcmabLru { entries: 64 },
         stats: true,
+        trace: Some(TraceScope::of(2)),
         pmix: None,
         binding: BindingPolicy::default(),
         accelerators: AcceleratorPlan::default(),
@@ -223,7 +224,14 @@ fn ups() -> Vec<Up> {
         },
         Up::Ended { leftovers: 1, timing: Box::default() },
         Up::Stats(Box::default()),
+        Up::Stats(Box::new(stats())),
     ]
+}
+
+/// Returns statistics with a span of a kind that has a number, and one of a phase.
+fn stats() -> Stats {
+    let span = |kind| TraceSpan::new(AgentId(1), kind, Duration::from_micros(20), Duration::from_micros(1500));
+    Stats { levels: Vec::new(), spans: vec![span(SpanKind::Fence { number: 3 }), span(SpanKind::Sweep)] }
 }
 
 fn downs() -> Vec<Down> {
@@ -269,7 +277,7 @@ fn messages() -> Vec<Vec<u8>> {
     let mut inputs: Vec<Vec<u8>> = ups().iter().map(encode).collect();
     inputs.extend(downs().iter().map(encode));
     inputs.extend([encode(&inquiry()), encode(&plan()), encode(&session())]);
-    inputs.extend([encode(&Stats::default()), encode(&Timing::default())]);
+    inputs.extend([encode(&Stats::default()), encode(&stats()), encode(&Timing::default())]);
     inputs.push(encode(&Hello { agent: AgentId(3) }));
     inputs.push(encode(&Welcome { now: Duration::from_millis(1500) }));
     inputs.push(encode(&position()));

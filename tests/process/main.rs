@@ -23,6 +23,7 @@
 //! | `descriptors` | the launcher does not pass on descriptors that it inherits |
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
 //! | `tree` | the processes and links form the planned tree |
+//! | `traces` | traces of sessions: their spans, their bounds |
 //! | `stats` | the statistics, compared with the kernel's counts |
 //! | `restarts` | `--on-failure restart`: all ranks start again after a failure |
 //! | `survivals` | `--on-failure continue`: the other ranks go on when one dies |
@@ -68,6 +69,7 @@ mod surveys;
 mod survivals;
 mod survivors;
 mod terminal;
+mod traces;
 mod tree;
 mod without_pmi;
 

@@ -45,6 +45,8 @@ fn another_users_link_is_refused_and_its_target_untouched() {
     pattern.has_code(1).says(&format!("'{}' cannot be written: {why}\n", out.display()));
     let stats = scela().np(1).arg(stats_to(&out)).program(sh("echo started >&2")).run();
     stats.has_code(251).says(&format!("cannot be written to '{}': {why}\n", out.display())).never_says("started");
+    let trace = scela().np(1).arg(format!("--trace={}", out.display())).program(sh("echo started >&2")).run();
+    trace.has_code(251).says(&format!("cannot be written to '{}': {why}\n", out.display())).never_says("started");
     plant(&mine, &place.path().join("agent-1.recording"));
     let recording = scela().np(1).env("SCELA_RECORD", place.path()).env("SCELA_LOG", "warn");
     let recording = recording.program(sh("echo started >&2")).run();

@@ -6,6 +6,7 @@
 pub mod csv;
 mod document;
 pub mod plot;
+pub mod timeline;
 
 use std::fs;
 use std::io;
@@ -26,13 +27,15 @@ pub struct Findings {
     tables: Vec<String>,
     plots: Vec<(&'static str, Plot)>,
     numbers: Vec<(&'static str, Csv)>,
+    /// SVG texts with their titles.
+    drawings: Vec<(&'static str, String, String)>,
 }
 
 impl Findings {
     /// Creates an empty collection.
     #[must_use]
     pub fn new(section: Section) -> Self {
-        Self { section, tables: Vec::new(), plots: Vec::new(), numbers: Vec::new() }
+        Self { section, tables: Vec::new(), plots: Vec::new(), numbers: Vec::new(), drawings: Vec::new() }
     }
 
     /// Prints and stores a table.
@@ -48,6 +51,11 @@ impl Findings {
     /// Stores a plot; `what` becomes part of its file name.
     pub fn plot(&mut self, what: &'static str, plot: Plot) {
         self.plots.push((what, plot));
+    }
+
+    /// Stores a picture; `what` becomes part of its file name.
+    pub fn drawing(&mut self, what: &'static str, title: String, svg: String) {
+        self.drawings.push((what, title, svg));
     }
 
     /// Stores numbers; `what` becomes part of their file name.
@@ -76,6 +84,11 @@ impl Findings {
             let drawn = plot.draw().map_err(BenchError::because(format!("cannot draw {name}")))?;
             write(&directory.join(&name), &drawn)?;
             block += &format!("\n![{}]({name})\n", plot.title);
+        }
+        for (what, title, svg) in self.drawings {
+            let name = format!("{stem}-{what}.svg");
+            write(&directory.join(&name), &svg)?;
+            block += &format!("\n![{title}]({name})\n");
         }
         for (what, numbers) in self.numbers {
             let name = numbers_name(suite, self.section, what);

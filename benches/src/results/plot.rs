@@ -102,6 +102,18 @@ impl Look {
         Self { colour, marker, stroke }
     }
 
+    /// Returns one of four looks that readers can tell apart, by number.
+    #[must_use]
+    pub fn numbered(number: usize) -> Self {
+        let (colour, marker, stroke) = match number % 4 {
+            0 => (RGBColor(0, 0, 0), Marker::Cross, Stroke::DOTTED),
+            1 => (RGBColor(213, 94, 0), Marker::LargeSquare, Stroke::WIDE),
+            2 => (RGBColor(0, 114, 178), Marker::LargeCircle, Stroke::PLAIN),
+            _ => (RGBColor(0, 158, 115), Marker::Triangle, Stroke::DASHED),
+        };
+        Self { colour, marker, stroke }
+    }
+
     /// Returns the look of a line that shows a part of another line's values.
     #[must_use]
     pub fn hollow(self) -> Self {

@@ -78,7 +78,7 @@ fn wall(run: &Finished) -> f64 {
 pub(super) fn sizes(suite: Suite) -> &'static [u32] {
     match suite {
         Suite::Launch | Suite::Caches => &[64, 128, 256, 512],
-        Suite::Pmi => &[64, 256, 1024, 4096],
+        Suite::Pmi | Suite::Scale => &[64, 256, 1024, 4096],
     }
 }
 

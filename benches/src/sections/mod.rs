@@ -10,6 +10,9 @@ mod measure;
 mod memory;
 mod notes;
 mod private_memory;
+mod quiet;
+mod scale;
+mod trace;
 
 use crate::bench::Bench;
 use crate::error::BenchError;
@@ -28,6 +31,9 @@ pub fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
         Section::OneToAll => exchange::run(bench, section, Program::OneToAll),
         Section::Fence => fence::run(bench, section),
         Section::Memory => memory::run(bench, section),
+        Section::Quiet => quiet::run(bench, section),
+        Section::Scale => scale::run(bench, section),
+        Section::Trace => trace::run(bench, section),
         Section::Get => get::run(bench, section),
         Section::PrivateMemory => private_memory::run(bench, section),
         Section::CachedOneToTwo => caches::exchange::run(bench, section, Program::OneToTwo),

@@ -61,7 +61,7 @@ const FOREIGN: &[Foreign] = &[
     foreign(&["mca", "gmca", "omca", "prtemca", "pmixmca", "am", "tune"],
         "sets a parameter of Open MPI"),
     foreign(&["allow-run-as-root"], "lets root start ranks, which scela-run always allows"),
-    foreign(&["profile", "trace", "check_mpi", "gtool", "tv", "xterm", "debug"],
+    foreign(&["profile", "check_mpi", "gtool", "tv", "xterm", "debug"],
         "starts the program under a tool"),
 
     // Output, ends and reports.

@@ -20,6 +20,7 @@
 //!   unknown option for the program.
 //! - `-env NAME VALUE` and `-env NAME=VALUE` are the same option with two values or one.
 //! - `--stats` takes the next word only if it ends with `.json`.
+//! - `--trace` takes the next word only if it ends with `.json`: Intel MPI's `-trace` takes none, so the word may be the program.
 //! - `-n4` and `-np4` glue a number to a name of any length.
 //! - Errors in a configfile name the line and column.
 //!

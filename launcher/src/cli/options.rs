@@ -58,6 +58,7 @@ pub(super) enum Global {
     Label,
     Timing,
     Stats,
+    Trace,
     Verbose,
     Quiet,
     HostFile,
@@ -419,6 +420,9 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Stats), &["stats"], &[], group::TALKING,
         "report what each level of the tree sent, answered and\n\
          stored; with a file, write it there as JSON").with("FILE.json", ".json"),
+    spec(Id::Global(Global::Trace), &["trace"], &["FILE.json"], group::TALKING,
+        "write the times of all steps to the file, for Perfetto\n\
+         (ui.perfetto.dev) or chrome://tracing"),
     spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], group::TALKING,
         "print more; -vv still more").common("print more; -vv still more"),
     spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], group::TALKING,

@@ -381,6 +381,7 @@ impl TypedOptions {
             Global::Label => options.label = Some(values::label(value)?),
             Global::Timing => options.timing = true,
             Global::Stats => options.stats = Some(values::stats(item.values.first())?),
+            Global::Trace => options.trace = Some(values::trace(value)?),
             Global::Verbose => {
                 options.quiet = false;
                 options.verbose = options.verbose.saturating_add(1);

@@ -201,13 +201,18 @@ impl Scanner<'_> {
             let text = format!("option '{typed}' takes no value, and was given '{}'", shown(value));
             return Err(UsageError::new(place, text, format!("write '{typed}' alone")));
         }
+        // Intel MPI's -trace takes no value: the next word may be the program, which a trace must not replace.
+        let fits = |word: &Word, name: &str| match name.strip_prefix("FILE") {
+            Some(ending) if !ending.is_empty() => looks_like(&word.text, ending),
+            _ => spec.values.len() > 1 || !names_option(&word.text),
+        };
         let mut values: Vec<_> = glued.into_iter().collect();
         while values.len() < spec.values.len() {
             if values.first().is_some_and(|first| first.as_bytes().contains(&b'=')) {
                 break; // NAME=VALUE
             }
             match self.words.as_slice().first() {
-                Some(word) if spec.values.len() > 1 || !names_option(&word.text) => {
+                Some(word) if fits(word, spec.values[values.len()]) => {
                     values.extend(self.words.next().map(|word| word.text));
                 }
                 _ => {

@@ -234,6 +234,9 @@ fn options_of_the_session() {
     });
     check_options(&["--stats .json"], |o| o.stats = Some(StatsTo::File(".json".into())));
     check_options(&["--stats=-s"], |o| o.stats = Some(StatsTo::File("-s".into())));
+    check_options(&["--trace t.json", "-trace=t.json", "--trace=a --trace t.json"], |o| {
+        o.trace = Some("t.json".into())
+    });
     check_options(&["-label cfd-3", "--label=cfd-3"], |o| o.label = Some("cfd-3".to_owned()));
 }
 

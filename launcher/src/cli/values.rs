@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nla::core::limits::RANKS_MAX;
@@ -395,6 +396,15 @@ pub(super) fn choice<T: Clone>(
 /// Parses the optional file of `--stats`.
 pub(super) fn stats(value: Option<&OsString>) -> Parsed<StatsTo> {
     value.map_or(Ok(StatsTo::Table), |value| Ok(StatsTo::File(non_empty(value)?.into())))
+}
+
+/// Parses the file of `--trace`.
+pub(super) fn trace(value: &OsStr) -> Parsed<PathBuf> {
+    if value == "-" {
+        let text = "a trace cannot go to standard output, which belongs to the ranks";
+        return Err(Refusal::new(text, "write '--trace trace.json'"));
+    }
+    Ok(some(value)?.into())
 }
 
 /// Parses a session's label.

@@ -27,7 +27,7 @@ use litemap::LiteMap;
 use nla::core::limits::RANKS_MAX;
 use nla::core::{
     AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings, SessionPlan,
-    Subtree, owners,
+    Subtree, TraceScope, owners,
 };
 use pmi::{MEMORY_ALLOC_KINDS, Ranks};
 
@@ -153,6 +153,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             has_ports: !options.launch.no_ports,
             rank_sessions: if options.no_rank_sessions { RankSessions::None } else { RankSessions::All },
             stats: options.stats.is_some(),
+            trace: options.trace.is_some().then(|| TraceScope::of(agents)),
             pmix: None,
             binding: binding::policy(&options.binding, node_list),
             accelerators: AcceleratorPlan { requests, offers },

@@ -14,3 +14,4 @@ pub mod stats;
 pub mod stderr;
 mod survey_text;
 pub mod timing;
+pub mod trace;

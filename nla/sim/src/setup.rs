@@ -36,6 +36,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         has_ports: true,
         rank_sessions: RankSessions::All,
         stats: setup.stats,
+        trace: None,
         pmix: None,
         binding: BindingPolicy::default(),
         accelerators: AcceleratorPlan::default(),

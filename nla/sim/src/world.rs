@@ -223,7 +223,7 @@ impl World {
             EventKind::OutputRead => self.on_stream_end(here, clock),
             EventKind::OutputEndSent => {
                 let counted = Box::new(self.members[here].driver_counts);
-                self.input(here, clock, Input::Drained { counted });
+                self.input(here, clock, Input::Drained { counted, spans: Vec::new() });
             }
             EventKind::Stopped => self.on_stopped(here, clock),
             EventKind::Timer if here == 0 => self.root_input(clock, RootInput::Timeout),

@@ -41,7 +41,7 @@ mod step;
 
 pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, join, with_order};
 pub(crate) use agent_channel::report_failure;
-pub use decide::arrival_times::ArrivalTimes;
+pub use decide::arrival_times::{ArrivalTimes, TargetTimes};
 pub use decide::failure::{StartFailure, StartPhase};
 pub use decide::node_choice::NodeChoice;
 pub(crate) use processes::{Processes, Started};

@@ -224,6 +224,11 @@ impl Bootstrap {
         self.assembly.neighbours_of(agent)
     }
 
+    /// Returns the agent at a target, if it has a position in the tree.
+    pub fn agent_at(&self, target: u32) -> Option<AgentId> {
+        self.assembly.agent_at(target)
+    }
+
     /// Returns when agents reported and joined.
     pub fn arrivals(&self) -> &ArrivalTimes {
         &self.assembly.times

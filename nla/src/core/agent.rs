@@ -47,6 +47,7 @@ use super::stats::{DriverCounts, DurationHistogram};
 use super::survey::Collecting;
 use super::timing::AgentTimes;
 use super::topology::Subtree;
+use super::trace::{TraceScope, Tracer};
 use super::turn;
 use super::words::one_line;
 
@@ -124,8 +125,12 @@ pub struct Agent {
     plan: Option<Box<SessionPlan>>,
     /// The session's ranks are served by PMIx, too.
     has_pmix: bool,
-    /// The session's plan asks for statistics.
+    /// The session's plan asks for last reports.
     reports_stats: bool,
+    /// The scope of the session's trace.
+    trace_scope: Option<TraceScope>,
+    /// Notes what is traced here.
+    tracer: Option<Box<Tracer>>,
     /// The driver's counts, until they are reported.
     counted: Option<Box<DriverCounts>>,
     /// When the launcher sent the session's plan.
@@ -164,6 +169,8 @@ impl Agent {
             plan: None,
             has_pmix: false,
             reports_stats: false,
+            trace_scope: None,
+            tracer: None,
             counted: None,
             plan_sent: Time::ZERO,
             times: AgentTimes::new(here.head()),
@@ -217,7 +224,7 @@ impl Agent {
             Input::NotCleared => self.fail(LossReason::NotCleared, turn),
             Input::Cleared { leftovers } => self.on_own_cleared(leftovers),
             Input::Swept { leftovers } => self.on_swept(turn.now, leftovers),
-            Input::Drained { counted } => self.counted = Some(counted),
+            Input::Drained { counted, spans } => self.on_drained(turn.now, counted, spans),
             Input::Inspected(number, found) => {
                 if let Some(survey) = &mut self.survey {
                     survey.on_own(number, found);
@@ -293,7 +300,9 @@ impl Agent {
                 self.is_configured = true;
                 self.plan = self.adopts().then(|| plan.clone());
                 self.has_pmix = plan.pmix.is_some();
-                self.reports_stats = plan.stats;
+                self.reports_stats = plan.has_last_reports();
+                self.trace_scope = plan.trace;
+                self.tracer = Tracer::begin(plan.trace, self.id());
                 self.plan_sent = plan.sent;
                 turn.push(Action::Configure(plan));
             }
@@ -376,6 +385,9 @@ impl Agent {
         if plan.id == NamespaceId::FIRST {
             self.times.on_described(turn.now, self.plan_sent);
         } else if plan.spawner.is_none() {
+            if let Some(tracer) = &mut self.tracer {
+                tracer.on_restarted(self.times.phases());
+            }
             self.times.on_restarted(turn.now);
         }
         let namespace =

@@ -64,6 +64,12 @@ pub const FOREIGN_LOOK_UPS_MAX: usize = 65_536;
 pub const TIMED_FENCES_MAX: u32 = 8;
 /// Agents that `--timing` names for each phase: those at which it ended last.
 pub const TIMED_AGENTS_MAX: usize = 3;
+/// Spans in the trace of a session, without the launcher's: a file of some 70 MB, which viewers still load.
+pub const TRACE_SPANS_MAX: usize = 1 << 19;
+/// Agents that a trace can have: each has room for its phases. Of more agents every second, third and so on is traced.
+pub const TRACED_AGENTS_MAX: u32 = 1 << 15;
+/// Spans of one kind at an agent: more would not be seen side by side.
+pub const TRACE_LANE_SPANS_MAX: u32 = 64;
 
 /// How long the root waits for more failures before it elects the first cause.
 pub const GATHER_WINDOW: Duration = Duration::from_millis(100);

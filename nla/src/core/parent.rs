@@ -171,8 +171,8 @@ pub(super) trait Parent: Sized {
     /// Whether the children were told to end their ranks for good. Before that, none of them can have ended.
     fn has_ordered_end(&self) -> bool;
 
-    /// Whether children may send statistics.
-    fn expects_stats(&self) -> bool;
+    /// Whether a child may send statistics, and these can be of its subtree.
+    fn accepts_stats(&self, stats: &Stats, below: Subtree) -> bool;
 
     // ---- provided ----
 
@@ -404,7 +404,7 @@ pub(super) trait Parent: Sized {
 
     fn on_stats(&mut self, from: AgentId, stats: Box<Stats>, turn: &mut Turn<'_, Self::Action>) {
         let Some(below) = self.children().subtree(from) else { return };
-        let accepted = self.expects_stats() && stats.is_of(below) && self.children_mut().on_stats(from, stats);
+        let accepted = self.accepts_stats(&stats, below) && self.children_mut().on_stats(from, stats);
         if !accepted {
             self.cut_off(from, Violation::Stats, turn);
         }

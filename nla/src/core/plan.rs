@@ -15,6 +15,7 @@ use super::ids::{AgentId, NamespaceId};
 use super::leftovers::CleanShm;
 use super::limits::{ORPHAN_MARGIN, REJOIN_MARGIN};
 use super::topology::Subtree;
+use super::trace::TraceScope;
 
 /// A name and its value in an environment, as bytes: neither need be UTF-8.
 pub type Variable = (Vec<u8>, Vec<u8>);
@@ -108,6 +109,8 @@ pub struct SessionPlan {
     pub rank_sessions: RankSessions,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
+    /// Agents trace their steps, and report them at the end.
+    pub trace: Option<TraceScope>,
     /// Set if ranks are served by PMIx, too.
     pub pmix: Option<PmixPlan>,
     /// How ranks are bound to processors and memory.
@@ -195,6 +198,11 @@ impl SessionPlan {
         self.rejoin_time() + self.dead_time + ORPHAN_MARGIN
     }
 
+    /// Whether agents report once more when their output has ended.
+    pub(super) fn has_last_reports(&self) -> bool {
+        self.stats || self.trace.is_some()
+    }
+
     /// Whether the ranks of a lost agent start on another one, while the others go on.
     pub(super) fn moves_ranks(&self) -> bool {
         self.on_failure == FailurePolicy::RestartRank && self.has_ports
@@ -232,6 +240,7 @@ impl fmt::Debug for SessionPlan {
             .field("dead_time", &self.dead_time)
             .field("has_ports", &self.has_ports)
             .field("stats", &self.stats)
+            .field("trace", &self.trace)
             .field("pmix", &self.pmix)
             .field("binding", &self.binding)
             .field("accelerators", &self.accelerators)
@@ -520,6 +529,7 @@ mod tests {
             has_ports: true,
             rank_sessions: RankSessions::All,
             stats: false,
+            trace: None,
             pmix: None,
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),

@@ -46,6 +46,7 @@ use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
 use super::survey::{Collecting, Survey, Wait};
 use super::timing::Timing;
 use super::topology::Subtree;
+use super::trace::TraceScope;
 use super::turn;
 
 const SIGINT: i32 = 2;
@@ -356,6 +357,9 @@ impl Root {
     /// A session that waits for its agents. The driver begins it with a [`RootInput::Timeout`].
     pub fn new(settings: RootSettings) -> Self {
         let RootSettings { tree, session, first, nodes, stuck_after, max_restarts } = settings;
+        // The tree may have grown by spares since the plan was made.
+        let trace = session.trace.map(|_| TraceScope::of(tree.size() - 1));
+        let session = SessionPlan { trace, ..session };
         let (restarts, first) = Restarts::begin(first, session.on_failure, max_restarts);
         Self {
             tree,
@@ -476,7 +480,7 @@ impl Root {
     /// own.
     pub fn stats(&self, counted: DriverCounts, fences: DurationHistogram) -> Stats {
         let here = LevelStats::of_member(counted, self.gets(), self.cache_peaks(), fences);
-        Stats::of(here, self.children.stats())
+        Stats::of(here, Vec::new(), self.children.stats())
     }
 
     /// The most that the caches of the root have stored, all namespaces together.
@@ -620,7 +624,7 @@ impl Root {
         }
         if let Phase::Flushing { outcome } = &self.phase
             && self.output_done
-            && (!self.session.stats || self.children.all_reported_stats())
+            && (!self.session.has_last_reports() || self.children.all_reported_stats())
         {
             let outcome = outcome.clone();
             self.over(outcome, "all output is written", turn);

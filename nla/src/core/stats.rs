@@ -1,4 +1,5 @@
-//! The statistics of a session, for `--stats`: counts by level of the tree, merged on their way up.
+//! The last report of each subtree: counts by level of the tree, merged on their way up, for `--stats`; and the spans of
+//! `--trace`.
 //!
 //! A place is the launcher or an agent; its level is the number of links between it and the launcher. Each
 //! place always counts, since additions cost nothing. An agent reports to its parent only if the session's plan asks
@@ -12,6 +13,7 @@ pub use self::duration_histogram::DurationHistogram;
 use super::cache::CachePeaks;
 use super::lookup::GetCounts;
 use super::topology::Subtree;
+use super::trace::{TraceScope, TraceSpan, bounded};
 
 /// Messages of one lane in one direction.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -117,17 +119,23 @@ impl LevelStats {
 pub struct Stats {
     /// The counts by level; the level of the subtree's head is first. Lower levels without any report are missing.
     pub levels: Vec<LevelStats>,
+    /// The spans of the agents that are traced, by agent.
+    #[serde(deserialize_with = "bounded")]
+    pub spans: Vec<TraceSpan>,
 }
 
 impl Stats {
-    /// Merges the counts of a place and of its children's subtrees.
-    pub fn of<'a>(head: LevelStats, children: impl IntoIterator<Item = &'a Self>) -> Self {
+    /// Merges the counts and spans of a place and of its children's subtrees.
+    pub fn of<'a>(head: LevelStats, mut spans: Vec<TraceSpan>, children: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut levels = vec![head];
         for child in children {
             levels.resize(levels.len().max(child.levels.len() + 1), LevelStats::default());
             levels[1..].iter_mut().zip(&child.levels).for_each(|(sum, level)| sum.add(level));
+            spans.extend_from_slice(&child.spans);
         }
-        Self { levels }
+        // A subtree whose head is lost joins another place, as its last child.
+        spans.sort_by_key(|span| span.agent);
+        Self { levels, spans }
     }
 
     /// The number of places that have reported.
@@ -140,12 +148,14 @@ impl Stats {
         self.levels.iter().fold(0, |segments, level| segments.saturating_add(level.counted.segments))
     }
 
-    /// Whether this can be a report of `subtree`. Reports of peers are checked with it.
-    pub fn is_of(&self, subtree: Subtree) -> bool {
+    /// Whether this can be a report of `subtree` in a session with a trace of this scope. Reports of peers are checked with
+    /// it.
+    pub fn is_of(&self, subtree: Subtree, trace: Option<TraceScope>) -> bool {
         self.levels.first().is_some_and(|head| head.members == 1)
             && self.members() <= u64::from(subtree.size())
             && self.levels.len() <= subtree.depth() as usize + 1
             && self.levels.iter().all(|level| level.members > 0 && level.fences.is_consistent())
+            && trace.map_or(self.spans.is_empty(), |scope| scope.allows(&self.spans, subtree))
     }
 }
 

@@ -12,6 +12,7 @@ use super::ids::{AgentId, Time};
 use super::limits::{TIMED_AGENTS_MAX, TIMED_FENCES_MAX};
 use super::stats::DurationHistogram;
 use super::topology::Subtree;
+use super::trace::SpanKind;
 
 /// A phase of a session as an agent sees it, in the order in which phases end.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -125,6 +126,8 @@ impl Timing {
 #[derive(Clone, Debug, Default)]
 pub(super) struct AgentTimes {
     agent: AgentId,
+    /// When the job's description was sent.
+    sent: Time,
     described: Option<Time>,
     /// When the last of this agent's ranks were started.
     pub(super) started: Option<Time>,
@@ -149,7 +152,7 @@ impl AgentTimes {
 
     /// The job's description, which was sent at `sent`, has arrived.
     pub(super) fn on_described(&mut self, now: Time, sent: Time) {
-        self.described = Some(now);
+        (self.sent, self.described) = (sent, Some(now));
         self.timing.note(TimedPhase::Description, self.agent, sent, now);
     }
 
@@ -159,7 +162,7 @@ impl AgentTimes {
         phases.retain(|phase, _| *phase == TimedPhase::Description);
         let again = Self::new(self.agent);
         let timing = Timing { phases, ..again.timing };
-        *self = Self { described: Some(now), timing, ..again };
+        *self = Self { sent: now, described: Some(now), timing, ..again };
     }
 
     /// One of this agent's ranks has spoken PMI for the first time.
@@ -174,6 +177,21 @@ impl AgentTimes {
         let phase = if number < TIMED_FENCES_MAX { TimedPhase::Fence(number) } else { TimedPhase::LaterFences };
         let times = self.timing.phases.entry(phase).or_default();
         times.note(self.agent, now.saturating_sub(arrived), arrived);
+    }
+
+    /// Returns the phases of the last start that are over, for the trace. They do not overlap: an order to end the ranks
+    /// divides their run from their end.
+    pub(super) fn phases(&self) -> Vec<(SpanKind, Time, Time)> {
+        let run_ended = self.ending.into_iter().chain(self.rank_ended).min();
+        let ranks_ended = self.rank_ended.filter(|ended| self.ending.is_none_or(|ending| ending < *ended));
+        let spans = [
+            (SpanKind::Description, Some(self.sent), self.described),
+            (SpanKind::Spawn, self.described, self.started),
+            (SpanKind::Run, self.started, run_ended),
+            (SpanKind::End, self.ending, ranks_ended),
+            (SpanKind::Sweep, self.ending.max(self.rank_ended), self.swept),
+        ];
+        spans.into_iter().filter_map(|(kind, from, to)| Some((kind, from?, to?))).collect()
     }
 
     /// Returns the report to the parent.
@@ -223,6 +241,24 @@ mod tests {
         times.ending.get_or_insert(at(32));
         times.swept = Some(at(35));
         times.report()
+    }
+
+    #[test]
+    fn phases_of_a_trace_follow_each_other() {
+        let mut times = AgentTimes::new(AgentId(3));
+        times.on_described(ms(10), ms(9));
+        times.started = Some(ms(14));
+        times.rank_ended = Some(ms(30));
+        times.ending = Some(ms(31));
+        times.swept = Some(ms(35));
+        let phase = |kind, from, to| (kind, ms(from), ms(to));
+        let [description, spawn] = [phase(SpanKind::Description, 9, 10), phase(SpanKind::Spawn, 10, 14)];
+        let success = [description, spawn, phase(SpanKind::Run, 14, 30), phase(SpanKind::Sweep, 31, 35)];
+        assert_eq!(times.phases(), success);
+        // Ranks that are killed end after the order.
+        times.rank_ended = Some(ms(33));
+        let [run, end] = [phase(SpanKind::Run, 14, 31), phase(SpanKind::End, 31, 33)];
+        assert_eq!(times.phases(), [description, spawn, run, end, phase(SpanKind::Sweep, 33, 35)]);
     }
 
     #[test]

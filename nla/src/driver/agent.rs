@@ -36,11 +36,12 @@ use super::shutdown::{SWEEP_PAUSE, Sweep};
 use super::startup::{Local, Startup};
 use super::survivors::Survivors;
 use super::table::{Key, RankTable};
+use super::trace::DriverTrace;
 use super::uplink::Uplink;
 use crate::bootstrap::{BootOrder, ChildLinks, Joined, Processes, Starter};
 use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
-    Traffic, Up,
+    TraceSpan, Traffic, Up,
 };
 use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink, shared_tick};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
@@ -109,6 +110,7 @@ pub(super) struct AgentDriver {
     alarm: Alarm,
     actions: Vec<Action>,
     log: Option<SegmentReader>,
+    trace: Option<DriverTrace>,
     exit_code: Option<u8>,
     sent_up: Traffic,
 }
@@ -233,6 +235,7 @@ impl AgentDriver {
             alarm: Alarm::default(),
             actions: Vec::new(),
             log,
+            trace: None,
             exit_code: None,
             sent_up: Traffic::default(),
         })
@@ -365,7 +368,7 @@ impl AgentDriver {
             Event::Sweep(next) => {
                 self.sweep = next;
                 if let Sweep::Announced = self.sweep {
-                    self.handle(Input::Drained { counted: Box::new(self.counted()) });
+                    self.handle(Input::Drained { counted: Box::new(self.counted()), spans: self.spans() });
                 }
             }
             Event::Guardian => self.take_answers(),
@@ -644,6 +647,13 @@ impl AgentDriver {
                 self.children.remove(lost);
             }
         }
+    }
+
+    /// Returns the spans of the agent's driver.
+    fn spans(&self) -> Vec<TraceSpan> {
+        let Some(trace) = &self.trace else { return Vec::new() };
+        let starts = self.startup.as_ref().map(|startup| startup.spans()).unwrap_or_default();
+        [starts, trace.spans()].concat()
     }
 
     /// Returns the statistics of the agent's driver.

@@ -32,6 +32,7 @@ mod startup;
 mod survivors;
 mod table;
 mod topology_file;
+mod trace;
 mod uplink;
 
 pub use accelerators::{Accelerators, RankDevices};

@@ -24,10 +24,10 @@ use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
 use super::survivors::Survivors;
-use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport};
+use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport, TargetTimes};
 use crate::core::{
     AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
-    Root, RootAction, RootInput, RootSettings, Stats, Subtree, Time, Timing,
+    Root, RootAction, RootInput, RootSettings, SpanKind, Stats, Subtree, Time, Timing, TraceScope, TraceSpan,
 };
 use crate::link::{
     Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, SessionKey,
@@ -393,6 +393,21 @@ impl RootDriver {
     /// Returns the times at which agents reported and joined.
     pub fn arrivals(&self) -> &ArrivalTimes {
         self.bootstrap.arrivals()
+    }
+
+    /// Returns when the traced agents were started and joined, as spans. Agents have no other spans of these kinds.
+    pub fn start_spans(&self, scope: TraceScope) -> Vec<TraceSpan> {
+        let began = self.bootstrap.arrivals().began();
+        let spans = self.bootstrap.arrivals().targets().iter().filter_map(|(target, times)| {
+            let agent = self.bootstrap.agent_at(*target).filter(|agent| scope.traces(*agent))?;
+            Some((agent, *times))
+        });
+        let spans = spans.flat_map(|(agent, TargetTimes { here, join })| {
+            let bootstrap = here.map(|here| TraceSpan::new(agent, SpanKind::Bootstrap, began, here));
+            let join = join.map(|(sent_at, joined)| TraceSpan::new(agent, SpanKind::Join, sent_at, joined));
+            bootstrap.into_iter().chain(join)
+        });
+        spans.collect()
     }
 
     /// Returns the phases of the agents that have ended in order.

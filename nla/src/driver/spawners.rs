@@ -15,7 +15,9 @@ use tokio::time::sleep_until;
 
 use super::spawning::{Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
 use super::stall::{Stall, StallStep};
-use crate::core::{CpuSet, Input, NamespaceId, NotStartedReason};
+use super::trace::StartTrace;
+use crate::core::{AgentId, CpuSet, Input, NamespaceId, NotStartedReason, TraceScope, TraceSpan};
+use crate::link::Clock;
 use crate::sys::{self, ExitSignalsHeld, Image, InLaunch, Launching, RankFile, SPAWNERS_MAX, ShellState, Spawner};
 use crate::tasks::Tasks;
 
@@ -72,6 +74,8 @@ pub(super) struct Spawners<T> {
     signals_held: Option<ExitSignalsHeld>,
     /// The starts were cancelled, so none is ordered any more.
     is_cancelled: bool,
+    /// Set if starts are traced.
+    trace: Option<(TraceScope, AgentId, Clock)>,
     tasks: Tasks,
 }
 
@@ -86,6 +90,7 @@ impl<T> Spawners<T> {
             workers: Vec::new(),
             signals_held: None,
             is_cancelled: false,
+            trace: None,
             tasks,
         };
         spawners.add_thread()?;
@@ -96,8 +101,24 @@ impl<T> Spawners<T> {
         let mut spawner = Spawner::new(self.shell.clone(), &self.launching)?;
         self.file.iter().for_each(|file| spawner.share(Arc::clone(file)));
         let thread = SpawnerThread::start(spawner, Arc::clone(&self.finished), &self.tasks)?;
+        if let Some((scope, agent, clock)) = self.trace {
+            thread.trace(StartTrace::begin(scope, agent, self.workers.len() as u8, clock));
+        }
         self.workers.push(Worker { thread, pending: VecDeque::new(), stall: None, cpus: CpuSet::default() });
         Ok(())
+    }
+
+    /// Notes all starts of `agent` from now on. To be called before the first start.
+    pub(super) fn trace(&mut self, scope: TraceScope, agent: AgentId, clock: Clock) {
+        self.trace = Some((scope, agent, clock));
+        for (worker, number) in self.workers.iter().zip(0..) {
+            worker.thread.trace(StartTrace::begin(scope, agent, number, clock));
+        }
+    }
+
+    /// Returns the starts that were noted.
+    pub(super) fn spans(&self) -> Vec<TraceSpan> {
+        self.workers.iter().flat_map(|worker| worker.thread.spans()).collect()
     }
 
     /// Starts as many threads as are useful for `ranks` ranks on this machine. Goes on with fewer if one cannot be started.

@@ -11,7 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::core::{Seat, Variable};
+use super::trace::StartTrace;
+use crate::core::{Seat, TraceSpan, Variable};
 use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, SpawnError, Spawner};
 use crate::tasks::Tasks;
 
@@ -59,6 +60,8 @@ struct State {
     /// Bounded by the orders that the agent gives before it waits for results.
     orders: VecDeque<Order>,
     done: Vec<Done>,
+    /// Notes the starts, if they are traced.
+    trace: Option<StartTrace>,
 }
 
 #[derive(Default)]
@@ -91,15 +94,16 @@ impl SpawnerThread {
         tasks.spawn_thread("spawner", move || {
             sys::leave_exit_signals();
             loop {
-                let order = {
+                let (order, clock) = {
                     let mut state = of_thread.state();
                     loop {
                         match state.orders.pop_front() {
-                            Some(order) => break order,
+                            Some(order) => break (order, state.trace.as_ref().map(|trace| trace.clock)),
                             None => state = of_thread.ordered.wait(state).unwrap_or_else(PoisonError::into_inner),
                         }
                     }
                 };
+                let began = clock.filter(|_| matches!(order, Order::Start(_))).map(|clock| clock.now());
                 let done = match order {
                     Order::Prepare(commands) => Done::Prepared(commands.iter().map(prepare).collect()),
                     Order::Start(order) => Done::Started(start(&mut spawner, *order, &null)),
@@ -107,6 +111,9 @@ impl SpawnerThread {
                 let is_due = child.settle(|| {
                     let mut state = of_thread.state();
                     state.done.push(done);
+                    if let (Some(began), Some(trace)) = (began, &mut state.trace) {
+                        trace.note(began);
+                    }
                     state.orders.is_empty() || state.done.len() == RESULTS_AT_ONCE
                 });
                 if is_due {
@@ -115,6 +122,16 @@ impl SpawnerThread {
             }
         })?;
         Ok(Self { shared, slot })
+    }
+
+    /// Notes the starts from now on.
+    pub(super) fn trace(&self, trace: StartTrace) {
+        self.shared.state().trace = Some(trace);
+    }
+
+    /// Returns the starts that were noted.
+    pub(super) fn spans(&self) -> Vec<TraceSpan> {
+        self.shared.state().trace.as_ref().map(|trace| trace.spans().to_vec()).unwrap_or_default()
     }
 
     /// Gives an order to the thread.

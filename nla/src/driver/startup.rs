@@ -27,9 +27,10 @@ use super::spawning::{Command, Done, StartOrder};
 use super::table::RankTable;
 use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use crate::core::{
-    CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan,
-    Variable,
+    AgentId, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason,
+    SessionPlan, TraceScope, TraceSpan, Variable,
 };
+use crate::link::Clock;
 use crate::sys::{self, Child, Image, ImageError, Launching, PMI_FD, ShellState};
 use crate::tasks::Tasks;
 use crate::wire::{Lane, decode};
@@ -268,6 +269,16 @@ impl Startup {
         let at = self.jobs.iter().position(|job| job.shared.plan.id == namespace)?;
         let ranks = self.jobs.remove(at)?.left.into_iter().collect();
         Some(Input::NotStarted(namespace, ranks, NotStartedReason::Reported(why.to_owned())))
+    }
+
+    /// Notes the starts of `agent` from now on.
+    pub(super) fn trace(&mut self, scope: TraceScope, agent: AgentId, clock: Clock) {
+        self.spawners.trace(scope, agent, clock);
+    }
+
+    /// Returns the starts that were noted.
+    pub(super) fn spans(&self) -> Vec<TraceSpan> {
+        self.spawners.spans()
     }
 
     /// Returns the session's plan.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nla::core::{
     AcceleratorPlan, Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit,
     FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, RankSessions, Root, RootAction, RootInput, RootSettings,
-    SessionPlan, Subtree, Time, Up, owners, place,
+    SessionPlan, Subtree, Time, TraceScope, Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -88,7 +88,10 @@ fn done(action: Action) -> Vec<Input> {
             ranks.iter().take(RANKS_ENDED_MAX).map(ended).collect()
         }
         Action::Sweep => {
-            vec![Input::Swept { leftovers: 0 }, Input::Drained { counted: Box::new(DriverCounts::default()) }]
+            vec![
+                Input::Swept { leftovers: 0 },
+                Input::Drained { counted: Box::new(DriverCounts::default()), spans: Vec::new() },
+            ]
         }
         _ => Vec::new(),
     }
@@ -136,6 +139,7 @@ fn root() -> Root {
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::default(),
         stats: true,
+        trace: Some(TraceScope::of(2)),
         pmix: None,
         binding: BindingPolicy::default(),
         accelerators: AcceleratorPlan::default(),

@@ -176,6 +176,17 @@ fn values() {
         ),
         ("--np= ./a", "option '--np': the value is empty", &empty("--np")),
         ("--stats= ./a", "option '--stats': the value is empty", &empty("--stats")),
+        ("--trace= ./a", "option '--trace': the value is empty", &empty("--trace")),
+        (
+            "--trace=- ./a",
+            "option '--trace': a trace cannot go to standard output, which belongs to the ranks",
+            "write '--trace trace.json'",
+        ),
+        (
+            "-n 4 -trace ./a b.json",
+            "option '-trace' needs a value: -trace FILE.json",
+            "'scela-run --help' describes it; write a ':' or an option's name as a value after '='",
+        ),
         ("-wdir= ./a", "option '-wdir': the value is empty", &empty("-wdir")),
         (
             "-fanout 1 ./a",

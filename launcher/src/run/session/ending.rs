@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::pin;
 
-use nla::core::{Failure, Outcome, printable};
+use nla::core::{Failure, Outcome, Time, printable};
 use nla::sys::ShellState;
 
 use super::{Ended, Session, host_name};
@@ -18,6 +18,7 @@ use crate::run::report::{Verbosity, demo_text, doubt, epilogue};
 use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
+use crate::run::trace::Traced;
 
 /// The reports that the user asked for.
 pub(super) struct Reports {
@@ -73,6 +74,7 @@ impl Session {
         let silent = self.report_silence(&outcome);
         let stats_table = self.write_stats(&mut outcome);
         self.write_phases(&mut outcome);
+        self.write_trace(now, &mut outcome);
         let code = exit::code(&outcome, silent == Silent::Copies);
         let silent = if silent == Silent::No { "" } else { "; no rank spoke PMI" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
@@ -154,6 +156,25 @@ impl Session {
                     *outcome = Outcome::OutputLost;
                 }
                 None
+            }
+        }
+    }
+
+    /// Writes the trace of `--trace`. If that fails, an otherwise successful session counts as failed.
+    fn write_trace(&mut self, now: Time, outcome: &mut Outcome) {
+        let (Some(trace), Some(scope)) = (self.own.trace.take(), self.plan.trace) else { return };
+        let traced = Traced {
+            scope,
+            agents: self.tree.size() - 1,
+            job: Some(&self.first),
+            host: &|place| self.locations.of_agent(place).to_owned(),
+            starts: self.root.start_spans(scope),
+            reported: self.root.stats().spans,
+        };
+        if let Err(text) = trace.write(&traced, &self.phases.arrivals, now) {
+            self.reporter.error(&text);
+            if *outcome == Outcome::Success {
+                *outcome = Outcome::OutputLost;
             }
         }
     }

@@ -49,6 +49,7 @@ use crate::run::stats::Sink;
 use crate::run::stderr;
 use crate::run::survey_text::{survey_lines, wait_line};
 use crate::run::timing::Phases;
+use crate::run::trace::TraceFile;
 
 /// How long reports may take to be written before the launcher stops itself.
 const SUSPEND_TIME: Duration = Duration::from_millis(100);
@@ -142,6 +143,7 @@ async fn live(planned: Planned, guardians: Vec<ForkedGuardian>, clock: Clock) ->
     let own = LauncherParts {
         signals: Signals::new(&tasks)?,
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
+        trace: plan.options.trace.as_deref().map(TraceFile::open).transpose()?,
         limit: None,
         remarks: Vec::new(),
         guardians,
@@ -169,6 +171,9 @@ async fn live(planned: Planned, guardians: Vec<ForkedGuardian>, clock: Clock) ->
                 return Ok(Ended::panicked(session.phases));
             }
         };
+        if let Some(trace) = &mut session.own.trace {
+            trace.on_over(clock.now());
+        }
         session.leave().await;
         if let Some(panic) = panics.late().await {
             session.progress.end();
@@ -189,6 +194,8 @@ struct LauncherParts {
     signals: Signals,
     /// The destination of `--stats`.
     stats: Option<Sink>,
+    /// The file of `--trace`.
+    trace: Option<TraceFile>,
     /// `--timeout` and its expiry. `None` until the agents of the first launch have reported.
     limit: Option<(Duration, Instant)>,
     /// The remarks about the plan that the user has read.
@@ -368,6 +375,9 @@ impl Session {
 
     fn on_notice(&mut self, at: nla::core::Time, notice: &Notice) {
         self.phases.on_notice(notice);
+        if let Some(trace) = &mut self.own.trace {
+            trace.on_notice(at, notice);
+        }
         self.progress.on_notice(notice);
         if let Some(text) = step_text(notice, |agent| self.locations.of_agent(agent).to_owned()) {
             self.reporter.step(at, &text);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nla::bootstrap::{BootOrder, Bootstrap, Links};
-use nla::core::CachePolicy;
+use nla::core::{AgentId, CachePolicy, SpanKind, Time, TraceScope, TraceSpan};
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
 use nla::link::{Clock, Liveness, Reach};
 use nla::sys::{self, ForkedGuardian, Segment};
@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::ending::Reports;
-use super::{Ended, FLOW_PAUSE, LaunchInput, Secrets, Sequel, Session};
+use super::{Ended, FLOW_PAUSE, LaunchInput, Secrets, Sequel, Session, host_name};
 use crate::plan::Plan;
 use crate::plan::launch::AgentHosts;
 use crate::plan::remote_launch::RemoteLaunch;
@@ -29,6 +29,7 @@ use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
 use crate::run::timing::{HostNames, Phases, columns};
+use crate::run::trace::{TraceFile, Traced};
 
 /// How long agents may take to exit after a launch that failed.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
@@ -62,6 +63,9 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     plan.remarks.retain(|remark| !own.remarks.contains(remark));
     reporter.notes(&plan.remarks);
     own.remarks.append(&mut plan.remarks);
+    if let Some(trace) = &mut own.trace {
+        trace.begin();
+    }
     let progress = Rc::new(Progress::new(reporter));
     let (reach, links) = transport(&agent_hosts, plan.agents(), &options);
     let port = RootPort::open(reach, &tasks).await?;
@@ -80,7 +84,12 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     };
     let (bootstrap, locations) = match starting.agents(&mut plan, &mut agent_hosts).await? {
         Ok(started) => started,
-        Err(ended) => return Ok(Start::Ended(Box::new(ended))),
+        Err(ended) => {
+            if let Some(trace) = own.trace.take() {
+                write_launch_trace(trace, &agent_hosts, &ended.phases, clock.now(), reporter);
+            }
+            return Ok(Start::Ended(Box::new(ended)));
+        }
     };
     let locations = Arc::new(locations);
     // Bounded by two closed streams, two ends, the input and the number of files: each is reported once.
@@ -137,6 +146,24 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
             serves_mpi: options.mpi != Mpi::None,
         },
     })))
+}
+
+/// Writes the trace of a launch that failed: targets stand for agents.
+fn write_launch_trace(trace: TraceFile, agent_hosts: &AgentHosts, phases: &Phases, end: Time, reporter: Reporter) {
+    let targets = phases.arrivals.targets();
+    let began = phases.arrivals.began();
+    let agents = targets.keys().next_back().copied().unwrap_or_default();
+    let scope = TraceScope::of(agents);
+    let starts = targets.iter().filter_map(|(target, times)| {
+        let target = AgentId(*target);
+        Some(TraceSpan::new(target, SpanKind::Bootstrap, began, times.here?)).filter(|_| scope.traces(target))
+    });
+    let starts = starts.collect();
+    let host = |place: AgentId| if place == AgentId::ROOT { sys::host_name() } else { host_name(agent_hosts, place.0) };
+    let traced = Traced { scope, agents, job: None, host: &host, starts, reported: Vec::new() };
+    if let Err(text) = trace.write(&traced, &phases.arrivals, end) {
+        reporter.error(&text);
+    }
 }
 
 /// Returns an interval that does not make up for late ticks.

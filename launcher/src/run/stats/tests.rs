@@ -31,9 +31,9 @@ fn statistics() -> Statistics {
         evictions: 1_000_000,
     };
     let leaf = LevelStats::of_member(agent, gets, held, fences(&[900, 20_000]));
-    let leaves = [Stats { levels: vec![leaf.clone()] }, Stats { levels: vec![leaf] }];
+    let leaves = [leaf.clone(), leaf].map(|leaf| Stats { levels: vec![leaf], spans: Vec::new() });
     let place = LevelStats::of_member(root, GetCounts::default(), CachePeaks::default(), fences(&[]));
-    let stats = Stats::of(place, &leaves);
+    let stats = Stats::of(place, Vec::new(), &leaves);
     Statistics { policy: CachePolicy::HcmabLru { entries: 16 }, ranks: 64, agents: 2, fanout: 32, stats }
 }
 

@@ -1,5 +1,6 @@
 //! When agents reported and when they joined the tree, for `--timing` and `--calibrate`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::core::{AgentId, PhaseTimes, Time};
@@ -10,6 +11,17 @@ pub struct ArrivalTimes {
     began: Time,
     bootstrap: PhaseTimes,
     join: PhaseTimes,
+    /// When each target reported, and when its agent was sent its position and joined.
+    targets: BTreeMap<u32, TargetTimes>,
+}
+
+/// The times of one target.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct TargetTimes {
+    /// When the launcher had its agent's first report.
+    pub here: Option<Time>,
+    /// When its agent was sent its position, and when it had joined.
+    pub join: Option<(Time, Time)>,
 }
 
 impl ArrivalTimes {
@@ -21,11 +33,19 @@ impl ArrivalTimes {
     /// Notes the first report of the agent at `target`.
     pub fn on_here(&mut self, now: Time, target: u32) {
         self.bootstrap.note(AgentId(target), now.saturating_sub(self.began), now);
+        self.targets.entry(target).or_default().here = Some(now);
     }
 
     /// Notes that the agent at `target` joined `took` after its position was sent at `sent_at`.
     pub fn on_joined(&mut self, sent_at: Time, target: u32, took: Duration) {
-        self.join.note(AgentId(target), took, sent_at.saturating_add(took));
+        let joined = sent_at.saturating_add(took);
+        self.join.note(AgentId(target), took, joined);
+        self.targets.entry(target).or_default().join = Some((sent_at, joined));
+    }
+
+    /// Returns the times of each target that has reported.
+    pub fn targets(&self) -> &BTreeMap<u32, TargetTimes> {
+        &self.targets
     }
 
     /// Returns when the launch began.

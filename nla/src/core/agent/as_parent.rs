@@ -16,6 +16,7 @@ use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Heritage, Parent};
 use crate::core::plan::NamespacePlan;
 use crate::core::reason::LossReason;
+use crate::core::stats::Stats;
 use crate::core::survey::Survey;
 use crate::core::timing::Timing;
 use crate::core::topology::Subtree;
@@ -94,7 +95,11 @@ impl Parent for Agent {
     }
 
     fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
-        let gathered = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_gathered(turn.now));
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        let gathered = ns.take_gathered(turn.now);
+        if let Some(tracer) = self.tracer.as_mut().filter(|_| gathered.is_some() && ns.is_job) {
+            tracer.on_gathered(turn.now);
+        }
         turn.extend(gathered.map(Action::ToParent));
     }
 
@@ -228,8 +233,8 @@ impl Parent for Agent {
     }
 
     /// The parent refuses statistics for which it has not asked.
-    fn expects_stats(&self) -> bool {
-        true
+    fn accepts_stats(&self, stats: &Stats, below: Subtree) -> bool {
+        stats.is_of(below, self.trace_scope)
     }
 }
 

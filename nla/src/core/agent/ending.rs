@@ -6,7 +6,8 @@ use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP, Stage, Turn};
 use crate::core::ids::Time;
 use crate::core::limits::REJOIN_MARGIN;
 use crate::core::message::Up;
-use crate::core::stats::{LevelStats, Stats};
+use crate::core::stats::{DriverCounts, LevelStats, Stats};
+use crate::core::trace::TraceSpan;
 
 impl Agent {
     /// Ends all ranks: `signal` first, SIGKILL after `grace`. A second call can only shorten the grace.
@@ -73,7 +74,15 @@ impl Agent {
         }
     }
 
-    /// Reports the subtree's statistics to the parent, once, as the last message of all: after the end was reported,
+    /// The driver has passed on all output, and counted.
+    pub(super) fn on_drained(&mut self, now: Time, counted: Box<DriverCounts>, spans: Vec<TraceSpan>) {
+        self.counted = Some(counted);
+        if let Some(tracer) = &mut self.tracer {
+            (tracer.drained, tracer.driver) = (Some(now), spans);
+        }
+    }
+
+    /// Reports the subtree's statistics and spans to the parent, once, as the last message of all: after the end was reported,
     /// the driver has counted, and each child has reported its own or never will.
     pub(super) fn report_stats(&mut self, turn: &mut Turn<'_>) {
         let is_due = self.reports_stats && self.phase == Phase::Over && !self.parent_lost;
@@ -82,7 +91,9 @@ impl Agent {
         }
         if let Some(counted) = self.counted.take() {
             let here = LevelStats::of_member(*counted, self.gets(), self.cache_peaks(), self.fences());
-            let stats = Stats::of(here, self.children.stats());
+            let (phases, swept) = (self.times.phases(), self.times.swept);
+            let spans = self.tracer.take().map(|tracer| tracer.report(phases, swept)).unwrap_or_default();
+            let stats = Stats::of(here, spans, self.children.stats());
             turn.push(Action::ToParent(Up::Stats(Box::new(stats))));
         }
     }

@@ -33,6 +33,9 @@ impl Agent {
                 ns.on_entered(rank);
                 if ns.is_job {
                     self.times.arrived = Some(turn.now);
+                    if let Some(tracer) = &mut self.tracer {
+                        tracer.on_arrived(turn.now);
+                    }
                 }
                 self.on_fence_complete(namespace, turn);
             }
@@ -104,6 +107,9 @@ impl Agent {
         let Some((mut released, passed)) = ns.release(turn.now, number) else { return };
         if ns.is_job {
             self.times.on_released(turn.now, number);
+            if let Some(tracer) = &mut self.tracer {
+                tracer.on_released(turn.now, number);
+            }
         }
         // Children go first: their ranks are farther away.
         let to_child = |child, content| Action::ToChild(child, Down::Release { namespace, number, content });

@@ -14,6 +14,7 @@ use crate::core::message::{Down, Requester, Up};
 use crate::core::reason::{LossReason, NotStartedReason};
 use crate::core::stats::DriverCounts;
 use crate::core::survey::Activity;
+use crate::core::trace::TraceSpan;
 
 /// An event that the driver reports to the core. It can be encoded for recordings, not for peers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -89,6 +90,8 @@ pub enum Input {
     Drained {
         /// The driver's counts up to here.
         counted: Box<DriverCounts>,
+        /// The spans that the driver has noted, if this agent is traced.
+        spans: Vec<TraceSpan>,
     },
     /// [`Action::Clear`](super::Action::Clear) is done: no process of a rank is left.
     Cleared {

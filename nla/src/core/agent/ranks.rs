@@ -61,6 +61,9 @@ impl Agent {
                 if ns.is_job {
                     self.times.on_contact(turn.now);
                 }
+                if let Some(tracer) = &mut self.tracer {
+                    tracer.contacts.note(turn.now, turn.now, 1);
+                }
                 if ns.on_contact() {
                     turn.push(Action::ToParent(Up::Contact { namespace }));
                 }
@@ -105,6 +108,9 @@ impl Agent {
         let Some(state) = ns.end(rank, "its process ended") else { return };
         if ns.is_job {
             self.times.rank_ended = Some(turn.now);
+        }
+        if let Some(tracer) = &mut self.tracer {
+            tracer.exits.note(turn.now, turn.now, 1);
         }
         let undone = ns.undone;
         ns.exchange.look_ups.withdraw(rank);

@@ -56,6 +56,7 @@ impl World {
             has_ports: true,
             rank_sessions: crate::core::RankSessions::All,
             stats,
+            trace: None,
             pmix: None,
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),

@@ -16,6 +16,7 @@ use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
 use crate::core::parent::{EndState, Heritage, Parent, forgotten, missed};
 use crate::core::plan::{NamespacePlan, find, owner_of};
 use crate::core::reason::LossReason;
+use crate::core::stats::Stats;
 use crate::core::survey::Survey;
 use crate::core::timing::Timing;
 use crate::core::topology::Subtree;
@@ -258,7 +259,7 @@ impl Parent for Root {
         self.is_ending()
     }
 
-    fn expects_stats(&self) -> bool {
-        self.session.stats
+    fn accepts_stats(&self, stats: &Stats, below: Subtree) -> bool {
+        self.session.has_last_reports() && stats.is_of(below, self.session.trace)
     }
 }

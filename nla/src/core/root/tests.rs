@@ -44,6 +44,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             has_ports: true,
             rank_sessions: crate::core::RankSessions::All,
             stats: false,
+            trace: None,
             pmix: None,
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),

@@ -20,9 +20,9 @@ fn member(number: u64) -> LevelStats {
 
 #[test]
 fn members_of_one_level_are_merged() {
-    let leaves = [2, 5, 3].map(|number| Stats::of(member(number), []));
-    let inner = Stats::of(member(10), &leaves);
-    let whole = Stats::of(member(1), [&inner, &leaves[0]]);
+    let leaves = [2, 5, 3].map(|number| Stats::of(member(number), Vec::new(), []));
+    let inner = Stats::of(member(10), Vec::new(), &leaves);
+    let whole = Stats::of(member(1), Vec::new(), [&inner, &leaves[0]]);
     assert_eq!(whole.levels.iter().map(|level| level.members).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!((whole.members(), whole.segments()), (6, 6));
     let level = &whole.levels[1];
@@ -39,13 +39,13 @@ fn members_of_one_level_are_merged() {
 fn a_report_that_cannot_be_of_its_subtree_is_refused() {
     let tree = Subtree::whole(4, 2); // 1 - 2, 3 - 4
     let below = tree.of(AgentId(1)).unwrap();
-    let leaf = Stats::of(member(1), []);
-    let good = Stats::of(member(1), [&leaf]);
-    assert!(good.is_of(below) && leaf.is_of(below), "lost agents may be missing");
-    assert!(!Stats::default().is_of(below), "no member has reported");
-    let deep = Stats::of(member(1), [&good]);
-    assert!(deep.is_of(Subtree::whole(3, 1)) && !deep.is_of(Subtree::whole(3, 3)), "too deep");
-    assert!(!Stats::of(member(1), [&leaf, &leaf]).is_of(below), "too many");
+    let leaf = Stats::of(member(1), Vec::new(), []);
+    let good = Stats::of(member(1), Vec::new(), [&leaf]);
+    assert!(good.is_of(below, None) && leaf.is_of(below, None), "lost agents may be missing");
+    assert!(!Stats::default().is_of(below, None), "no member has reported");
+    let deep = Stats::of(member(1), Vec::new(), [&good]);
+    assert!(deep.is_of(Subtree::whole(3, 1), None) && !deep.is_of(Subtree::whole(3, 3), None), "too deep");
+    assert!(!Stats::of(member(1), Vec::new(), [&leaf, &leaf]).is_of(below, None), "too many");
     let changes: [fn(&mut Stats); 4] = [
         |stats| stats.levels[0].members = 2,
         |stats| stats.levels[1].members = u64::MAX,
@@ -55,7 +55,7 @@ fn a_report_that_cannot_be_of_its_subtree_is_refused() {
     for (at, change) in changes.into_iter().enumerate() {
         let mut bad = good.clone();
         change(&mut bad);
-        assert!(!bad.is_of(below), "change {at}");
+        assert!(!bad.is_of(below, None), "change {at}");
     }
 }
 
@@ -69,8 +69,8 @@ fn a_peer_cannot_make_sums_overflow() {
     let most = CachePeaks { entries: u64::MAX, evictions: u64::MAX, ..CachePeaks::default() };
     let counted = DriverCounts { link_bytes: u64::MAX, segments: u64::MAX, ..DriverCounts::default() };
     let gets = GetCounts { own: u64::MAX, ..GetCounts::default() };
-    let child = Stats::of(LevelStats::of_member(counted, gets, most, DurationHistogram::default()), []);
-    let whole = Stats::of(member(1), [&child, &child]);
+    let child = Stats::of(LevelStats::of_member(counted, gets, most, DurationHistogram::default()), Vec::new(), []);
+    let whole = Stats::of(member(1), Vec::new(), [&child, &child]);
     assert_eq!(whole.levels[1].counted.link_bytes, u64::MAX);
     assert_eq!(whole.levels[1].cache_sum, most);
     assert_eq!(whole.segments(), u64::MAX);
@@ -78,6 +78,6 @@ fn a_peer_cannot_make_sums_overflow() {
 
 #[test]
 fn statistics_are_decoded_as_they_were_encoded() {
-    let stats = Stats::of(member(1), [&Stats::of(member(u64::MAX / 3), [])]);
+    let stats = Stats::of(member(1), Vec::new(), [&Stats::of(member(u64::MAX / 3), Vec::new(), [])]);
     assert_eq!(decode::<Stats>(&encode(&stats)).unwrap(), stats);
 }

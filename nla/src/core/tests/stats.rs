@@ -1,6 +1,6 @@
 //! Statistics of whole trees: they equal the traffic on the links.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use pmi::{Puts, Rank, Ranks, Request};
 
@@ -10,6 +10,7 @@ use crate::core::cache::CachePolicy;
 use crate::core::ids::AgentId;
 use crate::core::stats::{Stats, Traffic};
 use crate::core::topology::Subtree;
+use crate::core::trace::{SpanKind, TraceScope};
 
 const POLICIES: [CachePolicy; 4] =
     [CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab, CachePolicy::HcmabLru { entries: 2 }];
@@ -80,6 +81,12 @@ fn levels_add_up_to_the_traffic_on_the_links() {
                 // Gets are made one by one, so none joins an open look-up.
                 let here = gets.sum::<u64>();
                 assert!(here <= size * size && (here == size * size || asked > 0), "{policy:?}: {here} and {asked}");
+                let scope = TraceScope::of(agents);
+                assert!(scope.allows(&stats.spans, whole) && stats.spans.is_sorted_by_key(|span| span.agent));
+                let traced: BTreeSet<AgentId> = stats.spans.iter().map(|span| span.agent).collect();
+                assert!(traced.into_iter().eq((1..=agents).map(AgentId)), "each agent has reported its spans");
+                let exits = stats.spans.iter().filter(|span| span.kind == SpanKind::Exits);
+                assert_eq!(exits.map(|span| u64::from(span.count)).sum::<u64>(), size);
                 let fences: u64 = stats.levels.iter().map(|level| level.fences.count()).sum();
                 assert!(fences >= members, "each agent with ranks and each of its ancestors times its fences");
             }

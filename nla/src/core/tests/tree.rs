@@ -25,6 +25,7 @@ use crate::core::root::{Notice, Root, RootAction, RootInput, RootSettings};
 use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
 use crate::core::survey::{Activity, LastCall, ProcessState, Survey};
 use crate::core::topology::Subtree;
+use crate::core::trace::TraceScope;
 use crate::wire::{decode, encode};
 
 const SIGTERM: i32 = 15;
@@ -123,6 +124,7 @@ impl Tree {
                 has_ports: true,
                 rank_sessions: crate::core::RankSessions::All,
                 stats: true,
+                trace: Some(TraceScope::of(agents)),
                 pmix: None,
                 binding: BindingPolicy::default(),
                 accelerators: AcceleratorPlan::default(),
@@ -229,7 +231,7 @@ impl Tree {
             let counted = self.counted.entry(id).or_default();
             counted.board_gets = board_gets;
             let counted = Box::new(*counted);
-            self.agent(id, Input::Drained { counted });
+            self.agent(id, Input::Drained { counted, spans: Vec::new() });
             self.step();
         }
         self.settle();
@@ -245,7 +247,7 @@ impl Tree {
             self.settle();
         }
         for id in self.agents.keys().copied().collect::<Vec<_>>() {
-            self.agent(id, Input::Drained { counted: Box::default() });
+            self.agent(id, Input::Drained { counted: Box::default(), spans: Vec::new() });
         }
         self.settle();
         assert!(self.outcome.is_some(), "the session is over: {:?}", self.root);

@@ -9,7 +9,7 @@ use pmi::{Answer, Board, Ranks};
 use tokio::time::Instant;
 
 use super::AgentDriver;
-use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Up};
+use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Time, Up};
 use crate::driver::accelerators::Accelerators;
 use crate::driver::binder::Binder;
 use crate::driver::leftovers::SharedFiles;
@@ -18,6 +18,7 @@ use crate::driver::shutdown::Sweep;
 use crate::driver::startup::Startup;
 use crate::driver::survivors;
 use crate::driver::table::Key;
+use crate::driver::trace::DriverTrace;
 use crate::link::Receipt;
 use crate::pmix::relay::Step;
 use crate::wire::{Lane, encode};
@@ -49,12 +50,20 @@ impl AgentDriver {
                 cancelled.into_iter().for_each(|input| self.handle(input));
             }
             Action::Publish(namespace, epoch) => {
+                let began = self.trace_time();
                 if let Some(local) = self.namespaces.get(&namespace) {
                     local.board.borrow_mut().publish(epoch);
                 }
+                if let (Some(began), Some(trace)) = (began, &mut self.trace) {
+                    trace.publish.note(began, self.clock.now(), 1);
+                }
             }
             Action::Release(namespace, ranks) => {
+                let began = self.trace_time();
                 self.release(namespace, &ranks, false);
+                if let (Some(began), Some(trace)) = (began, &mut self.trace) {
+                    trace.release.note(began, self.clock.now(), ranks.len() as u32);
+                }
                 self.shared_files.on_release(|| self.table.pids());
             }
             Action::FailFence(namespace, ranks) => self.release(namespace, &ranks, true),
@@ -107,6 +116,11 @@ impl AgentDriver {
         }
     }
 
+    /// The time, if this agent is traced.
+    fn trace_time(&self) -> Option<Time> {
+        self.trace.is_some().then(|| self.clock.now())
+    }
+
     pub(super) fn send_up(&mut self, message: &Up) {
         let lane = if message.is_board() { Lane::Board } else { Lane::Control };
         let bytes = Bytes::from(encode(message));
@@ -133,8 +147,15 @@ impl AgentDriver {
         // Sessions on one machine whose numbers have the same 16 bits do not see each other's marks.
         let accelerators = Accelerators::new(session.accelerators.clone(), &session.environment);
         let binder = Binder::new(session.binding.clone(), accelerators, self.rejoining.session.0 as u16);
+        let (scope, agent) = (session.trace, self.here.head());
+        self.trace = DriverTrace::begin(scope, agent);
         match pump.and_then(|pump| Startup::new(session, binder, mark, pump, input, events, tasks)) {
-            Ok(startup) => self.startup = Some(startup),
+            Ok(mut startup) => {
+                if let Some(scope) = scope.filter(|_| self.trace.is_some()) {
+                    startup.trace(scope, agent, self.clock);
+                }
+                self.startup = Some(startup);
+            }
             Err(error) => tracing::error!(%error, "no rank can be started here"),
         }
     }

@@ -13,7 +13,7 @@ fn counted(link_bytes: u64) -> Box<DriverCounts> {
 
 fn stats_of_leaf() -> Box<Stats> {
     let leaf = LevelStats { members: 1, ..LevelStats::default() };
-    Box::new(Stats { levels: vec![leaf] })
+    Box::new(Stats { levels: vec![leaf], spans: Vec::new() })
 }
 
 /// Agent 1, which has no ranks and has ended. Its child, agent 2, has not reported its end.
@@ -22,7 +22,11 @@ fn ended(stats: bool) -> World {
     world.configure(stats);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
     world.after(T, Input::Swept { leftovers: 0 });
-    assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), [], "nothing is sent before Ended");
+    assert_eq!(
+        world.after(T, Input::Drained { counted: counted(7), spans: Vec::new() }),
+        [],
+        "nothing is sent before Ended"
+    );
     world
 }
 
@@ -51,7 +55,7 @@ fn statistics_are_sent_after_the_report_of_the_end() {
     let mut world = World::joined(1, 1, 2);
     world.configure(true);
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::ZERO }));
-    assert_eq!(world.after(T, Input::Drained { counted: counted(7) }), []);
+    assert_eq!(world.after(T, Input::Drained { counted: counted(7), spans: Vec::new() }), []);
     let actions = world.after(T, Input::Swept { leftovers: 0 });
     assert!(matches!(actions[..], [Action::ToParent(Up::Ended { .. }), Action::ToParent(Up::Stats(_))]), "{actions:?}");
 }

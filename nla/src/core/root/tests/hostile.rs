@@ -7,6 +7,7 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::limits::FAILURES_SINGLE_MAX;
 use crate::core::stats::LevelStats;
 use crate::core::tests::Random;
+use crate::core::trace::TraceScope;
 
 // The tree is 0 - 1 (2), 3 (4).
 const HOSTILE: AgentId = AgentId(1);
@@ -47,6 +48,7 @@ impl Session {
         settings.session.on_failure = FailurePolicy::ALL[random.below(4) as usize];
         settings.session.has_ports = random.below(4) > 0;
         settings.session.stats = random.below(2) == 0;
+        settings.session.trace = (random.below(2) == 0).then(|| TraceScope::of(AGENTS));
         settings.max_restarts = random.below(3);
         let log = vec![format!("seed {seed}: {:?}", settings.session)];
         let mut session = Self {
@@ -110,9 +112,9 @@ impl Session {
             Down::End { .. } if self.root.children.not_ended().any(|child| child == HONEST) => {
                 self.running.clear();
                 self.unsent = VecDeque::from([Up::Ended { leftovers: 0, timing: Box::default() }]);
-                if self.root.session.stats {
+                if self.root.session.has_last_reports() {
                     let level = LevelStats { members: 1, ..LevelStats::default() };
-                    self.unsent.push_back(Up::Stats(Box::new(Stats { levels: vec![level] })));
+                    self.unsent.push_back(Up::Stats(Box::new(Stats { levels: vec![level], spans: Vec::new() })));
                 }
             }
             _ => {}

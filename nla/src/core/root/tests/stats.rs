@@ -4,7 +4,7 @@ use super::*;
 use crate::core::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
 
 fn stats_of_leaf() -> Box<Stats> {
-    Box::new(Stats { levels: vec![LevelStats { members: 1, ..LevelStats::default() }] })
+    Box::new(Stats { levels: vec![LevelStats { members: 1, ..LevelStats::default() }], spans: Vec::new() })
 }
 
 /// All ranks have ended; their output is not all written.

@@ -1,0 +1,222 @@
+//! How the costs of scela-run grow with the number of ranks: time, memory and messages.
+//!
+//! The bench fails if the cost of a rank grows by more than [`GROWTH_MAX`]. Times count relative to the floor, because the
+//! kernel's own cost of a process grows, too. It also fails if there are more than [`MESSAGES_MAX`] messages per rank.
+
+use std::ffi::OsString;
+
+use super::agents::{JobProcesses, pss_mb};
+use super::measure::{number, ratio};
+use super::notes::{Notes, cell};
+use crate::bench::Bench;
+use crate::error::BenchError;
+use crate::launcher::{Client, Kind, Launcher};
+use crate::results::Findings;
+use crate::results::csv::Csv;
+use crate::results::plot::{Line, Look, Panel, Plot};
+use crate::rounds::{Series, rounds};
+use crate::run::{self, Finished, Job, Program, Void, run_inspected};
+use crate::stats::Stats;
+use crate::suite::Section;
+use crate::table::Table;
+
+/// The costs at one number of ranks, by name.
+#[derive(Clone, Debug, Default)]
+struct Costs {
+    np: u32,
+    /// Times relative to the floor, and memory per rank.
+    of_rank: Vec<(String, f64)>,
+}
+
+/// One job of a round.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    name: &'static str,
+    launcher: &'a Launcher,
+    program: Program,
+}
+
+/// The state of a session whose ranks sleep in a fence.
+struct Held {
+    agents_mb: f64,
+    launcher_mb: f64,
+    messages: f64,
+}
+
+pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
+    let launchers = bench.launchers.clone();
+    let of_kind = |kind| launchers.iter().find(|launcher| launcher.kind == kind && launcher.client == Client::Wire);
+    let library = launchers.iter().find(|launcher| matches!(launcher.client, Client::Library(_)));
+    let missing = || BenchError::new("the floor and scela-run are both needed");
+    let (floor, wire) = (of_kind(Kind::Floor).ok_or_else(missing)?, of_kind(Kind::Scela).ok_or_else(missing)?);
+    let mut turns = vec![
+        Turn { name: "floor", launcher: floor, program: Program::Empty },
+        Turn { name: "empty", launcher: wire, program: Program::Empty },
+        Turn { name: "wire", launcher: wire, program: Program::Hello },
+    ];
+    turns.extend(library.map(|launcher| Turn { name: "libpmi", launcher, program: Program::Hello }));
+
+    let mut table = Table::default();
+    table.group("", &["np"]);
+    table.group("floor", &["s"]);
+    for turn in &turns[1..] {
+        table.group(turn.name, &["s", "x floor"]);
+    }
+    for turn in &turns[2..] {
+        table.group(format!("{}: MB", turn.name), &["agents", "launcher"]);
+        table.group("", &["messages"]);
+    }
+    let mut notes = Notes::default();
+    let mut numbers = Csv::new(HEADS);
+    let line = |(at, turn): (usize, &Turn<'_>)| Line {
+        label: turn.name.to_owned(),
+        look: Look::numbered(at),
+        points: Vec::new(),
+    };
+    let mut times: Vec<Line> = turns.iter().enumerate().map(line).collect();
+    let mut memory: Vec<Line> = turns.iter().enumerate().skip(2).map(line).collect();
+    let (mut all_costs, mut too_many) = (Vec::new(), Vec::new());
+    for np in bench.sizes(&SIZES) {
+        let all = measured(bench, section, np, &turns)?;
+        let mut costs = Costs { np, of_rank: Vec::new() };
+        let mut row = vec![np.to_string()];
+        for ((turn, series), line) in turns.iter().zip(&all).zip(&mut times) {
+            let median = series.median(seconds);
+            line.point(np, median);
+            row.push(cell(series, number(median)));
+            if turn.launcher.kind != Kind::Floor {
+                let times = series.median_ratio(&all[0], seconds);
+                row.push(ratio(times));
+                costs.of_rank.extend(times.map(|times| (format!("time of {}", turn.name), times)));
+            }
+            notes.take(turn.launcher, np, series, |run| run);
+            for (round, run) in series.by_round() {
+                numbers.row(&[&np, &turn.name, &round, &"s", &seconds(run)]);
+            }
+        }
+        for (turn, line) in turns[2..].iter().zip(&mut memory) {
+            match held(bench, turn.launcher, np) {
+                Ok(held) => {
+                    let Held { agents_mb, launcher_mb, messages } = held;
+                    line.point(np, Some(agents_mb + launcher_mb));
+                    row.extend([agents_mb, launcher_mb, messages].map(|value| number(Some(value))));
+                    let quantities = [("agents_mb", agents_mb), ("launcher_mb", launcher_mb), ("messages", messages)];
+                    for (quantity, value) in quantities {
+                        numbers.row(&[&np, &turn.name, &1, &quantity, &value]);
+                    }
+                    let memory = (agents_mb + launcher_mb) / f64::from(np);
+                    costs.of_rank.push((format!("memory of {}", turn.name), memory));
+                    if messages > f64::from(np) * MESSAGES_MAX {
+                        too_many.push(format!("messages of {}: {messages:.0} with np {np}", turn.name));
+                    }
+                }
+                Err(why) => {
+                    row.extend(["failed", "-", "-"].map(str::to_owned));
+                    notes.add(format!("{}, np {np}: memory not measured: {why}", turn.launcher));
+                }
+            }
+        }
+        table.row(row);
+        all_costs.push(costs);
+    }
+    let title = "costs by the number of ranks: the empty program, and the PMI hello over the wire and by libpmi\n\
+                 s: seconds from start to end; MB: PSS while all ranks wait in a fence; messages: over all links";
+    let mut findings = Findings::new(section);
+    findings.table(bench, title, &table, notes.lines())?;
+    let panel = |lines| vec![Panel { title: String::new(), lines }];
+    let plot = |title: &str, y, lines| Plot { title: title.to_owned(), x: "ranks", y, panels: panel(lines) };
+    findings.plot("time", plot("Time from start to end", "seconds", times));
+    findings.plot("memory", plot("PSS of agents and launcher", "MB", memory));
+    findings.numbers("runs", numbers);
+    findings.write(bench)?;
+    let failures = [growths(&all_costs), too_many].concat();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(BenchError::new(format!("the cost of a rank grows:\n  {}", failures.join("\n  "))))
+}
+
+/// Runs rounds of all turns and records each run.
+fn measured(
+    bench: &mut Bench,
+    section: Section,
+    np: u32,
+    turns: &[Turn<'_>],
+) -> Result<Vec<Series<Finished>>, BenchError> {
+    let mut recorded = Ok(());
+    let all = rounds(turns, bench.options.runs, |round, turn| {
+        let result = run::run(bench, turn.launcher, Job { np, program: turn.program });
+        let values = result.as_ref().map(|run| vec![(turn.name, seconds(run))]).map_err(ToString::to_string);
+        if recorded.is_ok() {
+            recorded = bench.report.record(section, np, turn.launcher, round + 1, values);
+        }
+        result
+    });
+    recorded?;
+    Ok(all)
+}
+
+/// Starts ranks that wait, measures, and lets them continue.
+fn held(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Held, Void> {
+    let file = bench.scratch.programs().join("scale.json");
+    let mut stats = OsString::from("--stats=");
+    stats.push(&file);
+    let launcher = launcher.clone().with_options([stats]);
+    let job = Job { np, program: Program::Sleep };
+    let (_, (agents_mb, launcher_mb)) = run_inspected(bench, &launcher, job, |launcher_pid| {
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(&launcher));
+        (processes.agents_mb(), pss_mb(launcher_pid))
+    })?;
+    let messages = Stats::of_file(&file).map_err(Void::Failed)?.messages() as f64;
+    Ok(Held { agents_mb, launcher_mb, messages })
+}
+
+/// Describes the costs that exceed the least one of fewer ranks by more than [`GROWTH_MAX`].
+fn growths(all: &[Costs]) -> Vec<String> {
+    let mut grown = Vec::new();
+    for (at, costs) in all.iter().enumerate() {
+        for (name, cost) in &costs.of_rank {
+            let earlier =
+                all[..at].iter().flat_map(|less| less.of_rank.iter().map(move |(of, cost)| (less.np, of, *cost)));
+            let least = earlier.filter(|(_, of, _)| *of == name).min_by(|one, other| one.2.total_cmp(&other.2));
+            if let Some((np, _, least)) = least.filter(|(_, _, least)| *cost > least * GROWTH_MAX) {
+                grown.push(format!("{name}: {:.2} times from np {np} to np {}", cost / least, costs.np));
+            }
+        }
+    }
+    grown
+}
+
+fn seconds(run: &Finished) -> f64 {
+    run.wall.as_secs_f64()
+}
+
+/// By how much the cost of a rank may grow, with the noise of a shared machine.
+const GROWTH_MAX: f64 = 1.35;
+/// The most messages per rank. Ends of ranks are reported together at fixed intervals, so their number grows with the time in
+/// which ranks end, too.
+const MESSAGES_MAX: f64 = 0.25;
+const HEADS: &str = "np,job,round,quantity,value";
+const SIZES: [u32; 4] = [256, 1024, 4096, 16_384];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn costs(np: u32, time: f64, memory: f64) -> Costs {
+        Costs { np, of_rank: vec![("time".to_owned(), time), ("memory".to_owned(), memory)] }
+    }
+
+    #[test]
+    fn costs_are_compared_with_the_least_of_fewer_ranks() {
+        let all = [costs(256, 1.5, 4.0), costs(1024, 1.2, 2.0), costs(4096, 1.6, 1.0), costs(16_384, 1.7, 1.3)];
+        assert_eq!(growths(&all[..3]), [] as [String; 0]);
+        assert_eq!(growths(&all), ["time: 1.42 times from np 1024 to np 16384"]);
+    }
+
+    #[test]
+    fn a_cost_that_was_not_measured_is_not_compared() {
+        let all = [costs(256, 1.0, 1.0), Costs { np: 1024, of_rank: Vec::new() }, costs(4096, 1.0, 1.4)];
+        assert_eq!(growths(&all), ["memory: 1.40 times from np 256 to np 4096"]);
+    }
+}
