@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use litemap::LiteMap;
-use nla::core::limits::RANKS_MAX;
+use nla::core::limits::{PIECE_BYTES, RANKS_MAX};
 use nla::core::{
     AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings, SessionPlan,
     Subtree, owners,
@@ -156,6 +156,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             pmix: None,
             binding: binding::policy(&options.binding, node_list),
             accelerators: AcceleratorPlan { requests, offers },
+            piece_bytes: PIECE_BYTES,
             sent: Duration::ZERO,
         },
         first: NamespacePlan {

@@ -177,10 +177,16 @@ impl World {
 
     // ---- the root ----
 
-    /// Returns the processor time that the root spent before these actions.
+    /// Returns the processor time that the root spent before these actions: to merge the puts, and to hash an epoch that
+    /// it cuts into pieces.
     pub(crate) fn work_of(&self, actions: &[RootAction]) -> u64 {
+        let costs = &self.setup.costs;
         let work = |action: &RootAction| match action {
-            RootAction::Notice(Notice::Released { entries, .. }) => *entries as u64 * self.setup.costs.entry_merged,
+            RootAction::Notice(Notice::Released { entries, bytes, .. }) => {
+                let is_cut = self.setup.piece_bytes.is_some_and(|piece| *bytes > piece.get() as usize);
+                let hashed = if is_cut { *bytes as u64 } else { 0 };
+                *entries as u64 * costs.entry_merged + hashed * costs.byte_hashed_ps / 1000
+            }
             _ => 0,
         };
         actions.iter().map(work).sum()
@@ -191,6 +197,9 @@ impl World {
         match message {
             Down::Release { content: ReleaseContent::Update(Update::Epoch(epoch)), .. } => {
                 epoch.len() as u64 * self.setup.costs.entry_checked
+            }
+            Down::Piece { piece, .. } => {
+                piece.bytes().len() as u64 * (self.setup.costs.byte_hashed_ps + self.setup.costs.byte_copied_ps) / 1000
             }
             _ => 0,
         }

@@ -31,8 +31,12 @@ pub struct Costs {
     pub byte_sent_ps: u64,
     /// Merging one put into an epoch, at the root.
     pub entry_merged: u64,
-    /// Checking one entry of an epoch received from the parent.
+    /// Checking one entry of an epoch that was received whole.
     pub entry_checked: u64,
+    /// Hashing a byte of an epoch in pieces, in picoseconds.
+    pub byte_hashed_ps: u64,
+    /// Copying a byte of an epoch in pieces to the memory of the epoch, in picoseconds.
+    pub byte_copied_ps: u64,
     /// Starting a rank.
     pub rank_start: u64,
     /// From a rank's start until it initializes PMI.
@@ -90,6 +94,8 @@ impl Default for Costs {
             byte_sent_ps: 800,
             entry_merged: 150,
             entry_checked: 40,
+            byte_hashed_ps: 200,
+            byte_copied_ps: 150,
             rank_start: 450_000,
             rank_boot: 1_000_000,
             local: 5_000,

@@ -14,6 +14,7 @@ use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId};
 use super::leftovers::CleanShm;
 use super::limits::{ORPHAN_MARGIN, REJOIN_MARGIN};
+use super::pieces::PieceBytes;
 use super::topology::Subtree;
 
 /// A name and its value in an environment, as bytes: neither need be UTF-8.
@@ -114,6 +115,8 @@ pub struct SessionPlan {
     pub binding: BindingPolicy,
     /// The accelerators and other devices of the ranks.
     pub accelerators: AcceleratorPlan,
+    /// Longer epochs travel in pieces of this length, and longer contributions to a fence go up before it is complete.
+    pub piece_bytes: PieceBytes,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -523,6 +526,7 @@ mod tests {
             pmix: None,
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),
+            piece_bytes: None,
             sent: Duration::ZERO,
         }
     }

@@ -12,7 +12,7 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Heritage, Parent};
 use crate::core::plan::NamespacePlan;
 use crate::core::reason::LossReason;
@@ -142,7 +142,7 @@ impl Parent for Agent {
         self.namespaces.get_mut(&namespace).map(|ns| ns.inherit(lost, heirs)).unwrap_or_default()
     }
 
-    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
+    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[OpenFence]) -> Vec<Down> {
         self.missed_by(now, child, has_plan, fences)
     }
 

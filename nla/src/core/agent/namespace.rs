@@ -12,6 +12,7 @@ use crate::core::limits::{EXIT_BATCH, FENCE_SLOW, UNFINALIZED_TIME};
 use crate::core::lookup::Peer;
 use crate::core::message::{Contribution, InquiryKind, NODE_REQUESTS_FROM, Requester, Up};
 use crate::core::parent::EndState;
+use crate::core::pieces::PieceBytes;
 use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
@@ -144,12 +145,12 @@ impl Namespace {
         plan: &NamespacePlan,
         here: Subtree,
         children: &[Subtree],
-        policy: CachePolicy,
+        (policy, piece_bytes): (CachePolicy, PieceBytes),
         adopts: bool,
         by_pmix: bool,
     ) -> Self {
         let own = plan.ranks_at(here.head()).cloned().unwrap_or_default();
-        let exchange = Exchange::new(plan, here, children, policy);
+        let exchange = Exchange::new(plan, here, children, policy, piece_bytes);
         let has_own = (!own.is_empty()).then_some(here.head());
         let mut locals = LiteMap::new();
         for rank in own.iter() {
