@@ -124,7 +124,8 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> ExitCode {
     };
     match cli::parse(name, arguments, &read_file) {
         Ok(Typed::Run(request)) => run(*request, clock),
-        Ok(Typed::Simulate(simulation)) => {
+        Ok(Typed::Simulate(mut simulation)) => {
+            simulation.board = model::store::of_user().constants.board;
             restart_with_large_pages();
             match simulate::run(&simulation, &mut |text| say(&simulation, text)) {
                 Ok(text) => print(&text),

@@ -83,6 +83,12 @@ impl Plan {
         self.settings.tree.size() - 1
     }
 
+    /// Sets the fan-out of the tree of links.
+    pub fn set_fanout(&mut self, fanout: u32) {
+        self.options.fanout = Some(fanout);
+        self.settings.tree = Subtree::whole(self.agents(), fanout);
+    }
+
     /// Returns the number of nodes that have ranks, and the most ranks on one node.
     pub fn extent(&self) -> (u32, u32) {
         let mut ranks_of_node: LiteMap<u32, u32> = LiteMap::new();

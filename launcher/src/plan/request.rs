@@ -11,7 +11,7 @@ use nla::link::Liveness;
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::HostOptions;
 
-/// The most children of an agent, unless `--fanout` is typed.
+/// The most children of an agent on one machine, unless `--fanout` is typed. On several nodes it depends on the job's size.
 pub const FANOUT_DEFAULT: u32 = 32;
 
 /// The time between TERM and KILL, unless `--kill-grace` is typed.

@@ -185,7 +185,7 @@ impl World {
             RootAction::Notice(Notice::Released { entries, bytes, .. }) => {
                 let is_cut = self.setup.piece_bytes.is_some_and(|piece| *bytes > piece.get() as usize);
                 let hashed = if is_cut { *bytes as u64 } else { 0 };
-                *entries as u64 * costs.entry_merged + hashed * costs.byte_hashed_ps / 1000
+                *entries as u64 * costs.board.entry_merged + hashed * costs.board.byte_hashed_ps / 1000
             }
             _ => 0,
         };
@@ -199,7 +199,8 @@ impl World {
                 epoch.len() as u64 * self.setup.costs.entry_checked
             }
             Down::Piece { piece, .. } => {
-                piece.bytes().len() as u64 * (self.setup.costs.byte_hashed_ps + self.setup.costs.byte_copied_ps) / 1000
+                let board = &self.setup.costs.board;
+                piece.bytes().len() as u64 * (board.byte_hashed_ps + board.byte_copied_ps) / 1000
             }
             _ => 0,
         }
@@ -234,7 +235,7 @@ impl World {
             Notice::Released { entries, bytes, number, .. } => {
                 self.oracle.on_root_released(number, clock, &self.casualties);
                 self.counts.on_merged(number, entries as u64, bytes as u64);
-                self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.entry_merged));
+                self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.board.entry_merged));
             }
             Notice::RanksEnded => self.on_ranks_ended(),
             Notice::NoSpare => self.on_no_spare(clock),
