@@ -167,12 +167,14 @@ fn ups() -> Vec<Up> {
             cause,
         })
     };
+    let gathering = Up::Gathering { namespace: NS, number: 0, ranks: Ranks::range(2..3), puts: puts() };
     let gathered = |ranks, contribution| Up::Gathered { namespace: NS, number: 0, ranks, contribution };
     let ask = |request| Up::Ask { requester: requester(), request };
     vec![
         Up::Ready,
         Up::Started { namespace: NS },
         Up::Contact { namespace: NS },
+        gathering,
         gathered(Ranks::range(2..4), Contribution::Puts(puts())),
         gathered(Ranks::range(0..2), Contribution::Ring(ring)),
         Up::GroupGathered {

@@ -15,8 +15,8 @@ use sim::BoardCosts;
 const BYTES: usize = 16 << 20;
 /// The bytes that are written to a socket at a time, as a link does. They fit its buffers.
 const WRITE_BYTES: usize = 64 * 1024;
-/// The entries that are merged: more than fit a processor's caches, as on a large job.
-const ENTRIES: u32 = 200_000;
+/// The entries that are merged: a large job's, which fit no processor's caches.
+const ENTRIES: u32 = 1 << 20;
 /// The length of their values.
 const VALUE_BYTES: usize = 64;
 /// Each measurement is repeated; the fastest counts, since everything else that runs only adds time.

@@ -77,7 +77,7 @@ pub(crate) enum Payload {
 impl World {
     /// Sends a message to the parent.
     pub(crate) fn send_up(&mut self, from: usize, clock: &mut u64, message: Up) {
-        if matches!(message, Up::Gathered { .. } | Up::Put { .. }) {
+        if matches!(message, Up::Gathering { .. } | Up::Gathered { .. } | Up::Put { .. }) {
             self.members[from].fence_messages_up += 1;
         }
         let link = self.members[from].link;

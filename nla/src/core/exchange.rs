@@ -114,7 +114,8 @@ impl Exchange {
     /// have died. Returns the ones that were not dead before.
     pub(super) fn on_gathered_without(&mut self, child: AgentId, ranks: &Ranks) -> Ranks {
         let missing = find(&self.children, child).map(|share| share.difference(ranks)).unwrap_or_default();
-        self.fence.mark_dead(&missing)
+        // Others have arrived ahead of them.
+        self.fence.mark_dead(&missing.difference(self.fence.arrived()))
     }
 
     /// Hands puts of `child`'s ranks, ahead of fence `number`, to the cache.

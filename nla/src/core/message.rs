@@ -40,7 +40,19 @@ pub enum Up {
         /// The namespace.
         namespace: NamespaceId,
     },
-    /// All ranks of the subtree have arrived at a fence or a ring.
+    /// Some ranks of the subtree have arrived at a fence, and have put much. Others follow.
+    Gathering {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The fence's number.
+        number: u32,
+        /// The ranks.
+        ranks: Ranks,
+        /// Their puts.
+        puts: Puts,
+    },
+    /// All ranks of the subtree have arrived at a fence or a ring. Those that were named in [`Up::Gathering`] are not named
+    /// again.
     Gathered {
         /// The namespace.
         namespace: NamespaceId,
@@ -586,7 +598,8 @@ impl Up {
     pub fn is_board(&self) -> bool {
         matches!(
             self,
-            Self::Gathered { .. }
+            Self::Gathering { .. }
+                | Self::Gathered { .. }
                 | Self::GroupGathered { .. }
                 | Self::Died { .. }
                 | Self::MovedOut { .. }

@@ -74,8 +74,8 @@ pub(super) trait Parent: Sized {
     /// A rank below spoke PMI for the first time in its child's subtree.
     fn on_contact(&mut self, namespace: NamespaceId, turn: &mut Turn<'_, Self::Action>);
 
-    /// All ranks of the subtree have arrived at the open fence.
-    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_, Self::Action>);
+    /// Ranks of the subtree have arrived at the open fence, or it no longer waits for some.
+    fn on_contributed(&mut self, namespace: NamespaceId, turn: &mut Turn<'_, Self::Action>);
 
     /// Some, not all, ranks below have been waiting in a fence for a while.
     fn on_waiting(&mut self, namespace: NamespaceId, number: u32, turn: &mut Turn<'_, Self::Action>);
@@ -193,8 +193,11 @@ pub(super) trait Parent: Sized {
             Up::Bound { agent, report } => self.on_bound(agent, report, turn),
             Up::Started { namespace } => self.on_child_started(from, namespace, turn),
             Up::Contact { namespace } => self.on_contact(namespace, turn),
+            Up::Gathering { namespace, number, ranks, puts } => {
+                self.on_gathered(from, (namespace, number), ranks, (Contribution::Puts(puts), false), turn);
+            }
             Up::Gathered { namespace, number, ranks, contribution } => {
-                self.on_gathered(from, (namespace, number), ranks, contribution, turn);
+                self.on_gathered(from, (namespace, number), ranks, (contribution, true), turn);
             }
             Up::GroupGathered { namespace, group, deaths, ranks, payload } => {
                 group::on_child_gathered(self, from, namespace, (group, deaths), (&ranks, &payload), turn);
@@ -406,13 +409,13 @@ pub(super) trait Parent: Sized {
 
     // ---- fences and gets ----
 
-    /// All ranks of a child have arrived at a fence.
+    /// Ranks of a child have arrived at a fence; the last ones if the contribution `is_last`.
     fn on_gathered(
         &mut self,
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
         ranks: Ranks,
-        contribution: Contribution,
+        (contribution, is_last): (Contribution, bool),
         turn: &mut Turn<'_, Self::Action>,
     ) {
         let (goes_on, adopts) = (self.goes_on(), self.adopts());
@@ -422,11 +425,11 @@ pub(super) trait Parent: Sized {
             return;
         }
         let is_open = number == exchange.fence.number();
-        let dead = if goes_on && is_open { exchange.on_gathered_without(from, &ranks) } else { Ranks::new() };
+        let dead =
+            if goes_on && is_open && is_last { exchange.on_gathered_without(from, &ranks) } else { Ranks::new() };
         match exchange.on_gathered(turn.now, from, number, &ranks, contribution) {
             Ok(()) if !dead.is_empty() => self.on_dead(namespace, dead, turn),
-            Ok(()) if exchange.fence.is_complete() => self.on_fence_complete(namespace, turn),
-            Ok(()) => {}
+            Ok(()) => self.on_contributed(namespace, turn),
             // The program is at fault, not the agent that passed it on.
             Err(error @ FenceError::Mixed { .. }) => {
                 let cause = Cause::Broken { why: error.to_string() };

@@ -5,7 +5,7 @@
 //! ([`Incoming`]). The release of the fence follows in the same lane, so it never overtakes its epoch. It names the blob,
 //! and an agent publishes the epoch only if all bytes are there and have the announced hash.
 //!
-//! The hash is [`pmi::board::key_hash`] of each piece, folded in order. Every record of a link is authenticated, so the hash need not
+//! The hash is [`pmi::board::hash_long`] of each piece, folded in order. Every record of a link is authenticated, so the hash need not
 //! resist forgery. It detects what no single link can: a piece that was lost, doubled or exchanged on its way through
 //! several agents, above all when an agent has taken the place of a lost one in the middle of an epoch.
 
@@ -56,7 +56,7 @@ struct BlobHash(u64);
 impl BlobHash {
     fn add(&mut self, piece: &[u8]) {
         // Odd, so that the order of the pieces counts.
-        self.0 = self.0.rotate_left(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ pmi::board::key_hash(piece);
+        self.0 = self.0.rotate_left(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ pmi::board::hash_long(piece);
     }
 }
 

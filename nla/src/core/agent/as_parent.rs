@@ -93,7 +93,7 @@ impl Parent for Agent {
         }
     }
 
-    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
+    fn on_contributed(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let gathered = self.namespaces.get_mut(&namespace).and_then(|ns| ns.take_gathered(turn.now));
         turn.extend(gathered.map(Action::ToParent));
     }
@@ -151,7 +151,7 @@ impl Parent for Agent {
         ns.mark_dead(&ranks);
         // First the contribution that is complete without these ranks: if the parent knew first of their death, it would
         // not wait for what they or others here have contributed before.
-        self.on_fence_complete(namespace, turn);
+        self.on_contributed(namespace, turn);
         turn.push(Action::ToParent(Up::Died { namespace, ranks }));
     }
 

@@ -35,7 +35,7 @@ impl Agent {
                 if ns.is_job {
                     self.times.arrived = Some(turn.now);
                 }
-                self.on_fence_complete(namespace, turn);
+                self.on_contributed(namespace, turn);
             }
             Err(error @ FenceError::Mixed { .. }) => {
                 self.kill_broken(namespace, rank, error.to_string(), turn);
@@ -79,7 +79,7 @@ impl Agent {
         ns.dead.union_with(ranks);
         turn.push(Action::ShowDead(namespace, ns.dead.clone()));
         self.fail_groups(namespace, turn);
-        self.on_fence_complete(namespace, turn);
+        self.on_contributed(namespace, turn);
     }
 
     /// A piece of the epoch of a fence has arrived: forwards it at once.

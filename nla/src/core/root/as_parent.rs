@@ -93,9 +93,11 @@ impl Parent for Root {
         }
     }
 
-    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
+    fn on_contributed(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let keeps = self.adopts();
-        if let Some(ns) = self.namespaces.get_mut(&namespace) {
+        if let Some(ns) = self.namespaces.get_mut(&namespace)
+            && ns.exchange.fence.is_complete()
+        {
             ns.release(keeps, turn);
         }
     }

@@ -149,3 +149,66 @@ fn pieces_need_a_plan_that_has_their_length() {
     let actions = world.down(&Down::Piece { namespace: NS, number: 0, piece });
     assert!(reason(&actions).contains("in pieces, which this session does not use"));
 }
+
+/// The request by which a rank enters a fence with puts of about `bytes` bytes.
+fn fence(rank: u32, bytes: usize) -> Input {
+    let mut puts = Puts::new();
+    puts.push(Rank(rank), format!("key-{rank}").as_bytes(), &vec![b'v'; bytes]);
+    Input::FromRank(NS, Rank(rank), Request::Fence { puts, in_segment: false })
+}
+
+/// The ranks of contributions to a fence, and whether the contribution is the last one.
+fn contributed(actions: &[Action]) -> Vec<(String, bool)> {
+    let ranks = |action: &Action| match action {
+        Action::ToParent(Up::Gathering { ranks, .. }) => Some((ranks.to_string(), false)),
+        Action::ToParent(Up::Gathered { ranks, .. }) => Some((ranks.to_string(), true)),
+        _ => None,
+    };
+    actions.iter().filter_map(ranks).collect()
+}
+
+fn gathering(of: &str, puts: &[u8]) -> Input {
+    let mut batch = Puts::new();
+    batch.push(ranks(of).first().unwrap(), b"key", puts);
+    Input::FromChild(AgentId(2), Up::Gathering { namespace: NS, number: 0, ranks: ranks(of), puts: batch })
+}
+
+#[test]
+fn contributions_as_long_as_a_piece_go_up_ahead_of_the_last_arrival() {
+    let mut world = World::joined(1, 2, 1);
+    world.configure(false);
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(6, &[(1, "0-3"), (2, "4-5")])))));
+    world.after(T, Input::Started(NS, ranks("0-3")));
+    assert_eq!(contributed(&world.after(T, fence(0, 40))), []);
+    assert_eq!(contributed(&world.after(T, fence(2, 40))), [("0,2".to_owned(), false)]);
+    assert_eq!(contributed(&world.after(T, gathering("5", &[b'v'; 100]))), [("5".to_owned(), false)]);
+    assert_eq!(contributed(&world.after(T, fence(1, 500))), [("1".to_owned(), false)]);
+    assert_eq!(contributed(&world.after(T, fence(3, 1))), []);
+    let contribution = Contribution::Puts(Puts::new());
+    let rest = Up::Gathered { namespace: NS, number: 0, ranks: ranks("4"), contribution };
+    assert_eq!(contributed(&world.after(T, Input::FromChild(AgentId(2), rest))), [("3-4".to_owned(), true)]);
+}
+
+#[test]
+fn an_agent_repeats_its_parts_one_by_one_and_parts_do_not_report_deaths() {
+    let mut world = World::joined(1, 2, 1);
+    let session = SessionPlan { on_failure: FailurePolicy::Continue, ..World::session(false) };
+    world.after(T, Input::FromParent(Down::Session(Box::new(session))));
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(4, &[(1, "0-1"), (2, "2-3")])))));
+    world.after(T, Input::Started(NS, ranks("0-1")));
+    world.after(T, fence(0, 100));
+    world.after(T, gathering("2", &[b'v'; 100]));
+    let part = |of: &str, is_last| (of.to_owned(), is_last);
+    assert_eq!(repeated(&mut world), [part("0", false), part("2", false)]);
+    assert_eq!(contributed(&world.after(T, gathering("2", &[b'v'; 100]))), [], "it is known");
+    world.after(T, fence(1, 1));
+    let up = world.after(T, Input::FromChild(AgentId(2), Up::Died { namespace: NS, ranks: ranks("3") }));
+    assert_eq!(contributed(&up), [part("1", true)]);
+    assert_eq!(repeated(&mut world), [part("0", false), part("2", false), part("1", true)]);
+}
+
+/// The agent loses its parent, joins another, and repeats its contributions.
+fn repeated(world: &mut World) -> Vec<(String, bool)> {
+    world.after(T, Input::ParentLost { why: LossReason::Closed });
+    contributed(&world.after(T, Input::Rejoined))
+}
