@@ -2,6 +2,7 @@
 //!
 //! They are checked and mutated like the kept corpus. `SCELA_FUZZ_SEEDS=DIR` writes them to `DIR/TARGET`, for libFuzzer.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,9 +11,9 @@ use nla::bootstrap::{
     StartFailure, StartPhase,
 };
 use nla::core::{
-    AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, BoundRanks, CachePolicy, Cause,
+    AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, Blob, BoundRanks, CachePolicy, Cause,
     CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
-    InquiryKind, Level, NamespaceId, NamespacePlan, RankGroup, RankSessions, ReleaseContent, Reply, Requester,
+    InquiryKind, Level, NamespaceId, NamespacePlan, Piece, RankGroup, RankSessions, ReleaseContent, Reply, Requester,
     RingPosition, RingSegment, SessionPlan, SpanKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update,
 };
 use nla::link::Reach;
@@ -129,6 +130,7 @@ fn session() -> SessionPlan {
         dead_time: Duration::from_secs(5),
         has_ports: true,
         rank_sessions: RankSessions::All,
+        piece_bytes: NonZeroU32::new(100),
         sent: Duration::from_millis(7),
     }
 }
@@ -166,12 +168,14 @@ fn ups() -> Vec<Up> {
             cause,
         })
     };
+    let gathering = Up::Gathering { namespace: NS, number: 0, ranks: Ranks::range(2..3), puts: puts() };
     let gathered = |ranks, contribution| Up::Gathered { namespace: NS, number: 0, ranks, contribution };
     let ask = |request| Up::Ask { requester: requester(), request };
     vec![
         Up::Ready,
         Up::Started { namespace: NS },
         Up::Contact { namespace: NS },
+        gathering,
         gathered(Ranks::range(2..4), Contribution::Puts(puts())),
         gathered(Ranks::range(0..2), Contribution::Ring(ring)),
         Up::GroupGathered {
@@ -243,6 +247,8 @@ fn downs() -> Vec<Down> {
         release(ReleaseContent::Update(Update::Epoch(epoch()))),
         release(ReleaseContent::Update(Update::Epoch(Epoch::default()))),
         release(ReleaseContent::Update(Update::Overwritten(keys()))),
+        release(ReleaseContent::Failed(Update::Pieces(Blob { bytes: 1000, hash: 7 }))),
+        Down::Piece { namespace: NS, number: 0, piece: Piece::alone(Blob { bytes: 9, hash: 7 }, 4, "piece".into()) },
         release(ReleaseContent::Ring(RingPosition { position: 2, from_left: b"l".to_vec(), from_right: Vec::new() })),
         Down::Get { namespace: NS, key: "k".into() },
         Down::Got { namespace: NS, result: LookUpResult::Entry(Entry::new(b"k", b"v")) },

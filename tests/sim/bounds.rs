@@ -1,6 +1,7 @@
 //! The number of messages that an agent sends about a fence does not grow with the number of ranks.
 
-use nla::core::CachePolicy;
+use nla::core::limits::PIECE_BYTES;
+use nla::core::{CachePolicy, PieceBytes};
 use sim::{FenceMessages, Pattern, Report, Spec};
 
 const NODES: u32 = 256;
@@ -8,7 +9,19 @@ const PPN: u32 = 64;
 const FANOUT: u32 = 8;
 
 fn fences(cache: CachePolicy) -> Report {
-    let spec = Spec { nodes: NODES, ppn: PPN, fanout: FANOUT, cache, pattern: Pattern::Fences, ..Spec::default() };
+    fences_in_pieces(cache, None)
+}
+
+fn fences_in_pieces(cache: CachePolicy, piece_bytes: PieceBytes) -> Report {
+    let spec = Spec {
+        nodes: NODES,
+        ppn: PPN,
+        fanout: FANOUT,
+        cache,
+        pattern: Pattern::Fences,
+        piece_bytes,
+        ..Spec::default()
+    };
     let report = sim::run(&spec).expect("16,384 ranks can be simulated");
     assert_eq!((report.ranks, report.outcome.as_str()), (16_384, "success"));
     assert_eq!(report.fences.len(), 2);
@@ -26,6 +39,21 @@ fn with_merged_puts_a_fence_takes_one_message_up_and_one_to_each_child() {
         }
         let links: u64 = report.levels.iter().map(|level| level.up_board.messages / 2).sum();
         assert_eq!(links, NODES.into(), "each agent sends one message about each of two fences");
+    }
+}
+
+#[test]
+fn long_boards_take_a_message_for_each_piece() {
+    let report = fences_in_pieces(CachePolicy::Hcmab, PIECE_BYTES);
+    let piece = u64::from(PIECE_BYTES.expect("epochs are cut").get());
+    let bytes = report.fences[0].bytes;
+    assert!(bytes > 10 * piece);
+    for level in &report.levels {
+        let links = level.down_board.messages / (2 + bytes.div_ceil(piece));
+        assert_eq!(level.down_board.messages, (2 + bytes.div_ceil(piece)) * links, "the pieces, and two releases");
+        let up = level.up_board.messages;
+        let bytes_per_link = level.up_board.bytes / links;
+        assert!((2 * links..=(2 + bytes_per_link / piece) * links).contains(&up), "{up} on {links} links");
     }
 }
 

@@ -79,3 +79,11 @@ fn a_missed_update_is_detected() {
         }
     }
 }
+
+#[test]
+fn a_damaged_piece_of_an_epoch_ends_the_session() {
+    for after in [0, 1] {
+        let caught = caught(|scenario| Mutation::DamagePiece { agent: mutated_agent(scenario), after });
+        assert_caught(&caught, 20, &["were damaged on their way: their hash is"]);
+    }
+}

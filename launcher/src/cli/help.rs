@@ -192,7 +192,7 @@ mod tests {
     fn defaults_and_bounds_are_the_real_ones() {
         let help = |name| options::find(name).expect("it is an option").help;
         assert!(help("fanout").contains(&format!("{FANOUT_MIN} to {FANOUT_MAX}")));
-        assert!(help("fanout").contains(&format!("default: {FANOUT_DEFAULT}")));
+        assert!(help("fanout").contains(&format!("{FANOUT_DEFAULT} on one machine")));
         assert!(help("batch").contains(&format!("1 to {BATCH_MAX}")));
         let grace = format!("default: {} seconds", KILL_GRACE_DEFAULT.as_secs());
         assert!(help("kill-grace").contains(&grace));

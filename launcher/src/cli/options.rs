@@ -377,7 +377,7 @@ pub(super) const OPTIONS: &[Spec] = &[
         "treat each agent as a node of its own, for tests"),
     spec(Id::Global(Global::Fanout), &["fanout"], &[N], group::TREE,
         "give an agent at most N children, 2 to 1024\n\
-         (default: 32)"),
+         (default: by the job's size; 32 on one machine)"),
     spec(Id::Global(Global::Cache), &["cache"], &["POLICY"], group::TREE,
         "how agents cache entries of ranks: hcs, hcma,\n\
          hcmab (default) or hcmab-lru"),

@@ -20,6 +20,7 @@ use crate::cluster::hosts::fold;
 use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::MapBy;
 use crate::exit::{self, EarlyEnd};
+use crate::forecast::board;
 use crate::forecast::model::{self, Constants, GroupTime, Samples};
 use crate::plan::launch::{AgentHosts, find_nodes, prepare_remote};
 use crate::plan::machine::Machine;
@@ -136,7 +137,8 @@ pub fn calibrate(
     let write = |error| CalibrateError::Write { path: path.to_owned(), error };
     let boot_ids = BootIdFile::beside(path).map_err(write)?;
     let measurements = Measurements { options, node_list, boot_ids: &boot_ids, run };
-    let mut samples = Samples { cores, shells_max: options.launch.batch, ..Samples::default() };
+    let board = board::measure().ok();
+    let mut samples = Samples { board, cores, shells_max: options.launch.batch, ..Samples::default() };
     let (mut join, mut spawn) = (Duration::MAX, Duration::MAX);
     for number in 0..SINGLE_SESSIONS {
         let times = measurements.run(&[number % nodes.len()], 1)?;
@@ -276,7 +278,7 @@ impl Drop for BootIdFile {
 
 /// Returns the text to print: the measured times, the constants and the file.
 fn summary(nodes: &[Node], samples: &Samples, constants: &Constants, path: &Path) -> String {
-    let Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, measured: _ } = constants;
+    let Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, board, measured: _ } = constants;
     let seconds = |time: &Duration| format!("{:.6} s", time.as_secs_f64());
     let mut text = format!("measured on {}:\n", fold(nodes.iter().map(|node| node.name.as_str())));
     let mut line = |name: String, value: String| {
@@ -297,6 +299,15 @@ fn summary(nodes: &[Node], samples: &Samples, constants: &Constants, path: &Path
         line("cores that all hosts share".to_owned(), shared.to_string());
     }
     line("remote shells at a time, at most".to_owned(), shells_max.to_string());
+    for (name, ps) in [
+        ("a byte of entries: to receive it", board.byte_received_ps),
+        ("to send it to one child", board.byte_sent_ps),
+        ("to hash it", board.byte_hashed_ps),
+        ("to copy it", board.byte_copied_ps),
+    ] {
+        line(name.to_owned(), format!("{:.2} ns", ps as f64 / 1000.0));
+    }
+    line("an entry: to merge, encode and index it".to_owned(), format!("{} ns", board.entry_merged));
     let _ = writeln!(text, "written to '{}'", path.display().to_string().escape_debug());
     text
 }
@@ -359,9 +370,12 @@ mod tests {
             cores: 1,
             shared_cores: Some(1),
             shells_max: Constants::default().shells_max,
+            // Measured on this machine.
+            board: constants.board,
             measured: true,
         };
         assert_eq!(constants, expected);
+        assert!(constants.is_valid());
         assert!(text.starts_with("measured on n[1-8]:\n") && text.contains("8 remote shells at once"), "{text}");
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the file of boot IDs is removed");
     }

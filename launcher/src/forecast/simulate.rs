@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nla::core::CachePolicy;
 use nla::figures;
-use sim::{Pattern, Refusal, Report, Spec};
+use sim::{BoardCosts, Costs, Pattern, Refusal, Report, Spec};
 
 use crate::exit::EarlyEnd;
 
@@ -30,6 +30,8 @@ pub struct Simulation {
     pub seed: Option<u64>,
     /// `--faults`: whether links and agents fail.
     pub faults: bool,
+    /// What entries cost on their way through the tree.
+    pub board: BoardCosts,
     /// `-q`: whether progress lines are left out.
     pub quiet: bool,
 }
@@ -47,6 +49,7 @@ impl Default for Simulation {
             cores: None,
             seed: None,
             faults: false,
+            board: BoardCosts::default(),
             quiet: false,
         }
     }
@@ -122,6 +125,7 @@ fn spec(simulation: &Simulation, fanout: u32) -> Spec {
         // The size of a business card with shared memory and one network address.
         value_min: VALUE_BYTES,
         value_max: VALUE_BYTES,
+        costs: Costs { board: simulation.board, ..Costs::default() },
         latency: simulation.latency,
         bandwidth: simulation.bandwidth,
         cores: simulation.cores,

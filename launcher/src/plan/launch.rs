@@ -136,6 +136,10 @@ pub fn prepare_remote(
         plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back))?;
         (Links::RemoteShells, fanout)
     } else {
+        if typed.is_none() {
+            request.options.fanout = Some(recommended.link_fanout);
+            plan.set_fanout(recommended.link_fanout);
+        }
         (Links::Connections, remote_launch::launch_fanout(launch.shape, typed, recommended, &method))
     };
     let mut targets = plan.node_of_agent.clone();
@@ -162,8 +166,18 @@ pub fn prepare_remote(
     let replan = move |left_out: &BTreeSet<usize>| {
         plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.with_hint())
     };
-    let remote =
-        RemoteLaunch { nodes: all, here, choice, links, method, fanout, batch, timeout, replan: Box::new(replan) };
+    let remote = RemoteLaunch {
+        nodes: all,
+        here,
+        choice,
+        links,
+        method,
+        fanout,
+        is_fanout_typed: typed.is_some(),
+        batch,
+        timeout,
+        replan: Box::new(replan),
+    };
     Ok((plan, remote))
 }
 

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use litemap::LiteMap;
-use nla::core::limits::RANKS_MAX;
+use nla::core::limits::{PIECE_BYTES, RANKS_MAX};
 use nla::core::{
     AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings, SessionPlan,
     Subtree, TraceScope, owners,
@@ -81,6 +81,12 @@ impl Plan {
     /// Returns the number of agents.
     pub fn agents(&self) -> u32 {
         self.settings.tree.size() - 1
+    }
+
+    /// Sets the fan-out of the tree of links.
+    pub fn set_fanout(&mut self, fanout: u32) {
+        self.options.fanout = Some(fanout);
+        self.settings.tree = Subtree::whole(self.agents(), fanout);
     }
 
     /// Returns the number of nodes that have ranks, and the most ranks on one node.
@@ -157,6 +163,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             pmix: None,
             binding: binding::policy(&options.binding, node_list),
             accelerators: AcceleratorPlan { requests, offers },
+            piece_bytes: PIECE_BYTES,
             sent: Duration::ZERO,
         },
         first: NamespacePlan {

@@ -25,6 +25,8 @@ pub struct Recommended {
     pub shape: Shape,
     /// The fan-out of the best tree, also where the shape is flat.
     pub tree_fanout: u32,
+    /// The fan-out of the tree of links, unless `--fanout` is typed.
+    pub link_fanout: u32,
 }
 
 /// Which process starts the agents.
@@ -60,6 +62,8 @@ pub struct RemoteLaunch {
     pub method: Method,
     /// The most agents that one agent starts; the launcher starts all of them if this is `None`.
     pub fanout: Option<u32>,
+    /// Whether the user has typed the fan-out.
+    pub is_fanout_typed: bool,
     /// How many remote shells one process opens at a time; adaptive if `None`.
     pub batch: Option<u32>,
     /// How long all agents together may take to report.
@@ -334,8 +338,8 @@ mod tests {
     fn the_fanout_is_the_typed_one_or_the_models() {
         let chosen = |manager| method(&LaunchOptions::default(), manager, Path::new("/opt/scela-run")).unwrap();
         let (ssh, srun) = (chosen(None), chosen(Some(Manager::Slurm)));
-        let few = Recommended { shape: Shape::Flat, tree_fanout: 3 };
-        let many = Recommended { shape: Shape::Tree, tree_fanout: 11 };
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3, link_fanout: 8 };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11, link_fanout: 8 };
         use LaunchShape::{Auto, Flat, Linear, Tree};
         assert_eq!(launch_fanout(Auto, None, few, &ssh), None);
         assert_eq!(launch_fanout(Auto, None, many, &ssh), Some(many.tree_fanout));
@@ -361,8 +365,8 @@ mod tests {
         let ssh = ssh.unwrap();
         let exec = BootstrapKind::Exec("kubectl exec -i {host} --".into());
         let exec = chosen(&LaunchOptions { bootstrap: Some(exec), ..options }, None).unwrap();
-        let few = Recommended { shape: Shape::Flat, tree_fanout: 3 };
-        let many = Recommended { shape: Shape::Tree, tree_fanout: 11 };
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3, link_fanout: 8 };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11, link_fanout: 8 };
         use LaunchShape::{Auto, Flat, Linear, Tree};
         assert_eq!(shell_link_fanout(Auto, None, few, &ssh), Ok(None));
         assert_eq!(shell_link_fanout(Auto, None, many, &ssh), Ok(Some(many.tree_fanout)));

@@ -11,7 +11,7 @@ use nla::link::Liveness;
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::HostOptions;
 
-/// The most children of an agent, unless `--fanout` is typed.
+/// The most children of an agent on one machine, unless `--fanout` is typed. On several nodes it depends on the job's size.
 pub const FANOUT_DEFAULT: u32 = 32;
 
 /// The time between TERM and KILL, unless `--kill-grace` is typed.
@@ -328,7 +328,7 @@ pub struct Options {
     pub timing: bool,
     /// `--stats`: whether, and where, to report statistics.
     pub stats: Option<StatsTo>,
-/// `--trace`: the file of the session's trace. Never empty; may be relative to the launcher's own directory.
+    /// `--trace`: the file of the session's trace. Never empty; may be relative to the launcher's own directory.
     pub trace: Option<PathBuf>,
     /// `--label`: the session's name in messages and, on other nodes, in `ps`: 1 to 64 characters of `[A-Za-z0-9._-]`,
     /// the first a letter or digit.

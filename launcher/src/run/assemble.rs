@@ -294,6 +294,7 @@ mod tests {
             choice,
             links: Links::Connections,
             method: Method::Fork,
+            is_fanout_typed: false,
             fanout: None,
             batch: None,
             timeout: Duration::from_secs(1),

@@ -177,10 +177,16 @@ impl World {
 
     // ---- the root ----
 
-    /// Returns the processor time that the root spent before these actions.
+    /// Returns the processor time that the root spent before these actions: to merge the puts, and to hash an epoch that
+    /// it cuts into pieces.
     pub(crate) fn work_of(&self, actions: &[RootAction]) -> u64 {
+        let costs = &self.setup.costs;
         let work = |action: &RootAction| match action {
-            RootAction::Notice(Notice::Released { entries, .. }) => *entries as u64 * self.setup.costs.entry_merged,
+            RootAction::Notice(Notice::Released { entries, bytes, .. }) => {
+                let is_cut = self.setup.piece_bytes.is_some_and(|piece| *bytes > piece.get() as usize);
+                let hashed = if is_cut { *bytes as u64 } else { 0 };
+                *entries as u64 * costs.board.entry_merged + hashed * costs.board.byte_hashed_ps / 1000
+            }
             _ => 0,
         };
         actions.iter().map(work).sum()
@@ -191,6 +197,10 @@ impl World {
         match message {
             Down::Release { content: ReleaseContent::Update(Update::Epoch(epoch)), .. } => {
                 epoch.len() as u64 * self.setup.costs.entry_checked
+            }
+            Down::Piece { piece, .. } => {
+                let board = &self.setup.costs.board;
+                piece.bytes().len() as u64 * (board.byte_hashed_ps + board.byte_copied_ps) / 1000
             }
             _ => 0,
         }
@@ -225,7 +235,7 @@ impl World {
             Notice::Released { entries, bytes, number, .. } => {
                 self.oracle.on_root_released(number, clock, &self.casualties);
                 self.counts.on_merged(number, entries as u64, bytes as u64);
-                self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.entry_merged));
+                self.counts.fences.note(Duration::from_nanos(entries as u64 * self.setup.costs.board.entry_merged));
             }
             Notice::RanksEnded => self.on_ranks_ended(),
             Notice::NoSpare => self.on_no_spare(clock),

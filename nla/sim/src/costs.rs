@@ -2,6 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What entries cost on their way through the tree, as `--calibrate` measures it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BoardCosts {
+    /// Receiving, opening and assembling a byte, in picoseconds.
+    pub byte_received_ps: u64,
+    /// Sealing and sending a byte, in picoseconds.
+    pub byte_sent_ps: u64,
+    /// Hashing a byte of an epoch in pieces, in picoseconds.
+    pub byte_hashed_ps: u64,
+    /// Copying a byte of an epoch in pieces, in picoseconds: to the memory of the epoch, and to the message to the children.
+    pub byte_copied_ps: u64,
+    /// Checking, merging, encoding and indexing one put at the root, in nanoseconds.
+    pub entry_merged: u64,
+}
+
+impl Default for BoardCosts {
+    /// The costs on the machine of `docs/results/simulation.md`.
+    fn default() -> Self {
+        Self { byte_received_ps: 900, byte_sent_ps: 800, byte_hashed_ps: 200, byte_copied_ps: 150, entry_merged: 150 }
+    }
+}
+
 /// The times that operations take, in nanoseconds unless a name says otherwise.
 ///
 /// Each agent has one processor, which handles one event at a time, and one network interface, which sends one
@@ -25,13 +48,9 @@ pub struct Costs {
     pub message_received: u64,
     /// Sending a message: encoding and sealing it, and the system call.
     pub message_sent: u64,
-    /// Opening and copying a byte, in picoseconds.
-    pub byte_received_ps: u64,
-    /// Sealing and copying a byte, in picoseconds.
-    pub byte_sent_ps: u64,
-    /// Merging one put into an epoch, at the root.
-    pub entry_merged: u64,
-    /// Checking one entry of an epoch received from the parent.
+    /// What entries on their way through the tree cost.
+    pub board: BoardCosts,
+    /// Checking one entry of an epoch that was received whole.
     pub entry_checked: u64,
     /// Starting a rank.
     pub rank_start: u64,
@@ -86,9 +105,7 @@ impl Default for Costs {
             hello: 200_000,
             message_received: 13_000,
             message_sent: 9_000,
-            byte_received_ps: 900,
-            byte_sent_ps: 800,
-            entry_merged: 150,
+            board: BoardCosts::default(),
             entry_checked: 40,
             rank_start: 450_000,
             rank_boot: 1_000_000,
@@ -131,11 +148,11 @@ impl Costs {
 
     /// Returns the processor time to send a message of `bytes`.
     pub(crate) fn sending(&self, bytes: u64) -> u64 {
-        self.message_sent + bytes * self.byte_sent_ps / 1000
+        self.message_sent + bytes * self.board.byte_sent_ps / 1000
     }
 
     /// Returns the processor time to receive a message of `bytes`.
     pub(crate) fn receiving(&self, bytes: u64) -> u64 {
-        self.message_received + bytes * self.byte_received_ps / 1000
+        self.message_received + bytes * self.board.byte_received_ps / 1000
     }
 }

@@ -226,6 +226,13 @@ pub enum Mutation {
         /// The number of correct answers before.
         after: u32,
     },
+    /// A byte of each piece of one fence's epoch changes on its way to the agent.
+    DamagePiece {
+        /// The number of the agent.
+        agent: u32,
+        /// The number of the fence.
+        after: u32,
+    },
     /// The agent and its subtree miss the board's changes of one fence, and keep stale values.
     MissUpdate {
         /// The number of the agent.

@@ -33,7 +33,7 @@ mod spec;
 mod values;
 mod world;
 
-pub use costs::Costs;
+pub use costs::{BoardCosts, Costs};
 pub use faults::{Fault, Faults, Mutation, TimedFault};
 pub use oracle::Violation;
 pub use program::Pattern;

@@ -1,6 +1,6 @@
 //! Links: how long a message is, when it arrives, and what happens to it when the link fails.
 
-use nla::core::{AgentId, Down, Input, ReleaseContent, RootInput, Up, Update};
+use nla::core::{AgentId, Down, Input, Piece, ReleaseContent, RootInput, Up, Update};
 use nla::wire::{Message, bytes_on_link, decode_down};
 use pmi::{Epoch, Keys};
 
@@ -77,7 +77,7 @@ pub(crate) enum Payload {
 impl World {
     /// Sends a message to the parent.
     pub(crate) fn send_up(&mut self, from: usize, clock: &mut u64, message: Up) {
-        if matches!(message, Up::Gathered { .. } | Up::Put { .. }) {
+        if matches!(message, Up::Gathering { .. } | Up::Gathered { .. } | Up::Put { .. }) {
             self.members[from].fence_messages_up += 1;
         }
         let link = self.members[from].link;
@@ -194,9 +194,18 @@ impl World {
             && *number == after
         {
             *update = match update {
-                Update::Epoch(_) => Update::Epoch(Epoch::default()),
+                Update::Epoch(_) | Update::Pieces(_) => Update::Epoch(Epoch::default()),
                 Update::Overwritten(_) => Update::Overwritten(Keys::default()),
             };
+        }
+        if let Some(Mutation::DamagePiece { agent, after }) = self.setup.mutation
+            && agent as usize == here
+            && let Down::Piece { number, piece, .. } = &mut message
+            && *number == after
+        {
+            let mut bytes = piece.bytes().to_vec();
+            bytes[0] ^= 1;
+            *piece = Piece::alone(piece.blob, piece.offset, bytes.into());
         }
         let before = self.counts.released;
         self.input(here, clock, Input::FromParent(message));

@@ -70,7 +70,7 @@ pub struct Memory {
 /// The highest number of messages that one place sent about one fence.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FenceMessages {
-    /// To its parent, up to the release: `Gathered`, and `Put` before it.
+    /// To its parent, up to the release: `Gathered`, with `Gathering` and `Put` before it.
     pub up: u64,
     /// To its children: releases.
     pub down: u64,

@@ -1,10 +1,11 @@
 //! A small job and its faults, drawn from a seed.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::rc::Rc;
 
 use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
-use nla::core::{AgentId, CachePolicy, FailurePolicy, Subtree};
+use nla::core::{AgentId, CachePolicy, FailurePolicy, PieceBytes, Subtree};
 use pmi::{Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,8 @@ pub struct Scenario {
     pub placement: Placement,
     /// The cache policy of the agents.
     pub cache: CachePolicy,
+    /// The length of the pieces of long epochs.
+    pub piece_bytes: PieceBytes,
     /// The number of agents without ranks, on which ranks may start again. They are the first or the last ones.
     pub spares: u32,
     /// Whether they are the first ones.
@@ -62,6 +65,11 @@ pub struct Scenario {
     pub mutation: Option<Mutation>,
 }
 
+/// Draws the length of pieces: mostly some that cut the short epochs of small jobs.
+fn piece_bytes(seed: u64) -> PieceBytes {
+    NonZeroU32::new(*Random::new(seed ^ 0x91ece).pick(&[0, 16, 48, 48, 150, 150, 500, 1 << 18]))
+}
+
 impl Scenario {
     /// Draws a scenario without faults. One of its ranks may still fail.
     pub fn from_seed(seed: u64) -> Self {
@@ -75,6 +83,7 @@ impl Scenario {
             ranks: random.between(1, u64::from(agents) * 3) as u32,
             placement: *random.pick(&[Placement::Block, Placement::Cyclic, Placement::Uneven]),
             cache: *random.pick(&[CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab, lru]),
+            piece_bytes: piece_bytes(seed),
             rounds: random.between(1, 4) as u32,
             spares: 0,
             are_spares_first: false,
@@ -134,6 +143,7 @@ impl Scenario {
             dead_time: if self.on_failure.adopts() { DEAD_TIME_SURVIVED } else { DEAD_TIME },
             program: Rc::new(self.program_of_all(&mut random)),
             costs: Costs::default(),
+            piece_bytes: self.piece_bytes,
             segment: false,
             cores: None,
             seed: self.seed,

@@ -40,6 +40,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         pmix: None,
         binding: BindingPolicy::default(),
         accelerators: AcceleratorPlan::default(),
+        piece_bytes: setup.piece_bytes,
         sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nla::core::limits::{AGENTS_MAX, DEAD_TIME, FENCE_BYTES_MAX, RANKS_MAX};
-use nla::core::{AgentId, CachePolicy, FailurePolicy, Subtree, place};
+use nla::core::limits::{AGENTS_MAX, DEAD_TIME, FENCE_BYTES_MAX, PIECE_BYTES, RANKS_MAX};
+use nla::core::{AgentId, CachePolicy, FailurePolicy, PieceBytes, Subtree, place};
 use nla::figures;
 use pmi::{Puts, Ranks};
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,8 @@ pub struct Spec {
     pub value_max: u32,
     /// The times that operations take.
     pub costs: Costs,
+    /// The length of the pieces of long epochs.
+    pub piece_bytes: PieceBytes,
     /// The latency of a link. Overrides `costs`.
     pub latency: Option<Duration>,
     /// The bytes per second that a place can send. Overrides `costs`.
@@ -89,6 +91,7 @@ impl Default for Spec {
             value_min: 1,
             value_max: 1000,
             costs: Costs::default(),
+            piece_bytes: PIECE_BYTES,
             latency: None,
             bandwidth: None,
             cores: None,
@@ -191,6 +194,7 @@ impl Spec {
             dead_time: DEAD_TIME,
             program: Rc::new(Program::Exchange(Exchange::new(ranks, self.pattern, self.values(), self.ready))),
             costs,
+            piece_bytes: self.piece_bytes,
             segment: self.segment && self.cache == CachePolicy::Hcmab,
             cores: self.cores,
             seed: self.seed,

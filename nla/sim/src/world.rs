@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use nla::core::{
     Action, Agent, AgentId, CachePolicy, DriverCounts, FailurePolicy, Input, LossReason, NamespaceId, NotStartedReason,
-    Outcome, Root, RootAction, RootInput, Subtree,
+    Outcome, PieceBytes, Root, RootAction, RootInput, Subtree,
 };
 use pmi::{Board, Rank, Ranks};
 
@@ -45,6 +45,8 @@ pub(crate) struct Setup {
     pub(crate) dead_time: Duration,
     pub(crate) program: Rc<Program>,
     pub(crate) costs: Costs,
+    /// The length of the pieces of long epochs.
+    pub(crate) piece_bytes: PieceBytes,
     /// Ranks read a whole board themselves, in the shared segment.
     pub(crate) segment: bool,
     /// The number of cores that all places share. If `None`, each place has one of its own.

@@ -41,6 +41,7 @@ use super::limits::{EARLY_MOVES_MAX, FAILURES_SINGLE_MAX};
 use super::lookup::{GetCounts, Peer, ReplyTo};
 use super::message::{Down, Up};
 use super::parent::Parent;
+use super::pieces::PieceBytes;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram};
@@ -118,6 +119,7 @@ pub struct Agent {
     /// The survey under way.
     survey: Option<Collecting>,
     cache: CachePolicy,
+    piece_bytes: PieceBytes,
     on_failure: FailurePolicy,
     /// The session's plan has arrived.
     is_configured: bool,
@@ -164,6 +166,7 @@ impl Agent {
             clearing: None,
             survey: None,
             cache: CachePolicy::default(),
+            piece_bytes: None,
             on_failure: FailurePolicy::default(),
             is_configured: false,
             plan: None,
@@ -296,6 +299,7 @@ impl Agent {
             Down::Session(plan) => {
                 self.to_children(&Down::Session(plan.clone()), turn);
                 self.cache = plan.cache;
+                self.piece_bytes = plan.piece_bytes;
                 self.on_failure = plan.on_failure;
                 self.is_configured = true;
                 self.plan = self.adopts().then(|| plan.clone());
@@ -326,6 +330,7 @@ impl Agent {
             Down::EndNeighbour { agent, .. } => self.route_order(agent, message, turn),
             Down::Undo { namespace } => self.on_undo(namespace, turn),
             Down::Forget { namespace } => self.on_forget(namespace, turn),
+            Down::Piece { namespace, number, piece } => self.on_piece(namespace, number, piece, turn),
             Down::Release { namespace, number, content } => self.on_release(namespace, number, content, turn),
             Down::GroupReleased { namespace, group, payload } => {
                 self.on_group_release(namespace, &group, &payload, turn);
@@ -390,8 +395,14 @@ impl Agent {
             }
             self.times.on_restarted(turn.now);
         }
-        let namespace =
-            Namespace::new(&plan, self.here, &self.children.subtrees(), self.cache, self.adopts(), self.has_pmix);
+        let namespace = Namespace::new(
+            &plan,
+            self.here,
+            &self.children.subtrees(),
+            (self.cache, self.piece_bytes),
+            self.adopts(),
+            self.has_pmix,
+        );
         let without_agent = namespace.without_agent(&plan, self.here);
         let mut board = namespace.exchange.cache.board();
         if self.goes_on() {

@@ -7,7 +7,8 @@ use super::fence::{Fence, FenceError};
 use super::group::GroupFences;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::lookup::LookUps;
-use super::message::{Contribution, Down, ReleaseContent};
+use super::message::{Contribution, Down, OpenFence, ReleaseContent};
+use super::pieces::{Incoming, Piece, PieceBytes, PieceError, Taken, release_messages};
 use super::plan::{NamespacePlan, find};
 use super::topology::Subtree;
 
@@ -24,6 +25,10 @@ pub(super) struct Exchange {
     /// The content of the last release, if the session goes on after the loss of an agent: a child that joins again may
     /// have missed it.
     pub(super) last: Option<ReleaseContent>,
+    /// The pieces of the open fence's epoch that have arrived.
+    pub(super) incoming: Option<Incoming>,
+    /// The length of the pieces of epochs.
+    pub(super) piece_bytes: PieceBytes,
     /// The ranks that have moved to agents of the subtree.
     pub(super) moved_in: Vec<MoveIn>,
 }
@@ -38,7 +43,13 @@ pub(super) struct MoveIn {
 
 impl Exchange {
     /// Creates the exchange of the ranks that `plan` places in the subtree `here`, whose head has these `children`.
-    pub(super) fn new(plan: &NamespacePlan, here: Subtree, children: &[Subtree], policy: CachePolicy) -> Self {
+    pub(super) fn new(
+        plan: &NamespacePlan,
+        here: Subtree,
+        children: &[Subtree],
+        policy: CachePolicy,
+        piece_bytes: PieceBytes,
+    ) -> Self {
         let children = shares(plan, children);
         Self {
             fence: Fence::new(plan.ranks_of(here)),
@@ -47,15 +58,42 @@ impl Exchange {
             look_ups: LookUps::default(),
             children,
             last: None,
+            incoming: None,
+            piece_bytes,
             moved_in: Vec::new(),
         }
     }
 
-    /// The release that a child missed whose open fence has this `number`, if it did.
-    pub(super) fn missed(&self, namespace: NamespaceId, number: u32) -> Option<Down> {
-        let is_behind = number.wrapping_add(1) == self.fence.number();
-        let content = self.last.clone().filter(|_| is_behind)?;
-        Some(Down::Release { namespace, number, content })
+    /// The open fence, for a new parent.
+    pub(super) fn open_fence(&self, namespace: NamespaceId) -> OpenFence {
+        let received = self.incoming.as_ref().map_or(0, Incoming::received);
+        OpenFence { namespace, number: self.fence.number(), received }
+    }
+
+    /// What a child with this `open` fence missed: the release of that fence, or pieces of its epoch.
+    pub(super) fn missed(&self, open: OpenFence) -> Vec<Down> {
+        let OpenFence { namespace, number, received } = open;
+        if number.wrapping_add(1) == self.fence.number() {
+            let last = self.last.as_ref();
+            let messages = |content| release_messages((namespace, number), content, received, self.piece_bytes);
+            return last.map(messages).unwrap_or_default();
+        }
+        let Some((incoming, piece_bytes)) = self.incoming.as_ref().zip(self.piece_bytes) else { return Vec::new() };
+        if number != self.fence.number() {
+            return Vec::new();
+        }
+        let pieces = incoming.pieces_from(received, piece_bytes).into_iter();
+        pieces.map(|piece| Down::Piece { namespace, number, piece }).collect()
+    }
+
+    /// Takes a piece of the open fence's epoch.
+    pub(super) fn on_piece(&mut self, piece: &Piece) -> Result<Taken, PieceError> {
+        let Some(piece_bytes) = self.piece_bytes else { return Err(PieceError::Unexpected) };
+        let incoming = match self.incoming.take() {
+            Some(incoming) => incoming,
+            None => Incoming::begin(piece)?,
+        };
+        self.incoming.insert(incoming).push(piece, piece_bytes)
     }
 
     /// Adds what ranks of `child` contribute to fence `number`.
@@ -76,7 +114,8 @@ impl Exchange {
     /// have died. Returns the ones that were not dead before.
     pub(super) fn on_gathered_without(&mut self, child: AgentId, ranks: &Ranks) -> Ranks {
         let missing = find(&self.children, child).map(|share| share.difference(ranks)).unwrap_or_default();
-        self.fence.mark_dead(&missing)
+        // Others have arrived ahead of them.
+        self.fence.mark_dead(&missing.difference(self.fence.arrived()))
     }
 
     /// Hands puts of `child`'s ranks, ahead of fence `number`, to the cache.
@@ -157,7 +196,7 @@ mod tests {
         let here = Subtree::whole(3, 1).of(AgentId(1)).unwrap(); // 1 - 2 - 3
         let plan = plan(4, &[(1, "0-1"), (2, "2-3")]);
         let children: Vec<_> = here.children().collect();
-        let mut exchange = Exchange::new(&plan, here, &children, CachePolicy::default());
+        let mut exchange = Exchange::new(&plan, here, &children, CachePolicy::default(), None);
         exchange.move_in(MoveIn { to: AgentId(3), ranks: ranks("2-3"), incarnation: 1 }, Some(AgentId(2)));
         let left = |exchange: &Exchange| exchange.moved_in.iter().map(|moved| moved.ranks.clone()).collect::<Vec<_>>();
         exchange.move_out(&ranks("2"), &[]);

@@ -283,7 +283,7 @@ impl Fence {
         if !self.arrived.is_disjoint(ranks) {
             return Err(FenceError::AlreadyArrived(ranks.clone()));
         }
-        let before = if let Collected::Puts(puts) = &self.collected { puts.bytes_len() } else { 0 };
+        let before = self.pending_bytes();
         match (&self.collected, contribution) {
             (Collected::Ring(_), Contribution::Puts(_)) => Err(FenceError::Mixed { ring: false }),
             (Collected::Puts(_), Contribution::Ring(_)) => Err(FenceError::Mixed { ring: true }),
@@ -307,6 +307,11 @@ impl Fence {
         }
     }
 
+    /// The bytes of the puts that [`Fence::take`] has not taken.
+    pub fn pending_bytes(&self) -> usize {
+        if let Collected::Puts(puts) = &self.collected { puts.bytes_len() } else { 0 }
+    }
+
     /// Whether each expected rank has arrived or died, and one has arrived.
     pub fn is_complete(&self) -> bool {
         self.is_settled() && !self.arrived.is_empty() && !self.is_torn
@@ -317,7 +322,7 @@ impl Fence {
         self.arrived.len() + self.absent == self.count
     }
 
-    /// Returns the merged contribution, to be sent to the parent or released. Puts are moved out; a ring's segments
+    /// Returns the merged contribution, or what was added to it since the last call, to be sent to the parent or released. Puts are moved out; a ring's segments
     /// stay here for the release.
     pub fn take(&mut self) -> Contribution {
         match &mut self.collected {

@@ -52,7 +52,7 @@ mod tests {
     fn peaks_of_forgotten_namespaces_count_and_their_evictions_add_up() {
         let here = Subtree::whole(1, 1).of(AgentId(1)).unwrap();
         let policy = CachePolicy::HcmabLru { entries: 1 };
-        let mut exchange = Exchange::new(&plan(1, &[(1, "0")]), here, &[], policy);
+        let mut exchange = Exchange::new(&plan(1, &[(1, "0")]), here, &[], policy, None);
         let mut puts = Puts::new();
         [b"a", b"b", b"c"].into_iter().for_each(|key| puts.push(Rank(9), key, b"v"));
         exchange.cache.release(Update::Epoch(Epoch::merge(&puts).unwrap()));

@@ -1,7 +1,10 @@
 //! The bounds and times of agents and launcher, all in one place. What exceeds a bound is refused with a message and
 //! never stored.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
+
+use super::pieces::PieceBytes;
 
 /// Ranks of one namespace.
 pub const RANKS_MAX: u32 = 1 << 24;
@@ -113,6 +116,9 @@ pub const RECORD_BYTES_MAX: usize = 32 * 1024;
 pub const CONTROL_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one message of the board lane: all entries of a fence.
 pub const BOARD_BYTES_MAX: usize = FENCE_BYTES_MAX + (FENCE_BYTES_MAX >> 1);
+/// Bytes of one piece of a long epoch. Small enough that a tree of many levels is filled soon, even over slow links; large
+/// enough that the cost of a message does not count.
+pub const PIECE_BYTES: PieceBytes = NonZeroU32::new(256 * 1024);
 /// Bytes of one message of the lanes that carry output and input.
 pub const STREAM_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of output or input that may be in flight on one lane of one link until the receiver has passed them on.

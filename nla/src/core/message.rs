@@ -17,6 +17,7 @@ use super::group::RankGroup;
 use super::ids::{AgentId, GuardianAt, NamespaceId};
 use super::leftovers::FileReport;
 use super::limits::{MODEX_BYTES_MAX, RANKS_MAX};
+use super::pieces::{Blob, Piece};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
 use super::stats::Stats;
@@ -39,7 +40,19 @@ pub enum Up {
         /// The namespace.
         namespace: NamespaceId,
     },
-    /// All ranks of the subtree have arrived at a fence or a ring.
+    /// Some ranks of the subtree have arrived at a fence, and have put much. Others follow.
+    Gathering {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The fence's number.
+        number: u32,
+        /// The ranks.
+        ranks: Ranks,
+        /// Their puts.
+        puts: Puts,
+    },
+    /// All ranks of the subtree have arrived at a fence or a ring. Those that were named in [`Up::Gathering`] are not named
+    /// again.
     Gathered {
         /// The namespace.
         namespace: NamespaceId,
@@ -134,8 +147,8 @@ pub enum Up {
     Rejoined {
         /// The agent has the session's plan.
         has_plan: bool,
-        /// The namespaces that it knows, and the number of each one's open fence.
-        fences: Vec<(NamespaceId, u32)>,
+        /// The open fence of each namespace that it knows.
+        fences: Vec<OpenFence>,
     },
     /// Ranks, or an agent, failed.
     Failed(Failure),
@@ -218,6 +231,17 @@ pub struct Requester {
     pub number: u32,
 }
 
+/// A namespace's open fence at an agent that joins another parent.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OpenFence {
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// The fence's number.
+    pub number: u32,
+    /// How many bytes of its epoch have arrived in pieces.
+    pub received: u64,
+}
+
 /// The contribution of ranks to a fence or a ring. All ranks must contribute the same kind.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Contribution {
@@ -252,6 +276,8 @@ impl ReleaseContent {
 pub enum Update {
     /// All entries that were put; none if there were no puts.
     Epoch(Epoch),
+    /// All entries that were put. They have arrived in pieces, ahead of the release.
+    Pieces(Blob),
     /// The keys of which a cache may have another value. Entries are looked up when a rank needs them.
     Overwritten(Keys),
 }
@@ -384,6 +410,15 @@ pub enum Down {
     Forget {
         /// The namespace.
         namespace: NamespaceId,
+    },
+    /// A piece of the epoch with which the fence will be released.
+    Piece {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The fence's number.
+        number: u32,
+        /// The piece.
+        piece: Piece,
     },
     /// All ranks of the namespace have arrived: apply the content, then release the ranks.
     Release {
@@ -563,7 +598,8 @@ impl Up {
     pub fn is_board(&self) -> bool {
         matches!(
             self,
-            Self::Gathered { .. }
+            Self::Gathering { .. }
+                | Self::Gathered { .. }
                 | Self::GroupGathered { .. }
                 | Self::Died { .. }
                 | Self::MovedOut { .. }
@@ -586,7 +622,8 @@ impl Down {
             Self::Forget { .. } => true,
             // Behind the releases of the fences that the ranks do not enter.
             Self::MoveIn { .. } => true,
-            Self::Release { .. }
+            Self::Piece { .. }
+            | Self::Release { .. }
             | Self::GroupReleased { .. }
             | Self::Died { .. }
             | Self::Get { .. }

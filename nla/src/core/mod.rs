@@ -23,6 +23,7 @@ pub mod limits;
 mod lookup;
 mod message;
 mod parent;
+mod pieces;
 mod placement;
 mod plan;
 mod reason;
@@ -60,8 +61,11 @@ pub use leftovers::{
 };
 pub use lookup::GetCounts;
 pub use message::{
-    Contribution, Down, Inquiry, InquiryKind, NODE_REQUESTS_FROM, ReleaseContent, Reply, Requester, Up, Update,
+    Contribution, Down, Inquiry, InquiryKind, NODE_REQUESTS_FROM, OpenFence, ReleaseContent, Reply, Requester, Up,
+    Update,
 };
+pub(crate) use pieces::BorrowedPiece;
+pub use pieces::{Blob, Incoming, Piece, PieceBytes, PieceError, Taken};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, RankSessions, SessionPlan, Variable, is_bound_to_host};
 pub use reason::{LossReason, NotStartedReason, Violation};

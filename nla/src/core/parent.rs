@@ -18,7 +18,7 @@ use super::group;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
-use super::message::{Contribution, Down, Inquiry, InquiryKind, Reply, Requester, Up};
+use super::message::{Contribution, Down, Inquiry, InquiryKind, OpenFence, Reply, Requester, Up};
 use super::plan::{NamespacePlan, SessionPlan, find};
 use super::reason::{LossReason, NotStartedReason, Violation};
 use super::stats::Stats;
@@ -74,8 +74,8 @@ pub(super) trait Parent: Sized {
     /// A rank below spoke PMI for the first time in its child's subtree.
     fn on_contact(&mut self, namespace: NamespaceId, turn: &mut Turn<'_, Self::Action>);
 
-    /// All ranks of the subtree have arrived at the open fence.
-    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_, Self::Action>);
+    /// Ranks of the subtree have arrived at the open fence, or it no longer waits for some.
+    fn on_contributed(&mut self, namespace: NamespaceId, turn: &mut Turn<'_, Self::Action>);
 
     /// Some, not all, ranks below have been waiting in a fence for a while.
     fn on_waiting(&mut self, namespace: NamespaceId, number: u32, turn: &mut Turn<'_, Self::Action>);
@@ -114,7 +114,7 @@ pub(super) trait Parent: Sized {
 
     /// Returns the messages that `child`'s head missed before it joined again. `has_plan`: it has the session's plan.
     /// `fences`: the open fence of each namespace that it knows.
-    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down>;
+    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[OpenFence]) -> Vec<Down>;
 
     /// Answers this agent's own of `ranks`, which wait in a group fence: with its payload, or that it failed.
     fn answer_group(&mut self, of: (NamespaceId, &Ranks), payload: Option<&Bytes>, turn: &mut Turn<'_, Self::Action>);
@@ -193,8 +193,11 @@ pub(super) trait Parent: Sized {
             Up::Bound { agent, report } => self.on_bound(agent, report, turn),
             Up::Started { namespace } => self.on_child_started(from, namespace, turn),
             Up::Contact { namespace } => self.on_contact(namespace, turn),
+            Up::Gathering { namespace, number, ranks, puts } => {
+                self.on_gathered(from, (namespace, number), ranks, (Contribution::Puts(puts), false), turn);
+            }
             Up::Gathered { namespace, number, ranks, contribution } => {
-                self.on_gathered(from, (namespace, number), ranks, contribution, turn);
+                self.on_gathered(from, (namespace, number), ranks, (contribution, true), turn);
             }
             Up::GroupGathered { namespace, group, deaths, ranks, payload } => {
                 group::on_child_gathered(self, from, namespace, (group, deaths), (&ranks, &payload), turn);
@@ -352,13 +355,7 @@ pub(super) trait Parent: Sized {
     }
 
     /// A child whose former parent was lost has joined here.
-    fn on_rejoined(
-        &mut self,
-        from: AgentId,
-        has_plan: bool,
-        fences: &[(NamespaceId, u32)],
-        turn: &mut Turn<'_, Self::Action>,
-    ) {
+    fn on_rejoined(&mut self, from: AgentId, has_plan: bool, fences: &[OpenFence], turn: &mut Turn<'_, Self::Action>) {
         let Some(subtree) = self.children().subtree(from).filter(|_| self.adopts()) else { return };
         if let Some(number) = self.missed_fence(subtree, fences) {
             return self.cut_off(from, Violation::Behind(number), turn);
@@ -376,15 +373,15 @@ pub(super) trait Parent: Sized {
 
     /// Returns a fence whose release `child`'s head has missed for good. Only the last release is stored, and fences do
     /// not wait for agents without ranks.
-    fn missed_fence(&mut self, child: Subtree, fences: &[(NamespaceId, u32)]) -> Option<u32> {
+    fn missed_fence(&mut self, child: Subtree, fences: &[OpenFence]) -> Option<u32> {
         if self.policy() != FailurePolicy::RestartRank {
             return None;
         }
         self.namespace_ids().into_iter().find_map(|namespace| {
             self.plan(namespace).filter(|plan| plan.names_agents_of(child))?;
             let open = self.exchange(namespace)?.fence.number();
-            match fences.iter().find(|(known, _)| *known == namespace) {
-                Some((_, number)) => (open > number.wrapping_add(1)).then_some(*number),
+            match fences.iter().find(|known| known.namespace == namespace) {
+                Some(OpenFence { number, .. }) => (open > number.wrapping_add(1)).then_some(*number),
                 None => (open > 0).then_some(0),
             }
         })
@@ -412,13 +409,13 @@ pub(super) trait Parent: Sized {
 
     // ---- fences and gets ----
 
-    /// All ranks of a child have arrived at a fence.
+    /// Ranks of a child have arrived at a fence; the last ones if the contribution `is_last`.
     fn on_gathered(
         &mut self,
         from: AgentId,
         (namespace, number): (NamespaceId, u32),
         ranks: Ranks,
-        contribution: Contribution,
+        (contribution, is_last): (Contribution, bool),
         turn: &mut Turn<'_, Self::Action>,
     ) {
         let (goes_on, adopts) = (self.goes_on(), self.adopts());
@@ -428,11 +425,11 @@ pub(super) trait Parent: Sized {
             return;
         }
         let is_open = number == exchange.fence.number();
-        let dead = if goes_on && is_open { exchange.on_gathered_without(from, &ranks) } else { Ranks::new() };
+        let dead =
+            if goes_on && is_open && is_last { exchange.on_gathered_without(from, &ranks) } else { Ranks::new() };
         match exchange.on_gathered(turn.now, from, number, &ranks, contribution) {
             Ok(()) if !dead.is_empty() => self.on_dead(namespace, dead, turn),
-            Ok(()) if exchange.fence.is_complete() => self.on_fence_complete(namespace, turn),
-            Ok(()) => {}
+            Ok(()) => self.on_contributed(namespace, turn),
             // The program is at fault, not the agent that passed it on.
             Err(error @ FenceError::Mixed { .. }) => {
                 let cause = Cause::Broken { why: error.to_string() };
@@ -652,9 +649,9 @@ impl Heritage {
 /// Returns the messages that free a child's namespaces that its new parent does not know: they have ended, or their
 /// spawns have failed. `fences` names the child's namespaces. A parent knows all other namespaces before its child
 /// does.
-pub(super) fn forgotten(fences: &[(NamespaceId, u32)], is_known: impl Fn(NamespaceId) -> bool) -> Vec<Down> {
-    let unknown = fences.iter().filter(|(namespace, _)| !is_known(*namespace));
-    unknown.map(|(namespace, _)| Down::Undo { namespace: *namespace }).collect()
+pub(super) fn forgotten(fences: &[OpenFence], is_known: impl Fn(NamespaceId) -> bool) -> Vec<Down> {
+    let unknown = fences.iter().filter(|fence| !is_known(fence.namespace));
+    unknown.map(|fence| Down::Undo { namespace: fence.namespace }).collect()
 }
 
 /// The messages about one namespace that bring the head of `child` up to date: it knows these open fences. `dead` are all
@@ -665,12 +662,12 @@ pub(super) fn missed(
     dead: &Ranks,
     undone: bool,
     child: Subtree,
-    fences: &[(NamespaceId, u32)],
+    fences: &[OpenFence],
 ) -> Vec<Down> {
     let namespace = plan.id;
     let Some(share) = plan.share_of(child) else { return Vec::new() };
     let mut messages = Vec::new();
-    let known = fences.iter().find(|(known, _)| *known == namespace);
+    let known = fences.iter().find(|known| known.namespace == namespace);
     if known.is_none() {
         messages.push(Down::Launch(Box::new(share)));
     }
@@ -680,7 +677,7 @@ pub(super) fn missed(
     if !dead.is_empty() {
         messages.push(Down::Died { namespace, ranks: dead.clone() });
     }
-    messages.extend(known.and_then(|(_, number)| exchange.missed(namespace, *number)));
+    messages.extend(known.into_iter().flat_map(|known| exchange.missed(*known)));
     // It ignores the orders that have reached it.
     messages.extend(exchange.moved_in.iter().filter(|moved| child.contains(moved.to)).map(|moved| {
         let MoveIn { to, ranks, incarnation } = moved.clone();

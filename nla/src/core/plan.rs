@@ -14,6 +14,7 @@ use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId};
 use super::leftovers::CleanShm;
 use super::limits::{ORPHAN_MARGIN, REJOIN_MARGIN};
+use super::pieces::PieceBytes;
 use super::topology::Subtree;
 use super::trace::TraceScope;
 
@@ -117,6 +118,8 @@ pub struct SessionPlan {
     pub binding: BindingPolicy,
     /// The accelerators and other devices of the ranks.
     pub accelerators: AcceleratorPlan,
+    /// Longer epochs travel in pieces of this length, and longer contributions to a fence go up before it is complete.
+    pub piece_bytes: PieceBytes,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -533,6 +536,7 @@ mod tests {
             pmix: None,
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),
+            piece_bytes: None,
             sent: Duration::ZERO,
         }
     }

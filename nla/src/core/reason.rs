@@ -14,6 +14,7 @@ use thiserror::Error;
 use super::fence::FenceError;
 use super::group::GroupError;
 use super::ids::{AgentId, NamespaceId};
+use super::pieces::PieceError;
 use super::words::{deserialize_one_line, one_line};
 
 /// The reason why an agent, or the link to it, was lost.
@@ -55,6 +56,14 @@ pub enum LossReason {
     /// The agent received the release of a ring that does not fit the ring that is open there.
     #[error("it received a ring's release that does not fit its own ring: {0}")]
     ReleaseOfRing(FenceError),
+    /// The epoch of a fence did not arrive as the launcher has sent it.
+    #[error("the entries of fence {number} that it received from the place above it cannot be used: {error}")]
+    Epoch {
+        /// The fence's number.
+        number: u32,
+        /// Why the epoch was refused.
+        error: PieceError,
+    },
     /// The subtree did not report the end of its processes in this time after KILL.
     #[error("it, or an agent below it, had not ended its ranks {} s after KILL", .0.as_secs())]
     NotEnded(Duration),

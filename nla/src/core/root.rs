@@ -528,7 +528,8 @@ impl Root {
             }
         }
         self.launch_below(&plan, turn);
-        let exchange = Exchange::new(&plan, self.tree, &self.children.subtrees(), self.session.cache);
+        let exchange =
+            Exchange::new(&plan, self.tree, &self.children.subtrees(), self.session.cache, self.session.piece_bytes);
         self.made = self.made.max(plan.id.0 + 1);
         self.namespaces.insert(plan.id, Namespace::new(plan, exchange, requester));
     }

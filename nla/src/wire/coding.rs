@@ -10,7 +10,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::decoder::{DecodeError, Decoder};
-use crate::core::{Down, NamespaceId, ReleaseContent, Up, Update};
+use crate::core::{BorrowedPiece, Down, NamespaceId, Piece, ReleaseContent, Up, Update};
 
 /// The reason why bytes could not be decoded.
 #[derive(Debug, Error)]
@@ -155,9 +155,14 @@ pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>
         let epoch = Epoch::from_bytes(in_log(offset, length).ok_or(CodingError::NotInLog(offset))?)?;
         return Ok(Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) });
     }
-    match BorrowedRelease::deserialize(&mut Decoder::new(bytes)) {
-        // The epoch must be the last part of the message.
-        Ok(BorrowedRelease::Release {
+    match BorrowedDown::deserialize(&mut Decoder::new(bytes)) {
+        // The bytes must be the last part of the message.
+        Ok(BorrowedDown::Piece { namespace, number, piece: BorrowedPiece { blob, offset, bytes: piece } })
+            if piece.as_ptr_range().end == bytes.as_ptr_range().end && (piece.len() as u64) < blob.bytes =>
+        {
+            Ok(Down::Piece { namespace, number, piece: Piece::alone(blob, offset, bytes.slice_ref(piece)) })
+        }
+        Ok(BorrowedDown::Release {
             namespace,
             number,
             content: BorrowedContent::Update(BorrowedUpdate::Epoch(epoch)),
@@ -170,9 +175,15 @@ pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>
     }
 }
 
-/// [`Down::Release`] of an epoch, with the epoch borrowed from the message.
+/// [`Down::Release`] of an epoch, or [`Down::Piece`] of one, with the bytes borrowed from the message.
 #[derive(Deserialize)]
-enum BorrowedRelease<'a> {
+enum BorrowedDown<'a> {
+    Piece {
+        namespace: NamespaceId,
+        number: u32,
+        #[serde(borrow)]
+        piece: BorrowedPiece<'a>,
+    },
     Release {
         namespace: NamespaceId,
         number: u32,
@@ -205,48 +216,72 @@ const EPOCH_IN_LOG_BYTES_MIN: usize = 16 * 1024;
 /// encoded.
 const RELEASE_BYTES: usize = 64;
 
-/// Encodes messages to children. The release of a fence, which can be large, is the same for all children: it is
-/// encoded once. The release of a ring differs for each child.
+/// Encodes messages to children. The release of a fence and the pieces of an epoch, which can be large, are the same for all
+/// children: each is encoded once, if the children are sent it one after another. The release of a ring differs for each
+/// child.
 #[derive(Default)]
 pub struct DownEncoder {
-    release: Option<(NamespaceId, u32, Bytes)>,
+    last: Option<(Shared, Bytes)>,
+}
+
+/// A message that is the same for all children.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Shared {
+    Release(NamespaceId, u32),
+    /// The piece at this offset.
+    Piece(NamespaceId, u32, u64),
 }
 
 impl DownEncoder {
-    /// Drops the last encoded release. Call it when all children have been sent that release.
+    /// Drops the last encoded message. Call it when all children have been sent that message.
     pub fn forget(&mut self) {
-        self.release = None;
+        self.last = None;
     }
 
     /// Encodes `message`. If the children can read the launcher's log, `in_log` returns the offset of the given bytes
     /// in it; a long epoch is then sent as this offset.
     pub fn encode(&mut self, message: &Down, in_log: impl FnOnce(&Bytes) -> Option<u64>) -> Bytes {
-        let Down::Release { namespace, number, content: ReleaseContent::Update(update) } = message else {
-            return encode(message).into();
+        let shared = match message {
+            Down::Release { namespace, number, content: ReleaseContent::Update(_) } => {
+                Shared::Release(*namespace, *number)
+            }
+            Down::Piece { namespace, number, piece } => Shared::Piece(*namespace, *number, piece.offset),
+            _ => return encode(message).into(),
         };
-        let (namespace, number) = (*namespace, *number);
-        if let Some((last, fence, bytes)) = &self.release
-            && (*last, *fence) == (namespace, number)
+        if let Some((last, bytes)) = &self.last
+            && *last == shared
         {
             return bytes.clone();
         }
-        let (content, offset) = match update {
-            Update::Epoch(epoch) if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN => {
-                (epoch.bytes(), in_log(epoch.bytes()))
+        let in_log = match message {
+            Down::Release { namespace, number, content: ReleaseContent::Update(Update::Epoch(epoch)) }
+                if epoch.bytes().len() >= EPOCH_IN_LOG_BYTES_MIN =>
+            {
+                let (namespace, number, length) = (*namespace, *number, epoch.bytes().len() as u64);
+                in_log(epoch.bytes()).map(|offset| InLog::ReleaseInLog { namespace, number, offset, length })
             }
-            Update::Epoch(epoch) => (epoch.bytes(), None),
-            Update::Overwritten(keys) => (keys.bytes(), None),
+            _ => None,
         };
-        let bytes = match offset {
-            Some(offset) => encode(&InLog::ReleaseInLog { namespace, number, offset, length: content.len() as u64 }),
+        let bytes = match in_log {
+            Some(in_log) => encode(&in_log),
             None => {
-                let room = Vec::with_capacity(content.len() + RELEASE_BYTES);
+                let room = Vec::with_capacity(content_bytes(message) + RELEASE_BYTES);
                 write(message, Sink::Bytes(room)).into_bytes()
             }
         };
         let bytes = Bytes::from(bytes);
-        self.release = Some((namespace, number, bytes.clone()));
+        self.last = Some((shared, bytes.clone()));
         bytes
+    }
+}
+
+/// Returns the length of the entries, keys or bytes in a message that is the same for all children.
+fn content_bytes(message: &Down) -> usize {
+    match message {
+        Down::Piece { piece, .. } => piece.bytes().len(),
+        Down::Release { content: ReleaseContent::Update(Update::Epoch(epoch)), .. } => epoch.bytes().len(),
+        Down::Release { content: ReleaseContent::Update(Update::Overwritten(keys)), .. } => keys.bytes().len(),
+        _ => 0,
     }
 }
 

@@ -21,6 +21,20 @@ pub fn hash(key: &[u8]) -> u64 {
     finish(mix(state, tail))
 }
 
+/// Hashes many bytes, several times as fast as [`hash`]: the four words of a block are independent of each other. Any change of
+/// a single word changes the hash.
+pub fn hash_long(bytes: &[u8]) -> u64 {
+    let mut lanes = [1, 2, 3, 4].map(|lane: u64| lane.wrapping_mul(MULTIPLIER));
+    let blocks = bytes.chunks_exact(8 * lanes.len());
+    let tail = hash(blocks.remainder());
+    for block in blocks {
+        for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(8)) {
+            *lane = mix(*lane, word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+        }
+    }
+    finish(lanes.into_iter().fold(mix(bytes.len() as u64, tail), mix))
+}
+
 fn mix(state: u64, word: u64) -> u64 {
     let product = (state ^ word).wrapping_mul(MULTIPLIER);
     product ^ (product >> 32)
@@ -123,6 +137,22 @@ mod tests {
         assert_eq!(hash(b""), 0);
         assert_eq!(hash(b"-bcast-1-0"), 0x50bf_8eeb_6dcd_bcc9);
         assert_eq!(hash(b"PARENT_ROOT_PORT_NAME"), 0x53a5_6806_7aea_babc);
+    }
+
+    #[test]
+    fn each_byte_of_long_data_counts() {
+        let bytes: Vec<u8> = (0..200).map(|at| at as u8).collect();
+        let mut seen = BTreeSet::from([hash_long(&bytes)]);
+        for at in 0..bytes.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert!(seen.insert(hash_long(&other)), "byte {at}");
+            assert!(seen.insert(hash_long(&bytes[..at])), "{at} bytes");
+        }
+        let exchanged = [&bytes[32..64], &bytes[..32], &bytes[64..]].concat();
+        assert!(seen.insert(hash_long(&exchanged)));
+        // A golden value, as above.
+        assert_eq!(hash_long(&bytes[..70]), 0x8bf0_266b_bd46_ded7);
     }
 
     #[test]

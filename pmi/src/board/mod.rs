@@ -28,7 +28,7 @@ pub use epoch::{Epoch, EpochError};
 pub use hash::KeyBuildHasher;
 #[cfg(test)]
 pub(crate) use hash::colliding_keys;
-pub use hash::hash as key_hash;
+pub use hash::{hash as key_hash, hash_long};
 pub use keys::{Keys, KeysError};
 pub use look_up_result::LookUpResult;
 pub use lru_entries::LruEntries;

@@ -148,6 +148,7 @@ fn root() -> Root {
         dead_time: Duration::from_secs(5),
         has_ports: true,
         rank_sessions: RankSessions::All,
+        piece_bytes: None,
         sent: Duration::ZERO,
     };
     let mut root =

@@ -62,6 +62,8 @@ pub struct Tree {
     pub fanout: u32,
     /// The number of remote shells that one process opens at a time; `None` if it is adaptive.
     pub batch: Option<u32>,
+    /// The fan-out of links and its reason: a fragment. Empty if they follow the remote shells.
+    pub links: String,
     /// Whether links go over the remote shells that start the agents.
     pub has_shell_links: bool,
     /// Whether all agents are on this machine, where no remote shell is needed.
@@ -163,7 +165,7 @@ fn hosts_section(hosts: &[HostGroup], spares: &[String]) -> String {
 const NAMES_BYTES_MAX: usize = 200;
 
 fn tree_section(tree: &Tree) -> String {
-    let Tree { shape, fanout, batch, has_shell_links, is_local, levels, picture } = tree;
+    let Tree { shape, fanout, batch, links, has_shell_links, is_local, levels, picture } = tree;
     let depth = counted(levels.len() as u64, "level");
     let shape = if *is_local { "on this machine" } else { shape };
     let mut text = format!("launch: {shape}, fan-out {fanout}, {depth}");
@@ -189,7 +191,7 @@ fn tree_section(tree: &Tree) -> String {
     if *has_shell_links {
         line(&mut text, format_args!("links go over these remote shells; no process listens on a port"));
     }
-    line(&mut text, format_args!("links between agents:"));
+    line(&mut text, format_args!("links between agents{links}:"));
     picture.iter().for_each(|drawn| line(&mut text, format_args!("  {drawn}")));
     text
 }
@@ -334,6 +336,7 @@ mod tests {
                 shape: "tree",
                 fanout: 8,
                 batch: Some(6),
+                links: ", fan-out 4 as typed".to_owned(),
                 has_shell_links: true,
                 is_local: false,
                 levels: vec![
@@ -385,7 +388,7 @@ launch: tree, fan-out 8, 2 levels, 6 remote shells at a time
   level 1: scela-run starts node[001-008] (8 remote shells)
   level 2: node[001-008] start big,node[009-031] (3 remote shells each at most)
   links go over these remote shells; no process listens on a port
-  links between agents:
+  links between agents, fan-out 4 as typed:
     scela-run ─── node001
     second line
 
@@ -428,6 +431,7 @@ nothing was started; whether the hosts answer, and have the programs, was not ch
                 shape: "flat",
                 fanout: 32,
                 batch: None,
+                links: String::new(),
                 has_shell_links: false,
                 is_local: true,
                 levels: vec![Level { by: Vec::new(), starts: names("agent1"), shells_max: 1 }],

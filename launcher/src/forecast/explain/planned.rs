@@ -8,14 +8,15 @@ use litemap::LiteMap;
 use nla::bootstrap::{Links, Method};
 use nla::bootstrap::{opening_words, step_words};
 use nla::core::{CommandPlan, Inherit, Subtree, is_bound_to_host};
-use nla::sys;
+use nla::{figures, sys};
 
 use super::binding::binding;
 use super::picture::picture;
 use super::{Bootstrap, Environment, Explained, HostGroup, Level, Tree};
 use crate::cluster::allocation::Allocation;
 use crate::cluster::hosts::fold;
-use crate::forecast::model::{self, Constants, Size};
+use crate::forecast::model::fence::LinkFanout;
+use crate::forecast::model::{self, Constants, FANOUT_MOST, Size};
 use crate::plan::Plan;
 use crate::plan::checks;
 use crate::plan::environment::is_foreign;
@@ -68,6 +69,7 @@ pub fn explained(
             },
             fanout: fanout.unwrap_or(plan.options.fanout()),
             batch: launch.batch,
+            links: links(plan, agent_hosts, &recommended.links),
             has_shell_links: matches!(agent_hosts, AgentHosts::Remote(remote) if remote.links == Links::RemoteShells),
             is_local,
             levels: levels(&targets, fanout.or(is_local.then(|| plan.options.fanout()))),
@@ -95,6 +97,25 @@ pub fn explained(
         missing: missing(plan, is_local),
         recommended,
     }
+}
+
+/// Returns the fan-out of links and its reason.
+fn links(plan: &Plan, agent_hosts: &AgentHosts, model: &LinkFanout) -> String {
+    let AgentHosts::Remote(remote) = agent_hosts else { return String::new() };
+    let (fanout, recommended) = (plan.options.fanout(), model.fanout);
+    if remote.links == Links::RemoteShells {
+        return String::new();
+    }
+    if remote.is_fanout_typed {
+        return format!(", fan-out {fanout} as typed (the model recommends {recommended})");
+    }
+    let LinkFanout { board_bytes, fence, fence_at_most, .. } = model;
+    let (board, took) = (figures::bytes(*board_bytes), figures::time(*fence));
+    let instead = match recommended {
+        FANOUT_MOST => String::new(),
+        _ => format!(", {} with fan-out {FANOUT_MOST}", figures::time(*fence_at_most)),
+    };
+    format!(", fan-out {fanout} by the model (a fence with {board} of entries: {took}{instead})")
 }
 
 /// Returns why programs cannot be run on this machine, with a hint if ranks run here.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sim::BoardCosts;
+
 use super::{CONSTANT_MAX, COUNT_MAX, Constants, nanoseconds, shared, times};
 
 /// The time that several operations of one kind took together.
@@ -29,6 +31,8 @@ pub struct Samples {
     pub cores: u32,
     /// Whether the hosts share these cores, as namespaces of one machine do.
     pub are_shared: bool,
+    /// What entries cost on this machine.
+    pub board: Option<BoardCosts>,
     /// The most remote shells at a time, if they were limited.
     pub shells_max: Option<u32>,
 }
@@ -64,6 +68,7 @@ pub fn calibrate(samples: &Samples) -> Constants {
         cores,
         shared_cores: samples.are_shared.then_some(cores),
         shells_max: samples.shells_max.unwrap_or(typical.shells_max).clamp(1, COUNT_MAX),
+        board: samples.board.unwrap_or(typical.board),
         measured: measured.is_some(),
     }
 }

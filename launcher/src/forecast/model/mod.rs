@@ -10,6 +10,7 @@
 //! and retries.
 
 mod calibration;
+pub mod fence;
 pub mod own;
 pub mod published;
 pub mod store;
@@ -18,6 +19,8 @@ pub mod store;
 mod tests;
 
 use std::time::Duration;
+
+use sim::BoardCosts;
 
 use crate::plan::remote_launch::{Recommended, Shape};
 
@@ -32,6 +35,9 @@ pub const FANOUT_MOST: u32 = 32;
 
 /// The largest time of a constant.
 pub const CONSTANT_MAX: Duration = Duration::from_secs(3600);
+
+/// The largest cost of a byte, in picoseconds, or of an entry, in nanoseconds.
+pub const BOARD_COST_MAX: u64 = 1_000_000;
 
 /// The largest number of cores, and of remote shells at a time, of constants.
 pub const COUNT_MAX: u32 = 1 << 20;
@@ -58,6 +64,8 @@ pub struct Constants {
     pub shared_cores: Option<u32>,
     /// The most remote shells that one launching side may open at a time. At least 1.
     pub shells_max: u32,
+    /// What entries cost on their way through the tree. Each at most [`BOARD_COST_MAX`].
+    pub board: BoardCosts,
     /// Whether the times were measured on these hosts.
     pub measured: bool,
 }
@@ -75,6 +83,7 @@ impl Default for Constants {
             cores: 4,
             shared_cores: None,
             shells_max: 128,
+            board: BoardCosts::default(),
             measured: false,
         }
     }
@@ -92,12 +101,19 @@ impl Constants {
 
     /// Returns whether all constants are within their bounds.
     pub fn is_valid(&self) -> bool {
-        let Self { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, measured: _ } = self;
+        let Self { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, board, measured: _ } = self;
         let counts = [*cores, shared_cores.unwrap_or(1), *shells_max];
         [tc, tssh, trecv, tclient].into_iter().all(|time| *time <= CONSTANT_MAX)
             && tlogin <= tc
             && counts.into_iter().all(|count| (1..=COUNT_MAX).contains(&count))
+            && board_fields(board).into_iter().all(|cost| cost <= BOARD_COST_MAX)
     }
+}
+
+/// Returns all costs.
+fn board_fields(board: &BoardCosts) -> [u64; 5] {
+    let BoardCosts { byte_received_ps, byte_sent_ps, byte_hashed_ps, byte_copied_ps, entry_merged } = *board;
+    [byte_received_ps, byte_sent_ps, byte_hashed_ps, byte_copied_ps, entry_merged]
 }
 
 /// The size of a job.
@@ -142,6 +158,8 @@ pub struct Recommendation {
     pub batch: u32,
     /// The time of the recommended start, by the model of scela-run.
     pub time: Duration,
+    /// The fan-out of the tree of links.
+    pub links: fence::LinkFanout,
     /// The predictions for all strategies. The last two have the fan-out and the batch of the best tree, also if flat
     /// is recommended.
     pub predicted: Vec<Prediction>,
@@ -149,7 +167,8 @@ pub struct Recommendation {
 
 impl From<&Recommendation> for Recommended {
     fn from(recommendation: &Recommendation) -> Self {
-        Self { shape: recommendation.shape, tree_fanout: recommendation.tree_fanout }
+        let Recommendation { shape, tree_fanout, ref links, .. } = *recommendation;
+        Self { shape, tree_fanout, link_fanout: links.fanout }
     }
 }
 
@@ -168,6 +187,7 @@ pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation 
     let (tree_time, tree_depth, tree_fanout) = trees.min().unwrap_or((Duration::MAX, 1, FANOUT_MOST));
     let tree_batch = least_batch(most, |batch| own::tree(size, tree_fanout, batch, constants));
     let predicted = predict(size, tree_fanout, tree_batch, constants);
+    let links = fence::recommend(size, &constants.board);
     let flat_time = own::flat(size, most, constants);
     if flat_time <= tree_time {
         let batch = least_batch(most, |batch| own::flat(size, batch, constants));
@@ -178,11 +198,12 @@ pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation 
             tree_fanout,
             batch,
             time: flat_time,
+            links,
             predicted,
         }
     } else {
         let (fanout, depth, batch) = (tree_fanout, tree_depth, tree_batch);
-        Recommendation { shape: Shape::Tree, fanout, depth, tree_fanout, batch, time: tree_time, predicted }
+        Recommendation { shape: Shape::Tree, fanout, depth, tree_fanout, batch, time: tree_time, links, predicted }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use nla::sys;
 use serde::{Deserialize, Serialize};
+use sim::BoardCosts;
 use thiserror::Error;
 
 use super::Constants;
@@ -30,6 +31,9 @@ struct Stored {
     cores: u32,
     shared_cores: Option<u32>,
     sessions_max: u32,
+    /// Files of earlier versions have none.
+    #[serde(default)]
+    board: BoardCosts,
 }
 
 /// Why a file of constants cannot be used.
@@ -135,6 +139,7 @@ pub fn encode(constants: &Constants) -> Vec<u8> {
         cores: constants.cores,
         shared_cores: constants.shared_cores,
         sessions_max: constants.shells_max,
+        board: constants.board,
     };
     let mut bytes = serde_json::to_vec_pretty(&stored).unwrap_or_default();
     bytes.push(b'\n');
@@ -162,6 +167,7 @@ pub fn decode(bytes: &[u8]) -> Result<Constants, StoreError> {
         cores: stored.cores,
         shared_cores: stored.shared_cores,
         shells_max: stored.sessions_max,
+        board: stored.board,
         measured: true,
     };
     if constants.is_valid() { Ok(constants) } else { Err(StoreError::OutOfBounds) }
@@ -232,7 +238,14 @@ mod tests {
   "tlogin_ns": 40000000,
   "cores": 2,
   "shared_cores": 2,
-  "sessions_max": 128
+  "sessions_max": 128,
+  "board": {
+    "byte_received_ps": 900,
+    "byte_sent_ps": 800,
+    "byte_hashed_ps": 200,
+    "byte_copied_ps": 150,
+    "entry_merged": 150
+  }
 }
 "#;
         assert_eq!(text, expected);

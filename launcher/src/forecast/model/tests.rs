@@ -23,6 +23,7 @@ fn round() -> Constants {
         shared_cores: None,
         shells_max: 1000,
         measured: true,
+        board: BoardCosts::default(),
     }
 }
 
@@ -134,6 +135,7 @@ fn calibration_recovers_the_constants_of_the_model() {
         starts: vec![GroupTime { count: 16, took: ms(16) }],
         cores: 4,
         are_shared: constants.shared_cores.is_some(),
+        board: None,
         shells_max: None,
     };
     assert_eq!(calibrate(&samples(&wanted)), wanted);
@@ -187,7 +189,7 @@ prop_compose! {
         shells_max in 1..=1024u32,
     ) -> Constants {
         let tlogin = tc * login / 100;
-        Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, measured: true }
+        Constants { tc, tssh, trecv, tclient, tlogin, cores, shared_cores, shells_max, board: BoardCosts::default(), measured: true }
     }
 }
 
@@ -201,7 +203,7 @@ proptest! {
         constants in any_constants(), nodes in any_count(), ppn in 1..256u32,
     ) {
         let size = Size { nodes, ppn };
-        let Recommendation { shape, fanout, depth: levels, tree_fanout, batch, time, predicted } = recommend(nodes, ppn, &constants);
+        let Recommendation { shape, fanout, depth: levels, tree_fanout, batch, time, predicted, links: _ } = recommend(nodes, ppn, &constants);
         let most = constants.shells_max;
         prop_assert!((1..=most).contains(&batch));
         prop_assert!(time <= flat(size, most, &constants));
@@ -251,7 +253,7 @@ proptest! {
     ) {
         let counted: Vec<_> = counted.into_iter().map(|(count, took)| GroupTime { count, took: took * 3 }).collect();
         let (concurrent, joins, starts) = (counted.clone(), counted.clone(), counted);
-        let samples = Samples { single, concurrent, joins, starts, cores, are_shared, shells_max };
+        let samples = Samples { single, concurrent, joins, starts, cores, are_shared, shells_max, board: None };
         prop_assert!(calibrate(&samples).is_valid());
     }
 

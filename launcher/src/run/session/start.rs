@@ -96,6 +96,10 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let (events, output) = unbounded_channel();
     let (out, err) = start_writers(&options, &locations, &plan.label, &events, &tasks)?;
     let Plan { mut settings, input, demo, .. } = plan;
+    if log.is_some() {
+        // Agents read long epochs there.
+        settings.session.piece_bytes = None;
+    }
     if let Some(pmix) = &mut settings.session.pmix {
         pmix.secret = secrets.pmix.iter().map(|byte| format!("{byte:02x}")).collect();
     }

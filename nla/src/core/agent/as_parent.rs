@@ -12,7 +12,7 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Heritage, Parent};
 use crate::core::plan::NamespacePlan;
 use crate::core::reason::LossReason;
@@ -94,10 +94,11 @@ impl Parent for Agent {
         }
     }
 
-    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
+    fn on_contributed(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let gathered = ns.take_gathered(turn.now);
-        if let Some(tracer) = self.tracer.as_mut().filter(|_| gathered.is_some() && ns.is_job) {
+        let is_complete = matches!(gathered, Some(Up::Gathered { .. }));
+        if let Some(tracer) = self.tracer.as_mut().filter(|_| is_complete && ns.is_job) {
             tracer.on_gathered(turn.now);
         }
         turn.extend(gathered.map(Action::ToParent));
@@ -147,7 +148,7 @@ impl Parent for Agent {
         self.namespaces.get_mut(&namespace).map(|ns| ns.inherit(lost, heirs)).unwrap_or_default()
     }
 
-    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
+    fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[OpenFence]) -> Vec<Down> {
         self.missed_by(now, child, has_plan, fences)
     }
 
@@ -156,7 +157,7 @@ impl Parent for Agent {
         ns.mark_dead(&ranks);
         // First the contribution that is complete without these ranks: if the parent knew first of their death, it would
         // not wait for what they or others here have contributed before.
-        self.on_fence_complete(namespace, turn);
+        self.on_contributed(namespace, turn);
         turn.push(Action::ToParent(Up::Died { namespace, ranks }));
     }
 

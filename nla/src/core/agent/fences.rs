@@ -7,8 +7,9 @@ use crate::core::cause::Cause;
 use crate::core::fence::{FenceError, RingPart};
 use crate::core::ids::NamespaceId;
 use crate::core::limits::NAMESPACES_MAX;
-use crate::core::message::{Contribution, Down, ReleaseContent, Up};
+use crate::core::message::{Contribution, Down, ReleaseContent, Up, Update};
 use crate::core::parent::Parent;
+use crate::core::pieces::{Blob, Incoming, Piece, PieceError, Taken};
 use crate::core::reason::LossReason;
 use crate::core::ring::RingPosition;
 
@@ -37,7 +38,7 @@ impl Agent {
                         tracer.on_arrived(turn.now);
                     }
                 }
-                self.on_fence_complete(namespace, turn);
+                self.on_contributed(namespace, turn);
             }
             Err(error @ FenceError::Mixed { .. }) => {
                 self.kill_broken(namespace, rank, error.to_string(), turn);
@@ -81,7 +82,58 @@ impl Agent {
         ns.dead.union_with(ranks);
         turn.push(Action::ShowDead(namespace, ns.dead.clone()));
         self.fail_groups(namespace, turn);
-        self.on_fence_complete(namespace, turn);
+        self.on_contributed(namespace, turn);
+    }
+
+    /// A piece of the epoch of a fence has arrived: forwards it at once.
+    pub(super) fn on_piece(&mut self, namespace: NamespaceId, number: u32, piece: Piece, turn: &mut Turn<'_>) {
+        let adopts = self.adopts();
+        let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
+        if number != ns.exchange.fence.number() {
+            return;
+        }
+        match ns.exchange.on_piece(&piece) {
+            Ok(Taken::New) => {
+                let children = ns.exchange.children.iter();
+                let message = || Down::Piece { namespace, number, piece: piece.clone() };
+                turn.extend(children.map(|(child, _)| Action::ToChild(*child, message())));
+            }
+            Ok(Taken::Known) => {}
+            // The parent is new, and does not know yet what this agent lacks. It will send this piece again.
+            Err(PieceError::Misplaced { .. }) if adopts => {}
+            Err(error) => self.fail(LossReason::Epoch { number, error }, turn),
+        }
+    }
+
+    /// Returns the content of a release with the epoch that has arrived in pieces, and its name; `None` if the release has
+    /// no effect.
+    fn with_pieces(
+        &mut self,
+        namespace: NamespaceId,
+        number: u32,
+        content: ReleaseContent,
+        turn: &mut Turn<'_>,
+    ) -> Option<(ReleaseContent, Option<Blob>)> {
+        let (blob, whole): (_, fn(Update) -> ReleaseContent) = match content {
+            ReleaseContent::Update(Update::Pieces(blob)) => (blob, ReleaseContent::Update),
+            ReleaseContent::Failed(Update::Pieces(blob)) => (blob, ReleaseContent::Failed),
+            content => return Some((content, None)),
+        };
+        let adopts = self.adopts();
+        let ns = self.namespaces.get_mut(&namespace).filter(|ns| ns.exchange.fence.number() == number)?;
+        let received = ns.exchange.incoming.as_ref().map_or(0, Incoming::received);
+        if adopts && received < blob.bytes {
+            // As for a piece that is misplaced.
+            return None;
+        }
+        let incomplete = PieceError::Incomplete { received, bytes: blob.bytes };
+        match ns.exchange.incoming.take().map_or(Err(incomplete), |incoming| incoming.finish(blob)) {
+            Ok(epoch) => Some((whole(Update::Epoch(epoch)), Some(blob))),
+            Err(error) => {
+                self.fail(LossReason::Epoch { number, error }, turn);
+                None
+            }
+        }
     }
 
     /// The parent releases a fence or a ring.
@@ -92,6 +144,7 @@ impl Agent {
         content: ReleaseContent,
         turn: &mut Turn<'_>,
     ) {
+        let Some((content, blob)) = self.with_pieces(namespace, number, content, turn) else { return };
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
         let fence = &ns.exchange.fence;
         let positions = match &content {
@@ -105,6 +158,7 @@ impl Agent {
         };
         // A release out of turn releases no rank and changes nothing.
         let Some((mut released, passed)) = ns.release(turn.now, number) else { return };
+        ns.exchange.incoming = None;
         if ns.is_job {
             self.times.on_released(turn.now, number);
             if let Some(tracer) = &mut self.tracer {
@@ -139,7 +193,9 @@ impl Agent {
         let content = if failed { ReleaseContent::Failed } else { ReleaseContent::Update };
         ns.exchange.last = ns.plan.is_some().then(|| content(update.clone()));
         let children = ns.exchange.children.iter();
-        turn.extend(children.map(|(child, _)| to_child(*child, content(update.clone()))));
+        // They have the pieces.
+        let below = || content(blob.map_or_else(|| update.clone(), Update::Pieces));
+        turn.extend(children.map(|(child, _)| to_child(*child, below())));
         turn.extend(ns.exchange.cache.release(update).map(|epoch| Action::Publish(namespace, epoch)));
         if failed {
             released.union_with(&passed);

@@ -30,7 +30,7 @@ impl Agent {
         self.requests.retain(|(requester, of, _), _| *requester != agent || *of != namespace);
         turn.push(Action::ToParent(Up::MovedOut { namespace, agent, ranks }));
         // The others may have been waiting for them alone.
-        self.on_fence_complete(namespace, turn);
+        self.on_contributed(namespace, turn);
     }
 
     /// The launcher lets an agent of this subtree start ranks whose own agent was lost.

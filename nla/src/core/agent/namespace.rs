@@ -12,6 +12,7 @@ use crate::core::limits::{EXIT_BATCH, FENCE_SLOW, UNFINALIZED_TIME};
 use crate::core::lookup::Peer;
 use crate::core::message::{Contribution, InquiryKind, NODE_REQUESTS_FROM, Requester, Up};
 use crate::core::parent::EndState;
+use crate::core::pieces::PieceBytes;
 use crate::core::plan::{NamespacePlan, Variable, owner_of};
 use crate::core::stats::DurationHistogram;
 use crate::core::topology::Subtree;
@@ -144,12 +145,12 @@ impl Namespace {
         plan: &NamespacePlan,
         here: Subtree,
         children: &[Subtree],
-        policy: CachePolicy,
+        (policy, piece_bytes): (CachePolicy, PieceBytes),
         adopts: bool,
         by_pmix: bool,
     ) -> Self {
         let own = plan.ranks_at(here.head()).cloned().unwrap_or_default();
-        let exchange = Exchange::new(plan, here, children, policy);
+        let exchange = Exchange::new(plan, here, children, policy, piece_bytes);
         let has_own = (!own.is_empty()).then_some(here.head());
         let mut locals = LiteMap::new();
         for rank in own.iter() {
@@ -386,14 +387,19 @@ impl Namespace {
         }
     }
 
-    /// Takes the report that the whole subtree has arrived, once.
+    /// Takes the report that the whole subtree has arrived, once; or, ahead of it, what some of its ranks have put, if that is
+    /// as long as a piece.
     pub(super) fn take_gathered(&mut self, now: Time) -> Option<Up> {
-        let Exchange { fence, cache, .. } = &mut self.exchange;
+        let Exchange { fence, cache, piece_bytes, .. } = &mut self.exchange;
         let number = fence.number();
-        if !fence.is_complete() || fence.arrived() == &self.gathered_ranks {
+        let is_complete = fence.is_complete();
+        let is_piece = || piece_bytes.is_some_and(|piece| fence.pending_bytes() >= piece.get() as usize);
+        if !is_complete && !is_piece() || fence.arrived() == &self.gathered_ranks {
             return None;
         }
-        self.complete_since = Some(now);
+        if is_complete {
+            self.complete_since = Some(now);
+        }
         let (ranks, contribution) = (fence.arrived().difference(&self.gathered_ranks), fence.take());
         self.gathered_ranks.union_with(&ranks);
         if let Contribution::Puts(puts) = &contribution {
@@ -402,7 +408,16 @@ impl Namespace {
         if self.plan.is_some() {
             self.gathered.push((ranks.clone(), contribution.clone()));
         }
-        Some(Up::Gathered { namespace: self.id, number, ranks, contribution })
+        Some(self.gathered_message(number, ranks, contribution, is_complete))
+    }
+
+    /// The report of ranks that have arrived. `is_last`: the subtree is complete with them.
+    fn gathered_message(&self, number: u32, ranks: Ranks, contribution: Contribution, is_last: bool) -> Up {
+        let namespace = self.id;
+        match contribution {
+            Contribution::Puts(puts) if !is_last => Up::Gathering { namespace, number, ranks, puts },
+            contribution => Up::Gathered { namespace, number, ranks, contribution },
+        }
     }
 
     /// Notes puts that were sent ahead of the open fence.
@@ -428,12 +443,12 @@ impl Namespace {
         if self.sent_puts.bytes_len() > 0 {
             messages.push(Up::Put { namespace, number, puts: self.sent_puts.clone() });
         }
-        messages.extend(self.gathered.iter().cloned().map(|(ranks, contribution)| Up::Gathered {
-            namespace,
-            number,
-            ranks,
-            contribution,
-        }));
+        let fence = &self.exchange.fence;
+        let is_complete = fence.is_complete() && fence.arrived() == &self.gathered_ranks;
+        for (at, (ranks, contribution)) in self.gathered.iter().cloned().enumerate() {
+            let is_last = is_complete && at + 1 == self.gathered.len();
+            messages.push(self.gathered_message(number, ranks, contribution, is_last));
+        }
         let dead = self.exchange.fence.dead();
         if !dead.is_empty() {
             messages.push(Up::Died { namespace, ranks: dead.clone() });

@@ -4,8 +4,8 @@
 //! contributions to fences and requests are numbered.
 
 use super::{Action, Agent, Phase, SIGKILL, Turn};
-use crate::core::ids::{NamespaceId, Time};
-use crate::core::message::{Down, InquiryKind, Up};
+use crate::core::ids::Time;
+use crate::core::message::{Down, InquiryKind, OpenFence, Up};
 use crate::core::parent::{Heritage, Parent, forgotten, missed};
 use crate::core::reason::LossReason;
 use crate::core::topology::Subtree;
@@ -32,7 +32,7 @@ impl Agent {
         if !std::mem::take(&mut self.is_orphaned) {
             return;
         }
-        let fences = self.namespaces.iter().map(|(id, ns)| (*id, ns.exchange.fence.number())).collect();
+        let fences = self.namespaces.iter().map(|(id, ns)| ns.exchange.open_fence(*id)).collect();
         let mut messages = vec![Up::Rejoined { has_plan: self.plan.is_some(), fences }];
         if self.ready_reported {
             messages.push(Up::Ready);
@@ -63,13 +63,7 @@ impl Agent {
     }
 
     /// Returns the messages that `child`'s head missed before it joined again.
-    pub(super) fn missed_by(
-        &self,
-        now: Time,
-        child: Subtree,
-        has_plan: bool,
-        fences: &[(NamespaceId, u32)],
-    ) -> Vec<Down> {
+    pub(super) fn missed_by(&self, now: Time, child: Subtree, has_plan: bool, fences: &[OpenFence]) -> Vec<Down> {
         let mut messages = Vec::new();
         if !has_plan {
             messages.extend(self.plan.clone().map(Down::Session));

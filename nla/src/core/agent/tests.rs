@@ -7,6 +7,7 @@ mod ends;
 mod fences;
 mod inquiries;
 mod launching;
+mod pieces;
 mod rejoining;
 mod reports;
 mod stats;
@@ -17,8 +18,8 @@ use crate::core::binding::BindingPolicy;
 use crate::core::cause::Exit;
 use crate::core::leftovers::FileReport;
 use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
-use crate::core::message::{Contribution, ReleaseContent, Reply, Requester, Update};
-use crate::core::tests::{NS, T, at, plan, plan_of, ranks};
+use crate::core::message::{Contribution, OpenFence, ReleaseContent, Reply, Requester, Update};
+use crate::core::tests::{NS, T, at, open, plan, plan_of, ranks};
 use crate::core::timing::TimedPhase;
 use bytes::Bytes;
 use pmi::{Answer, Epoch, Puts, Request, RootRequest};
@@ -60,6 +61,7 @@ impl World {
             pmix: None,
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),
+            piece_bytes: std::num::NonZeroU32::new(100),
             sent: Duration::ZERO,
         }
     }

@@ -67,7 +67,7 @@ impl Cache for OnDemand {
     fn release(&mut self, update: Update) -> Option<Epoch> {
         let overwritten = match update {
             Update::Overwritten(keys) => keys,
-            Update::Epoch(_) => Keys::default(),
+            Update::Epoch(_) | Update::Pieces(_) => Keys::default(),
         };
         self.peaks.note(self.known.len(), self.known.bytes());
         self.known.clear_absent();

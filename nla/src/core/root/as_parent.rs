@@ -12,7 +12,7 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
-use crate::core::message::{Down, InquiryKind, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Heritage, Parent, forgotten, missed};
 use crate::core::plan::{NamespacePlan, find, owner_of};
 use crate::core::reason::LossReason;
@@ -94,9 +94,11 @@ impl Parent for Root {
         }
     }
 
-    fn on_fence_complete(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
+    fn on_contributed(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let keeps = self.adopts();
-        if let Some(ns) = self.namespaces.get_mut(&namespace) {
+        if let Some(ns) = self.namespaces.get_mut(&namespace)
+            && ns.exchange.fence.is_complete()
+        {
             ns.release(keeps, turn);
         }
     }
@@ -161,7 +163,7 @@ impl Parent for Root {
         ns.inherit(lost, heirs)
     }
 
-    fn missed(&self, _: Time, child: Subtree, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
+    fn missed(&self, _: Time, child: Subtree, has_plan: bool, fences: &[OpenFence]) -> Vec<Down> {
         let mut messages = Vec::new();
         match self.phase {
             Phase::Joining { .. } => return messages,

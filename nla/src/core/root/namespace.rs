@@ -10,6 +10,7 @@ use crate::core::ids::{AgentId, Time};
 use crate::core::limits::UNFINALIZED_TIME;
 use crate::core::message::{Contribution, Down, ReleaseContent, Requester, Update};
 use crate::core::parent::EndState;
+use crate::core::pieces::release_messages;
 use crate::core::plan::NamespacePlan;
 use crate::core::topology::Subtree;
 
@@ -182,11 +183,9 @@ impl Namespace {
 
     /// Releases the open fence, which is complete, and stores the content if the session `keeps` it. The fence fails if a rank has died before its first fence.
     pub(super) fn release(&mut self, keeps: bool, turn: &mut Turn<'_>) {
-        let Exchange { fence, cache, children, last, .. } = &mut self.exchange;
+        let Exchange { fence, cache, children, last, piece_bytes, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
         let took = fence.since().map_or(Time::ZERO, |since| turn.now.saturating_sub(since));
-        let mut send =
-            |child, content| turn.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
         // A rank that died before its first fence is a member of which the others know nothing. In a ring it leaves a
         // gap. Its later fences can do without it.
         let fails = fence.has_absent() && (number == 0 || fence.is_ring());
@@ -198,13 +197,18 @@ impl Namespace {
             Contribution::Puts(puts) => {
                 let content = if fails { ReleaseContent::Failed } else { ReleaseContent::Update };
                 let (update, entries) = cache.close(puts);
-                for (child, _) in children.iter() {
-                    send(*child, content(update.clone()));
+                let content = content(update.clone());
+                // Piece by piece, so that all children can begin to forward at once.
+                for message in release_messages((namespace, number), &content, 0, *piece_bytes) {
+                    for (child, _) in children.iter() {
+                        turn.push(RootAction::ToChild(*child, message.clone()));
+                    }
                 }
-                *last = keeps.then(|| content(update.clone()));
+                *last = keeps.then_some(content);
                 let bytes = match &update {
                     Update::Epoch(epoch) => epoch.bytes().len(),
                     Update::Overwritten(keys) => keys.bytes().len(),
+                    Update::Pieces(_) => 0,
                 };
                 // The root serves no ranks, so there is no board on which to publish the epoch.
                 cache.release(update);
@@ -216,7 +220,8 @@ impl Namespace {
                 let positions = fence.ring_positions(number, &whole.closed(), self.plan.size);
                 for (part, position) in positions.unwrap_or_default() {
                     if let RingPart::Child(child) = part {
-                        send(child, ReleaseContent::Ring(position));
+                        let content = ReleaseContent::Ring(position);
+                        turn.push(RootAction::ToChild(child, Down::Release { namespace, number, content }));
                     }
                 }
                 (0, 0)

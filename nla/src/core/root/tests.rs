@@ -21,7 +21,7 @@ use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, R
 use crate::core::placement::place;
 use crate::core::ring::{RingPosition, RingSegment};
 use crate::core::survey::SURVEY_TIME;
-use crate::core::tests::{NS, T, at, plan_of, ranks};
+use crate::core::tests::{NS, T, at, open, plan_of, ranks};
 use bytes::Bytes;
 use pmi::{NameError, Puts, RootRequest, SpawnCommand, SpawnRequest};
 
@@ -48,6 +48,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             pmix: None,
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),
+            piece_bytes: None,
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

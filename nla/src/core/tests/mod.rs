@@ -18,6 +18,7 @@ use pmi::{Mapping, Ranks};
 
 pub(super) use self::deaths::Random;
 use super::ids::{AgentId, NamespaceId, Time};
+use super::message::OpenFence;
 use super::plan::{CommandPlan, Inherit, NamespacePlan};
 
 pub(super) const T: Time = Time::ZERO;
@@ -29,6 +30,11 @@ pub(super) fn at(ms: u64) -> Time {
 
 pub(super) fn ranks(text: &str) -> Ranks {
     text.parse().unwrap()
+}
+
+/// The open fences with these numbers, of whose epochs nothing has arrived.
+pub(super) fn open(fences: &[(NamespaceId, u32)]) -> Vec<OpenFence> {
+    fences.iter().map(|&(namespace, number)| OpenFence { namespace, number, received: 0 }).collect()
 }
 
 /// The plan of the first namespace: `size` ranks on one node. Each agent owns the attributes for its ranks.

@@ -128,6 +128,8 @@ impl Tree {
                 pmix: None,
                 binding: BindingPolicy::default(),
                 accelerators: AcceleratorPlan::default(),
+                // Odd seeds cut nearly every epoch.
+                piece_bytes: std::num::NonZeroU32::new(if seed % 2 == 1 { 40 } else { 1 << 18 }),
                 sent: std::time::Duration::ZERO,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },

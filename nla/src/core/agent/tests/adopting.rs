@@ -35,7 +35,7 @@ impl World {
     fn adopts(&mut self, has_plan: bool, fences: &[(NamespaceId, u32)]) -> (Vec<Down>, Option<LossReason>) {
         self.after(T, LOST(2));
         self.after(T, Input::ChildJoined(AgentId(3)));
-        let rejoined = Up::Rejoined { has_plan, fences: fences.to_vec() };
+        let rejoined = Up::Rejoined { has_plan, fences: open(fences) };
         let (mut sent, mut closed) = (Vec::new(), None);
         for action in self.after(T, Input::FromChild(AgentId(3), rejoined)) {
             match action {

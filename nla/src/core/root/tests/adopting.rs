@@ -22,7 +22,7 @@ impl World {
     fn adopts(&mut self, has_plan: bool, fences: &[(NamespaceId, u32)]) -> Vec<Down> {
         self.after(T, LOST);
         self.after(T, RootInput::ChildJoined(AgentId(2)));
-        let actions = self.up(T, 2, Up::Rejoined { has_plan, fences: fences.to_vec() });
+        let actions = self.up(T, 2, Up::Rejoined { has_plan, fences: open(fences) });
         sent(&actions, 2).into_iter().cloned().collect()
     }
 }

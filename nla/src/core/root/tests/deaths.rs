@@ -233,7 +233,7 @@ fn an_agent_that_joins_after_it_was_given_up_ends_its_ranks() {
     world.after(world.root.session.adoption_time(), RootInput::Timeout);
     let late = world.root.session.adoption_time() + at(1000);
     assert_eq!(world.after(late, RootInput::ChildJoined(AgentId(2))), []);
-    let actions = world.up(late, 2, Up::Rejoined { has_plan: true, fences: vec![(NS, 0)] });
+    let actions = world.up(late, 2, Up::Rejoined { has_plan: true, fences: open(&[(NS, 0)]) });
     assert_eq!(actions, [RootAction::ToChild(AgentId(2), Down::End { signal: SIGKILL, grace: Duration::ZERO })]);
     for report in [Up::Ready, Up::Exited { namespace: NS, fences: 0, unfinished: false, ranks: ranks("2-3") }] {
         assert_eq!(world.up(late, 2, report), [], "its ranks count as dead");
@@ -268,7 +268,7 @@ fn agents_below_several_lost_ones_join_and_the_loss_of_those_between_is_known_by
     assert!(!world.root.children.is_lost(AgentId(4)) && world.root.children.reachable().eq([AgentId(4)]));
     // Agent 2 was only slow. It ends its ranks.
     world.after(T, RootInput::ChildJoined(AgentId(2)));
-    let actions = world.up(T, 2, Up::Rejoined { has_plan: true, fences: vec![(NS, 0)] });
+    let actions = world.up(T, 2, Up::Rejoined { has_plan: true, fences: open(&[(NS, 0)]) });
     assert!(matches!(actions[..], [RootAction::ToChild(AgentId(2), Down::End { signal: SIGKILL, .. })]), "{actions:?}");
 }
 

@@ -202,7 +202,7 @@ impl Session {
             16..=18 => Up::Cleared { leftovers: 0 },
             19 | 20 => Up::Died { namespace, ranks },
             21 | 22 => Up::MovedOut { namespace, agent, ranks },
-            23 => Up::Rejoined { has_plan: self.random.below(2) == 0, fences: vec![(namespace, number)] },
+            23 => Up::Rejoined { has_plan: self.random.below(2) == 0, fences: open(&[(namespace, number)]) },
             24..=32 => {
                 let ranks = if self.random.below(2) == 0 { Ranks::new() } else { ranks };
                 Up::Failed(Failure { at: self.now, agent, namespace, ranks, cause: self.some_cause() })

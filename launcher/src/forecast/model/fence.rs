@@ -1,0 +1,144 @@
+//! Predicts how long the fence takes that brings every rank's entry to every node, and chooses the fan-out of links by it.
+//!
+//! Of S bytes of entries an agent receives each byte once and sends it to k children: k S bytes leave by one network
+//! interface, whatever the depth. Pieces are forwarded as they arrive, so a level adds the time of a piece, not that of S.
+//! Many children delay large boards, many levels delay small ones. `scela-run --simulate` computes the same with the real
+//! messages; this model is for the fan-out of each start, where there is no time to simulate.
+
+use std::time::Duration;
+
+use nla::core::limits::PIECE_BYTES;
+use sim::{BoardCosts, Costs};
+
+use super::{FANOUT_LEAST, FANOUT_MOST, Size, depth};
+
+/// The bytes that a board has for each rank: the business card of an MPI library, of about 100 bytes, its key, its lengths,
+/// and its slots in the index.
+pub const ENTRY_BYTES: u64 = 140;
+
+/// A fan-out whose fence takes at most this much longer than that of the best one is as good.
+const TOLERANCE: Duration = Duration::from_millis(2);
+
+/// The network between nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    /// From one node to another.
+    pub latency: Duration,
+    /// The bytes per second that a node can send.
+    pub bandwidth: u64,
+}
+
+impl Network {
+    /// The network for which a fan-out is chosen: Ethernet of 1 Gbit/s, over which TCP runs on many clusters whose MPI uses
+    /// a faster network. On a faster one the choice matters less.
+    pub const ASSUMED: Self = Self { latency: Duration::from_micros(50), bandwidth: 125_000_000 };
+}
+
+/// The fan-out of the tree of links, and the reason for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LinkFanout {
+    /// The most children of an agent.
+    pub fanout: u32,
+    /// The bytes of the expected board.
+    pub board_bytes: u64,
+    /// The predicted time of a fence that brings the board to all nodes.
+    pub fence: Duration,
+    /// The same with [`FANOUT_MOST`].
+    pub fence_at_most: Duration,
+}
+
+/// Returns the fan-out for a job: the largest, from [`FANOUT_LEAST`] to [`FANOUT_MOST`], whose fence takes about as long as
+/// that of the best. With fewer levels, the loss of an agent concerns fewer others, and output has fewer hops.
+pub fn recommend(size: Size, board: &BoardCosts) -> LinkFanout {
+    let board_bytes = size.ranks().saturating_mul(ENTRY_BYTES);
+    let time = |fanout| fence(size.nodes, size.ranks(), board_bytes, fanout, Network::ASSUMED, board);
+    let least = (FANOUT_LEAST..=FANOUT_MOST).map(time).min().unwrap_or_default();
+    let enough = least + TOLERANCE.max(least / 10);
+    let fanout = (FANOUT_LEAST..=FANOUT_MOST).rev().find(|fanout| time(*fanout) <= enough).unwrap_or(FANOUT_MOST);
+    LinkFanout { fanout, board_bytes, fence: time(fanout), fence_at_most: time(FANOUT_MOST) }
+}
+
+/// Predicts the time from the last rank's arrival to the last rank's release.
+pub fn fence(nodes: u32, ranks: u64, bytes: u64, fanout: u32, network: Network, board: &BoardCosts) -> Duration {
+    let (costs, bytes) = (Costs::default(), bytes as f64);
+    let ns = |ps: u64| ps as f64 / 1000.0;
+    let latency = network.latency.as_nanos() as f64;
+    let wire = 1e9 / network.bandwidth.max(1) as f64;
+    let levels = f64::from(depth(nodes, fanout));
+    let children = f64::from(fanout.min(nodes));
+    let piece = PIECE_BYTES.map_or(bytes, |piece| bytes.min(f64::from(piece.get())));
+    let pieces = (bytes / piece.max(1.0)).ceil().max(1.0);
+    let (received, sent) = (ns(board.byte_received_ps), ns(board.byte_sent_ps));
+    let collected = ns(board.byte_hashed_ps + board.byte_copied_ps);
+    // One piece: at one agent, on its way to one child.
+    let arrival = costs.message_received as f64 + piece * (received + collected);
+    let sending = costs.message_sent as f64 + piece * sent;
+    let forwarding = if levels > 1.0 { arrival + children * sending } else { arrival };
+    let slowest = forwarding.max(children * sending).max(children * piece * wire);
+    let down = levels * (children * sending.max(piece * wire) + latency + arrival) + (pieces - 1.0) * slowest;
+    // Entries go up once. The launcher receives all of them, each of its children a part.
+    let part = bytes / children;
+    let up = levels * (latency + costs.message_received as f64 + costs.message_sent as f64)
+        + bytes * received.max(wire / children)
+        + part * (received + sent);
+    let root = ranks as f64 * board.entry_merged as f64 + bytes * ns(board.byte_hashed_ps);
+    Duration::from_nanos((up + root + down) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fanout(nodes: u32, ppn: u32) -> u32 {
+        recommend(Size { nodes, ppn }, &BoardCosts::default()).fanout
+    }
+
+    #[test]
+    fn small_jobs_have_few_levels_and_large_boards_few_children() {
+        assert_eq!(fanout(1, 1), FANOUT_MOST);
+        assert_eq!(fanout(32, 1), FANOUT_MOST);
+        let large = fanout(16_384, 64);
+        assert!((2..=4).contains(&large), "{large}");
+        let fanouts: Vec<_> = [1, 4, 16, 64, 256].map(|ppn| fanout(256, ppn)).into();
+        assert!(fanouts.is_sorted_by(|less, more| less >= more), "more ranks, fewer children: {fanouts:?}");
+    }
+
+    #[test]
+    fn the_recommended_fence_is_about_the_fastest() {
+        for (nodes, ppn) in [(2, 1), (64, 8), (64, 128), (1024, 64), (16_384, 64)] {
+            let size = Size { nodes, ppn };
+            let LinkFanout { fanout, board_bytes, fence: took, fence_at_most } =
+                recommend(size, &BoardCosts::default());
+            let costs = BoardCosts::default();
+            for other in 2..=FANOUT_MOST {
+                let its = fence(nodes, size.ranks(), board_bytes, other, Network::ASSUMED, &costs);
+                assert!(took <= its + TOLERANCE.max(its / 8), "{nodes}x{ppn}: {fanout} {took:?}, {other} {its:?}");
+            }
+            assert!(took <= fence_at_most);
+        }
+    }
+
+    #[test]
+    fn the_model_agrees_with_the_simulation() {
+        let network = Network { latency: Duration::from_micros(25), bandwidth: 1_500_000_000 };
+        for (nodes, ppn, fanout) in [(16, 16, 4), (64, 8, 2), (64, 8, 8), (64, 64, 4), (256, 64, 4), (1024, 64, 2)] {
+            let spec = sim::Spec {
+                nodes,
+                ppn,
+                fanout,
+                value_min: 64,
+                value_max: 64,
+                pattern: sim::Pattern::Fences,
+                latency: Some(network.latency),
+                bandwidth: Some(network.bandwidth),
+                ..sim::Spec::default()
+            };
+            let simulated = &sim::run(&spec).unwrap().fences[0];
+            let board = BoardCosts::default();
+            let ranks = u64::from(nodes * ppn);
+            let predicted = fence(nodes, ranks, simulated.bytes, fanout, network, &board).as_nanos() as f64;
+            let ratio = predicted / simulated.releasing as f64;
+            assert!((0.6..1.5).contains(&ratio), "{nodes}x{ppn}, fan-out {fanout}: {ratio:.2} of {simulated:?}");
+        }
+    }
+}
