@@ -34,6 +34,8 @@ pub struct Machine {
     pub stdin_in_background: bool,
     /// Reads the limits on the number of processes: where each is set, and how many it allows.
     pub process_limits: fn() -> Vec<(String, u64)>,
+    /// Reads how many bytes of memory are left for processes, and the file that says so.
+    pub memory_left: fn() -> Option<(String, u64)>,
     /// The session's public number.
     pub session: u64,
 }
@@ -60,6 +62,7 @@ impl Machine {
             stdout_is_terminal: io::stdout().is_terminal(),
             stdin_in_background: is_background(stdin.as_fd()),
             process_limits,
+            memory_left,
             session,
         })
     }
@@ -70,7 +73,7 @@ fn usable_parts(level: Level) -> u32 {
     topology.parts(level).iter().filter(|part| !part.is_disjoint(&allowed.cpus)).count() as u32
 }
 
-/// RLIMIT_NPROC does not apply to root, and counts the user's other processes too.
+/// All of these count threads, too. RLIMIT_NPROC does not apply to root, and counts the user's other processes too.
 fn process_limits() -> Vec<(String, u64)> {
     let of_kernel = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].into_iter().filter_map(|path| {
         let text = std::fs::read_to_string(path).ok()?;
@@ -79,6 +82,16 @@ fn process_limits() -> Vec<(String, u64)> {
     let of_user = getrlimit(Resource::RLIMIT_NPROC).ok().filter(|_| !geteuid().is_root());
     let of_cgroup = sys::processes_left().map(|(file, left)| (format!("{} still", file.display()), left));
     of_kernel.chain(of_user.map(|(soft, _)| ("ulimit -u".to_owned(), soft))).chain(of_cgroup).collect()
+}
+
+fn memory_left() -> Option<(String, u64)> {
+    let of_kernel = || {
+        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"))?;
+        Some(("MemAvailable in /proc/meminfo".to_owned(), kib.parse::<u64>().ok()?.saturating_mul(1024)))
+    };
+    let of_cgroup = sys::memory_left().map(|(file, left)| (file.display().to_string(), left));
+    of_kernel().into_iter().chain(of_cgroup).min_by_key(|(_, left)| *left)
 }
 
 /// Returns whether `terminal` is a terminal and this process runs in its background.

@@ -196,7 +196,17 @@ const OPEN_FILES_MIN: u64 = 40;
 /// error says why.
 const PROCESSES_CHECKED_MIN: u64 = 64;
 
-/// Checks that this machine allows the processes (ranks, agents and one guardian for each agent) and their open files.
+/// The fewest threads of an agent: the one that serves ranks, one that starts them, one that reads their output.
+const THREADS_PER_AGENT: u64 = 3;
+/// The threads of the launcher that read its input and write its output.
+const LAUNCHER_THREADS: u64 = 3;
+
+/// The least memory of a rank. An idle static program of 20 lines has 125 KiB (Linux 6.18, x86-64: page tables 42, kernel stack 16,
+/// slabs 28, and its own pages). A real MPI program has a hundred times as much.
+const RANK_BYTES_MIN: u64 = 96 << 10;
+
+/// Checks that this machine allows the processes (ranks, agents and one guardian for each agent), their threads, open files and
+/// memory.
 fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Refusal> {
     let files = agent_layout::open_files_max(&machine.shell);
     if files < OPEN_FILES_MIN {
@@ -207,19 +217,32 @@ fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Ref
             "run it from a shell with a higher hard limit (limits.conf); 1024 is usual",
         ));
     }
+    let all = format!("{ranks} ranks and {agents} agents do not fit on this machine");
+    let fewer = "start fewer ranks with -np, or name other hosts with -hosts or -f";
     let (ranks, agents) = (u64::from(ranks), u64::from(agents));
-    let processes = ranks + 2 * agents;
-    if processes < PROCESSES_CHECKED_MIN {
+    // A guardian has one thread.
+    let threads = ranks + agents * (1 + THREADS_PER_AGENT) + LAUNCHER_THREADS;
+    if threads < PROCESSES_CHECKED_MIN {
         return Ok(());
     }
-    match (machine.process_limits)().into_iter().find(|(_, max)| processes > *max) {
-        Some((limit, max)) => Err(Refusal::new(
-            format!(
-                "{ranks} ranks and {agents} agents do not fit on this machine: with a guardian for each agent they \
-                 are {processes} processes, and {limit} allows {max}"
-            ),
-            "start fewer ranks with -np, or name other hosts with -hosts or -f",
-        )),
+    if let Some((limit, max)) = (machine.process_limits)().into_iter().find(|(_, max)| threads > *max) {
+        let text = format!(
+            "{all}: with a guardian and {THREADS_PER_AGENT} threads for each agent they are {threads} processes and threads, and \
+             {limit} allows {max}"
+        );
+        return Err(Refusal::new(text, fewer));
+    }
+    let needed = ranks * RANK_BYTES_MIN;
+    match (machine.memory_left)().filter(|(_, left)| needed > *left) {
+        Some((file, left)) => {
+            let text = format!(
+                "{all}: even the smallest programs need {} MiB of memory, {} KiB each, and {file} leaves {} MiB",
+                needed >> 20,
+                RANK_BYTES_MIN >> 10,
+                left >> 20
+            );
+            Err(Refusal::new(text, format!("{fewer}; or end other programs")))
+        }
         None => Ok(()),
     }
 }

@@ -22,6 +22,7 @@ fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
         stdout_is_terminal: false,
         stdin_in_background: false,
         process_limits: Vec::new,
+        memory_left: || None,
         session: 0x1234_5678_9abc_def0,
     }
 }

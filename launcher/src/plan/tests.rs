@@ -24,6 +24,7 @@ pub(super) fn machine() -> Machine {
         stdout_is_terminal: false,
         stdin_in_background: false,
         process_limits: Vec::new,
+        memory_left: || None,
         session: 0x1234_5678_9abc_def0,
     }
 }
@@ -351,13 +352,25 @@ fn more_processes_than_the_machine_allows_are_refused() {
     let error = planned("-np 99 ./a", &small).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "99 ranks and 2 agents do not fit on this machine: with a guardian for each agent they are 103 processes, and \
-         ulimit -u allows 100"
+        "99 ranks and 2 agents do not fit on this machine: with a guardian and 3 threads for each agent they are 110 processes \
+         and threads, and ulimit -u allows 100"
     );
     assert_eq!(error.hint(), "start fewer ranks with -np, or name other hosts with -hosts or -f");
     assert!(planned("-np 50 ./a", &small).is_ok());
     let first = planned("-np 1000000 ./a", &small).unwrap_err().to_string();
     assert!(first.ends_with("and /proc/sys/kernel/pid_max allows 32768"), "{first}");
+}
+
+#[test]
+fn more_ranks_than_the_memory_holds_are_refused() {
+    let small = Machine { memory_left: || Some(("/sys/fs/cgroup/memory.max".to_owned(), 96 << 20)), ..machine() };
+    assert!(planned("-np 1024 ./a", &small).is_ok());
+    let error = planned("-np 1200 ./a", &small).unwrap_err();
+    let expected = "do not fit on this machine: even the smallest programs need 112 MiB of memory, 96 KiB each, and \
+                    /sys/fs/cgroup/memory.max leaves 96 MiB";
+    assert!(error.to_string().ends_with(expected), "{error}");
+    let hint = "start fewer ranks with -np, or name other hosts with -hosts or -f; or end other programs";
+    assert_eq!(error.hint(), hint);
 }
 
 #[test]

@@ -79,6 +79,31 @@ pub fn processes_left() -> Option<(PathBuf, u64)> {
     MAX.of_this_process().into_iter().filter_map(left).min_by_key(|(_, left)| *left)
 }
 
+/// Returns how many bytes of memory processes may still get in this process's cgroups, and the file that limits them; `None` if
+/// nothing does. The kernel can reclaim cached files, so they count as free.
+pub fn memory_left() -> Option<(PathBuf, u64)> {
+    const MAX: ControllerFile = ControllerFile { controller: "memory", v1: "memory.limit_in_bytes", v2: "memory.max" };
+    let left = |max: PathBuf| {
+        let read = |name: &str| fs::read_to_string(max.with_file_name(name)).ok();
+        let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
+        let left = memory_left_of(&fs::read_to_string(&max).ok()?, &used, &read("memory.stat")?)?;
+        Some((max, left))
+    };
+    MAX.of_this_process().into_iter().filter_map(left).min_by_key(|(_, left)| *left)
+}
+
+/// `max`, `used` and `stat` are the contents of the three files.
+fn memory_left_of(max: &str, used: &str, stat: &str) -> Option<u64> {
+    // Version 1 writes a huge number for no limit, version 2 `max`.
+    let max: u64 = max.trim().parse().ok()?;
+    // `total_cache` is that of version 1, with the cgroups below.
+    let cached = stat.lines().find_map(|line| {
+        let (name, bytes) = line.split_once(' ')?;
+        ["file", "total_cache"].contains(&name).then(|| bytes.parse::<u64>().ok())?
+    });
+    Some(max.saturating_sub(used.trim().parse::<u64>().ok()?.saturating_sub(cached.unwrap_or(0))))
+}
+
 /// `max` and `current` are the contents of the two files.
 fn processes_left_of(max: &str, current: &str) -> Option<u64> {
     // `max` stands for no limit.
@@ -114,5 +139,16 @@ mod tests {
         assert_eq!(processes_left_of("100\n", "130\n"), Some(0), "the limit was lowered");
         assert_eq!(processes_left_of("max\n", "30\n"), None);
         assert_eq!(processes_left_of("100\n", ""), None);
+    }
+
+    #[test]
+    fn cached_files_count_as_free_memory() {
+        let (v2, v1) = ("anon 10\nfile 30\nkernel 5\n", "cache 1\ntotal_cache 30\ntotal_rss 10\n");
+        for stat in [v2, v1] {
+            assert_eq!(memory_left_of("100\n", "50\n", stat), Some(80));
+        }
+        assert_eq!(memory_left_of("100\n", "150\n", ""), Some(0), "the limit was lowered");
+        assert_eq!(memory_left_of("max\n", "50\n", v2), None);
+        assert_eq!(memory_left_of("100\n", "", v2), None);
     }
 }

@@ -50,7 +50,7 @@ pub mod tcp_peer;
 mod users;
 
 pub use cgroup::end_group_of;
-pub use cgroup_files::processes_left;
+pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
