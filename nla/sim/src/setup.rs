@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use bytes::Bytes;
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RankSessions,
-    RootSettings, SessionPlan, Subtree,
+    RootSettings, SessionPlan, Subtree, TraceScope,
 };
 use pmi::{Mapping, Ranks};
 
@@ -36,7 +36,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         has_ports: true,
         rank_sessions: RankSessions::All,
         stats: setup.stats,
-        trace: None,
+        trace: (setup.checked && setup.stats).then(|| TraceScope::of(tree.size() - 1)),
         pmix: None,
         binding: BindingPolicy::default(),
         accelerators: AcceleratorPlan::default(),

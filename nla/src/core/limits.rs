@@ -72,7 +72,7 @@ pub const TRACE_SPANS_MAX: usize = 1 << 19;
 /// Agents that a trace can have: each has room for its phases. Of more agents every second, third and so on is traced.
 pub const TRACED_AGENTS_MAX: u32 = 1 << 15;
 /// Spans of one kind at an agent: more would not be seen side by side.
-pub const TRACE_LANE_SPANS_MAX: u32 = 64;
+pub const TRACE_ROW_SPANS_MAX: u32 = 64;
 
 /// How long the root waits for more failures before it elects the first cause.
 pub const GATHER_WINDOW: Duration = Duration::from_millis(100);

@@ -75,6 +75,6 @@ pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats,
 pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Wait};
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;
-pub use trace::{FenceSpans, SpanKind, SpanLane, TraceScope, TraceSpan};
+pub use trace::{FenceSpans, SpanKind, SpanRow, TraceScope, TraceSpan};
 pub use words::printable;
 pub(crate) use words::{deserialize_one_line, one_line};

@@ -1,7 +1,7 @@
 //! The trace of a session, for `--trace`: the times of its steps at each agent, in a bounded number of spans.
 //!
 //! A place notes spans only if the session's plan has a [`TraceScope`], and reports them at the end with its statistics.
-//! Spans of one kind are in a [`SpanLane`]. A lane that is full merges its neighbours two by two, so a longer session or more
+//! Spans of one kind are in a [`SpanRow`]. A row that is full merges its neighbours two by two, so a longer session or more
 //! ranks make spans coarser, not more. The scope's bounds follow from the number of agents, so the whole trace is bounded,
 //! too.
 
@@ -12,14 +12,14 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ids::{AgentId, Time};
-use super::limits::{TRACE_LANE_SPANS_MAX, TRACE_SPANS_MAX, TRACED_AGENTS_MAX};
+use super::limits::{TRACE_ROW_SPANS_MAX, TRACE_SPANS_MAX, TRACED_AGENTS_MAX};
 use super::topology::Subtree;
 
 /// The most spans of phases at one agent: those of the first start of all ranks, and those of the last.
 const PHASES_MAX: u32 = 16;
-/// The most lanes of an agent: one for each of four spawner threads, contacts, exits, publishing and releasing, and the
+/// The most rows of an agent: one for each of four spawner threads, contacts, exits, publishing and releasing, and the
 /// fences, each of which has up to four spans for as long as it is not merged with others.
-const LANES_MAX: u32 = 4 + 4 + 3;
+const ROWS_MAX: u32 = 4 + 4 + 3;
 
 /// The step of the session that a span is about.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -124,8 +124,8 @@ impl TraceSpan {
 pub struct TraceScope {
     /// Every this many agents, beginning with the first, one is traced.
     pub every: u32,
-    /// The most spans in each lane of an agent. With 0, only phases are traced.
-    pub lane_spans: u32,
+    /// The most spans in each row of an agent. With 0, only phases are traced.
+    pub row_spans: u32,
 }
 
 impl TraceScope {
@@ -134,8 +134,8 @@ impl TraceScope {
     pub fn of(agents: u32) -> Self {
         let every = agents.div_ceil(TRACED_AGENTS_MAX).max(1);
         let share = TRACE_SPANS_MAX as u32 / agents.div_ceil(every).max(1);
-        let lane_spans = (share.saturating_sub(PHASES_MAX) / LANES_MAX).min(TRACE_LANE_SPANS_MAX);
-        Self { every, lane_spans }
+        let row_spans = (share.saturating_sub(PHASES_MAX) / ROWS_MAX).min(TRACE_ROW_SPANS_MAX);
+        Self { every, row_spans }
     }
 
     /// Whether the agent is traced.
@@ -145,7 +145,7 @@ impl TraceScope {
 
     /// The most spans that an agent reports.
     pub fn agent_spans_max(&self) -> u32 {
-        PHASES_MAX + LANES_MAX * self.lane_spans.min(TRACE_LANE_SPANS_MAX)
+        PHASES_MAX + ROWS_MAX * self.row_spans.min(TRACE_ROW_SPANS_MAX)
     }
 
     /// Whether these spans can be a report of `subtree`. Reports of peers are checked with it.
@@ -168,7 +168,7 @@ const BURST: Duration = Duration::from_micros(100);
 
 /// Spans of one kind at one place, in the order of their ends.
 #[derive(Clone, Debug)]
-pub struct SpanLane {
+pub struct SpanRow {
     agent: AgentId,
     kind: SpanKind,
     spans_max: usize,
@@ -177,10 +177,10 @@ pub struct SpanLane {
     spans: Vec<TraceSpan>,
 }
 
-impl SpanLane {
-    /// An empty lane.
+impl SpanRow {
+    /// An empty row.
     pub fn new(agent: AgentId, kind: SpanKind, scope: TraceScope) -> Self {
-        Self { agent, kind, spans_max: scope.lane_spans as usize, span_events: 1, spans: Vec::new() }
+        Self { agent, kind, spans_max: scope.row_spans as usize, span_events: 1, spans: Vec::new() }
     }
 
     /// Notes something that concerned `count` ranks or epochs.
@@ -217,21 +217,21 @@ fn merged(neighbours: &[TraceSpan]) -> TraceSpan {
     sum
 }
 
-/// The fences of one place. The first ones, for half of a lane's spans, are noted with their parts; later ones share a lane.
+/// The fences of one place. The first ones, for half of a row's spans, are noted with their parts; later ones share a row.
 #[derive(Clone, Debug)]
 pub struct FenceSpans {
     agent: AgentId,
     detailed_max: u32,
     detailed: u32,
     first: Vec<TraceSpan>,
-    later: SpanLane,
+    later: SpanRow,
 }
 
 impl FenceSpans {
     /// No fences.
     pub fn new(agent: AgentId, scope: TraceScope) -> Self {
-        let detailed_max = scope.lane_spans / 2;
-        let later = SpanLane::new(agent, SpanKind::Fence { number: 0 }, scope);
+        let detailed_max = scope.row_spans / 2;
+        let later = SpanRow::new(agent, SpanKind::Fence { number: 0 }, scope);
         Self { agent, detailed_max, detailed: 0, first: Vec::new(), later }
     }
 
@@ -272,8 +272,8 @@ pub(super) struct Tracer {
     agent: AgentId,
     phases: Vec<TraceSpan>,
     /// Ranks of any namespace.
-    pub(super) contacts: SpanLane,
-    pub(super) exits: SpanLane,
+    pub(super) contacts: SpanRow,
+    pub(super) exits: SpanRow,
     /// Fences of the job's own namespace.
     fences: FenceSpans,
     open: Option<OpenFence>,
@@ -287,12 +287,12 @@ impl Tracer {
     /// Begins to trace `agent`, if the scope says so.
     pub(super) fn begin(scope: Option<TraceScope>, agent: AgentId) -> Option<Box<Self>> {
         let scope = scope.filter(|scope| scope.traces(agent))?;
-        let lane = |kind| SpanLane::new(agent, kind, scope);
+        let row = |kind| SpanRow::new(agent, kind, scope);
         Some(Box::new(Self {
             agent,
             phases: Vec::new(),
-            contacts: lane(SpanKind::Contacts),
-            exits: lane(SpanKind::Exits),
+            contacts: row(SpanKind::Contacts),
+            exits: row(SpanKind::Exits),
             fences: FenceSpans::new(agent, scope),
             open: None,
             driver: Vec::new(),
@@ -341,7 +341,7 @@ impl Tracer {
         phases.extend(swept.zip(self.drained).map(|(swept, drained)| (SpanKind::Output, swept, drained)));
         self.add_phases(phases);
         let mut spans = self.phases;
-        spans.extend([&self.contacts, &self.exits].into_iter().flat_map(SpanLane::spans));
+        spans.extend([&self.contacts, &self.exits].into_iter().flat_map(SpanRow::spans));
         spans.extend(self.fences.spans());
         spans.append(&mut self.driver);
         spans

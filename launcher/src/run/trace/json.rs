@@ -52,7 +52,7 @@ pub(super) fn write(out: &mut impl Write, traced: &Traced<'_>, own: &[TraceSpan]
         "agents": traced.agents,
         "agents_traced": traced.agents.div_ceil(traced.scope.every),
         "agents_reported": reported.len(),
-        "lane_spans_max": traced.scope.lane_spans,
+        "row_spans_max": traced.scope.row_spans,
         "detail": detail(traced),
     });
     writeln!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{other},\"traceEvents\":[")?;
@@ -83,7 +83,7 @@ fn detail(traced: &Traced<'_>) -> String {
         1 => "all agents".to_owned(),
         every => format!("one of {every} agents"),
     };
-    match traced.scope.lane_spans {
+    match traced.scope.row_spans {
         0 => format!("{agents}, only phases"),
         most => format!("{agents}, spans merged beyond {most} per row"),
     }

@@ -92,7 +92,7 @@ fn a_file_has_a_line_for_each_event() {
     let contacts = TraceSpan { count: 2, ..TraceSpan::new(agent, SpanKind::Contacts, us(20), us(21)) };
     let starts = TraceSpan::new(agent, SpanKind::Start { thread: 1 }, us(10), Duration::from_nanos(12_345));
     let traced = Traced {
-        scope: TraceScope { every: 4, lane_spans: 0 },
+        scope: TraceScope { every: 4, row_spans: 0 },
         agents: 9,
         job: None,
         host: &|place| format!("n{place}"),
@@ -106,7 +106,7 @@ fn a_file_has_a_line_for_each_event() {
         lines[0],
         "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"agents\":9,\"agents_reported\":1,\"agents_traced\":3,\
          \"clock\":\"microseconds since scela-run began\",\"detail\":\"one of 4 agents, only phases\",\
-         \"lane_spans_max\":0,\"ranks\":null,\"version\":1},\"traceEvents\":["
+         \"ranks\":null,\"row_spans_max\":0,\"version\":1},\"traceEvents\":["
     );
     for line in [
         r#"{"name":"process_name","ph":"M","pid":0,"args":{"name":"launcher on n0"}},"#,

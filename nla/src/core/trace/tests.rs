@@ -5,7 +5,7 @@ use crate::core::limits::AGENTS_MAX;
 use crate::wire::{decode, encode};
 
 const AGENT: AgentId = AgentId(1);
-const FULL: TraceScope = TraceScope { every: 1, lane_spans: TRACE_LANE_SPANS_MAX };
+const FULL: TraceScope = TraceScope { every: 1, row_spans: TRACE_ROW_SPANS_MAX };
 
 fn us(count: u64) -> Time {
     Duration::from_micros(count)
@@ -27,9 +27,9 @@ fn reported(scope: TraceScope, ranks: u64, fences: u32, restarts: u64) -> Vec<Tr
     }
     (0..ranks).for_each(|rank| tracer.exits.note(ms(rank), ms(rank), 1));
     for kind in (0..4).map(|thread| SpanKind::Start { thread }).chain([SpanKind::Publish, SpanKind::Release]) {
-        let mut lane = SpanLane::new(AGENT, kind, scope);
-        (0..ranks).for_each(|rank| lane.note(us(rank), us(rank + 1), 1));
-        tracer.driver.extend(lane.spans());
+        let mut row = SpanRow::new(AGENT, kind, scope);
+        (0..ranks).for_each(|rank| row.note(us(rank), us(rank + 1), 1));
+        tracer.driver.extend(row.spans());
     }
     tracer.drained = Some(us(99));
     tracer.report(phases(1000), Some(us(98)))
@@ -47,32 +47,32 @@ fn all_agents_together_stay_within_the_bound() {
         assert!(scope.allows(&spans, Subtree::whole(1, 2)));
     }
     assert_eq!(TraceScope::of(700), FULL);
-    assert_eq!(TraceScope::of(16_384), TraceScope { every: 1, lane_spans: 1 });
-    assert_eq!(TraceScope::of(100_000), TraceScope { every: 4, lane_spans: 0 });
+    assert_eq!(TraceScope::of(16_384), TraceScope { every: 1, row_spans: 1 });
+    assert_eq!(TraceScope::of(100_000), TraceScope { every: 4, row_spans: 0 });
     assert!(reported(TraceScope::of(100_000), 5, 5, 0).iter().all(|span| span.count == 1), "only phases are left");
 }
 
 #[test]
-fn a_full_lane_becomes_coarser_and_loses_nothing() {
-    let mut lane = SpanLane::new(AGENT, SpanKind::Start { thread: 2 }, FULL);
+fn a_full_row_becomes_coarser_and_loses_nothing() {
+    let mut row = SpanRow::new(AGENT, SpanKind::Start { thread: 2 }, FULL);
     for rank in 0..10_000 {
-        lane.note(us(10 * rank), us(10 * rank + 4), 1);
-        let spans = lane.spans();
-        assert!(spans.len() <= TRACE_LANE_SPANS_MAX as usize);
+        row.note(us(10 * rank), us(10 * rank + 4), 1);
+        let spans = row.spans();
+        assert!(spans.len() <= TRACE_ROW_SPANS_MAX as usize);
         assert_eq!(spans.iter().map(|span| u64::from(span.count)).sum::<u64>(), rank + 1);
-        assert!(spans.windows(2).all(|two| two[0].to < two[1].from), "spans of a lane do not overlap");
+        assert!(spans.windows(2).all(|two| two[0].to < two[1].from), "spans of a row do not overlap");
     }
-    let spans = lane.spans();
-    assert!(spans.len() > TRACE_LANE_SPANS_MAX as usize / 2);
+    let spans = row.spans();
+    assert!(spans.len() > TRACE_ROW_SPANS_MAX as usize / 2);
     assert_eq!((spans[0].from, spans.last().unwrap().to), (us(0), us(99_994)));
     assert_eq!(spans.iter().map(|span| span.busy).sum::<Duration>(), us(40_000));
 }
 
 #[test]
 fn contacts_of_one_burst_are_one_span() {
-    let mut lane = SpanLane::new(AGENT, SpanKind::Contacts, FULL);
-    [10, 50, 149, 250].iter().for_each(|at| lane.note(us(*at), us(*at), 1));
-    let spans: Vec<_> = lane.spans().iter().map(|span| (span.from, span.to, span.count)).collect();
+    let mut row = SpanRow::new(AGENT, SpanKind::Contacts, FULL);
+    [10, 50, 149, 250].iter().for_each(|at| row.note(us(*at), us(*at), 1));
+    let spans: Vec<_> = row.spans().iter().map(|span| (span.from, span.to, span.count)).collect();
     assert_eq!(spans, [(us(10), us(149), 3), (us(250), us(250), 1)]);
 }
 
@@ -108,7 +108,7 @@ fn of_many_starts_the_first_and_the_last_are_traced() {
 #[test]
 fn only_agents_of_the_scope_are_traced() {
     assert!(Tracer::begin(None, AGENT).is_none());
-    let scope = TraceScope { every: 4, lane_spans: 0 };
+    let scope = TraceScope { every: 4, row_spans: 0 };
     let traced: Vec<_> = (1..=9).filter(|agent| Tracer::begin(Some(scope), AgentId(*agent)).is_some()).collect();
     assert_eq!(traced, [1, 5, 9]);
 }
@@ -134,7 +134,7 @@ fn a_report_that_cannot_be_of_its_subtree_is_refused() {
     let some = TraceScope { every: 2, ..FULL };
     let of_second = good.iter().map(|span| TraceSpan { agent: AgentId(2), ..*span }).collect::<Vec<_>>();
     assert!(FULL.allows(&of_second, below) && !some.allows(&of_second, below), "this agent is not traced");
-    let hostile = TraceScope { every: 0, lane_spans: u32::MAX };
+    let hostile = TraceScope { every: 0, row_spans: u32::MAX };
     assert!(hostile.traces(AGENT) && hostile.agent_spans_max() == FULL.agent_spans_max());
 }
 
