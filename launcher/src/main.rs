@@ -167,7 +167,10 @@ fn run(request: Request, clock: Clock) -> (ExitCode, Duration) {
             Ok(Forked::Guardian) => {
                 return (guard_forked(planned.plan.options.liveness().dead_time), stderr::AGENT_EXIT_TIME);
             }
-            Err(error) => Err(error),
+            Err(error) => Err(io::Error::new(
+                error.kind(),
+                format!("{error}; try fewer agents with --agents-per-node, or a higher ulimit -Hn and -u"),
+            )),
         },
         AgentHosts::Remote(_) => Ok(Vec::new()),
     };

@@ -6,7 +6,9 @@ use crate::link::Clock;
 /// Notes how long steps of the driver take.
 pub(super) struct DriverTrace {
     pub(super) publish: SpanRow,
-    pub(super) release: SpanRow,
+    release: SpanRow,
+    /// When the release that is under way began, and of how many ranks.
+    releasing: Option<(Time, u32)>,
 }
 
 impl DriverTrace {
@@ -14,7 +16,20 @@ impl DriverTrace {
     pub(super) fn begin(scope: Option<TraceScope>, agent: AgentId) -> Option<Self> {
         let scope = scope.filter(|scope| scope.traces(agent))?;
         let row = |kind| SpanRow::new(agent, kind, scope);
-        Some(Self { publish: row(SpanKind::Publish), release: row(SpanKind::Release) })
+        Some(Self { publish: row(SpanKind::Publish), release: row(SpanKind::Release), releasing: None })
+    }
+
+    /// A release of ranks begins, or more ranks join the one that is under way.
+    pub(super) fn on_release(&mut self, now: Time, ranks: u32) {
+        let (_, all) = self.releasing.get_or_insert((now, 0));
+        *all = all.saturating_add(ranks);
+    }
+
+    /// All ranks of the release have been told.
+    pub(super) fn on_released(&mut self, now: Time) {
+        if let Some((began, ranks)) = self.releasing.take() {
+            self.release.note(began, now, ranks);
+        }
     }
 
     /// Returns the spans so far.

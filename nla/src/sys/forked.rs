@@ -31,9 +31,12 @@ pub enum Forked {
     Guardian,
 }
 
-/// Forks this process, which must have one thread, `count` times. A guardian that is dropped exits: its input has ended.
+/// Forks this process, which must have one thread, `count` times. A guardian that is dropped exits: its input has ended. Raises the
+/// soft limit of open files.
 pub fn fork_guardians(count: u32) -> io::Result<Forked> {
     let mut guardians = Vec::new();
+    // Two descriptors for each guardian.
+    descriptors::raise_limit()?;
     // The guardians have this process's copy of the answer.
     let _ = cgroup::delegated();
     for _ in 0..count {

@@ -17,7 +17,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::Mode;
 
 use super::path_walk::{Walk, is, refused};
@@ -27,6 +27,8 @@ use super::path_walk::{Walk, is, refused};
 pub enum OutputMode {
     /// Replaces the contents of a regular file.
     Replace,
+    /// Replaces them, too, and never waits for the reader of a FIFO: one without a reader is refused.
+    Report,
     /// Output is added at the end.
     Append,
     /// Replaces the contents of the file, which must be a regular one of this user. Only this user may then read it.
@@ -34,7 +36,7 @@ pub enum OutputMode {
 }
 
 /// Opens the output file `path`, or makes it: with the mode 0666 less the umask, or 0600 if it is private. Opens devices
-/// and FIFOs, and follows links, unless another user put them into a sticky directory. Blocks until a FIFO has a reader.
+/// and FIFOs, and follows links, unless another user put them into a sticky directory. Blocks until a FIFO has a reader, unless `mode` excludes that.
 pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
     let mut walk = Walk::of(path)?;
     let mut name = walk.last()?;
@@ -60,18 +62,26 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
                 return Err(refused("it is a link, which is not allowed for a file that will contain secrets"));
             }
             if walk.is_in_proc()? {
-                let truncate = if mode == OutputMode::Replace { OFlag::O_TRUNC } else { OFlag::empty() };
+                let truncate = if matches!(mode, OutputMode::Replace | OutputMode::Report) {
+                    OFlag::O_TRUNC
+                } else {
+                    OFlag::empty()
+                };
                 return walk.open(&name, flags(mode) | truncate, Mode::empty());
             }
             walk.follow(&name, &look)?;
             name = walk.last()?;
             continue;
         }
-        let no_wait = if mode == OutputMode::Private { OFlag::O_NONBLOCK } else { OFlag::empty() };
+        let may_wait = matches!(mode, OutputMode::Replace | OutputMode::Append);
+        let no_wait = if may_wait { OFlag::empty() } else { OFlag::O_NONBLOCK };
         let file = match walk.open(&name, flags(mode) | OFlag::O_NOFOLLOW | no_wait, Mode::empty()) {
             Err(error) if is(&error, Errno::ELOOP) || error.kind() == io::ErrorKind::NotFound => {
                 walk.count()?;
                 continue;
+            }
+            Err(error) if is(&error, Errno::ENXIO) => {
+                return Err(refused("it is a FIFO or a device that nothing reads"));
             }
             opened => opened?,
         };
@@ -86,6 +96,9 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
         }
         if opened.is_file() && mode != OutputMode::Append {
             file.set_len(0)?;
+        }
+        if mode == OutputMode::Report {
+            fcntl(&file, FcntlArg::F_SETFL(flags(mode)))?;
         }
         return Ok(file);
     }
@@ -286,6 +299,19 @@ mod tests {
         let descriptor = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file.as_file()));
         write(Path::new(&descriptor), OutputMode::Replace, "by its number");
         assert_eq!(fs::read_to_string(file.path()).unwrap(), "by its number");
+    }
+
+    #[test]
+    fn a_fifo_that_nothing_reads_takes_no_report() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("fifo");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = open_output(&path, OutputMode::Report).unwrap_err();
+        assert!(error.to_string().contains("it is a FIFO or a device that nothing reads"), "{error}");
+        let _reader = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        let file = open_output(&path, OutputMode::Report).unwrap();
+        let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL).unwrap());
+        assert!(!flags.contains(OFlag::O_NONBLOCK), "a long report is written whole");
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Sink {
     pub fn open(to: &StatsTo) -> io::Result<Self> {
         match to {
             StatsTo::Table => Ok(Self::Table),
-            StatsTo::File(path) => match open_output(path, OutputMode::Replace) {
+            StatsTo::File(path) => match open_output(path, OutputMode::Report) {
                 Ok(file) => Ok(Self::File(path.clone(), file)),
                 Err(error) => Err(io::Error::new(error.kind(), cannot(path, &error))),
             },

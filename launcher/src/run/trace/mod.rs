@@ -41,7 +41,7 @@ pub struct Traced<'a> {
 impl TraceFile {
     /// Creates the file. This happens before anything starts, so that an error ends scela-run early.
     pub fn open(path: &Path) -> io::Result<Self> {
-        match open_output(path, OutputMode::Replace) {
+        match open_output(path, OutputMode::Report) {
             Ok(file) => Ok(Self { path: path.to_owned(), file, steps: Steps::default() }),
             Err(error) => Err(io::Error::new(error.kind(), cannot(path, &error))),
         }

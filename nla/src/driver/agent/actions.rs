@@ -59,11 +59,7 @@ impl AgentDriver {
                 }
             }
             Action::Release(namespace, ranks) => {
-                let began = self.trace_time();
                 self.release(namespace, &ranks, false);
-                if let (Some(began), Some(trace)) = (began, &mut self.trace) {
-                    trace.release.note(began, self.clock.now(), ranks.len() as u32);
-                }
                 self.shared_files.on_release(|| self.table.pids());
             }
             Action::FailFence(namespace, ranks) => self.release(namespace, &ranks, true),
@@ -208,17 +204,25 @@ impl AgentDriver {
     /// Releases ranks from a fence: one wake-up for all ranks that wait in the shared segment, one answer for each
     /// other. `failed`: the fence failed.
     fn release(&mut self, namespace: NamespaceId, ranks: &Ranks, failed: bool) {
+        if let Some(trace) = &mut self.trace {
+            trace.on_release(self.clock.now(), ranks.len() as u32);
+        }
         if let Some(local) = self.namespaces.get_mut(&namespace) {
             local.board.borrow_mut().release(failed);
             local.in_segment = 0;
         }
-        let answer = || if failed { Answer::FenceFailed } else { Answer::Released };
-        let answers = ranks.iter().map(|rank| ((namespace, rank), answer()));
-        if ranks.len() > self.processors as u64 {
-            self.releases.extend(answers);
-        } else {
-            answers.for_each(|(key, answer)| self.answer(key, answer));
+        let share_processors = ranks.len() > self.processors as u64;
+        for rank in ranks.iter() {
+            let key = (namespace, rank);
+            let answer = if failed { Answer::FenceFailed } else { Answer::Released };
+            // The others wait in the segment, or through PMIx.
+            if share_processors && self.waiting.contains_key(&key) {
+                self.releases.push_back((key, answer));
+            } else {
+                self.answer(key, answer);
+            }
         }
+        self.note_released();
     }
 
     /// Releases the next [`RELEASED_AT_ONCE`] ranks.
@@ -226,6 +230,13 @@ impl AgentDriver {
         for _ in 0..RELEASED_AT_ONCE {
             let Some((key, answer)) = self.releases.pop_front() else { break };
             self.answer(key, answer);
+        }
+        self.note_released();
+    }
+
+    fn note_released(&mut self) {
+        if let Some(trace) = self.trace.as_mut().filter(|_| self.releases.is_empty()) {
+            trace.on_released(self.clock.now());
         }
     }
 
