@@ -83,6 +83,7 @@ fn begin() -> (ExitCode, Duration) {
             }
             // The shell's state, which ranks get, was recorded before.
             sys::reset_sigchld();
+            sys::ignore_file_size_signal();
             trace();
             // The panic hook has already printed where the panic happened.
             return catch_unwind(AssertUnwindSafe(|| launch(&name, arguments))).unwrap_or_else(|_| {

@@ -217,8 +217,15 @@ impl Scanner<'_> {
                 }
                 _ => {
                     let text = format!("option '{typed}' needs a value: {typed} {}", spec.values.join(" "));
-                    let name = "write a ':' or an option's name as a value after '='";
-                    return Err(UsageError::new(place, text, format!("'{CALLED} --help' describes it; {name}")));
+                    let hint = match spec.values[values.len()].strip_prefix("FILE") {
+                        Some(ending) if !ending.is_empty() => {
+                            format!("a name that does not end in '{ending}' must follow '=': {typed}=FILE")
+                        }
+                        _ => format!(
+                            "'{CALLED} --help' describes it; write a ':' or an option's name as a value after '='"
+                        ),
+                    };
+                    return Err(UsageError::new(place, text, hint));
                 }
             }
         }

@@ -298,8 +298,9 @@ impl AgentDriver {
             }
             let event = self.next_event().await;
             let has_started = matches!(event, Event::StartDue);
-            let has_released = matches!(event, Event::ReleaseDue);
             self.on_event(event);
+            // At each event: ranks that never stop asking do not keep others in the fence.
+            let has_released = self.release_group();
             if has_started || has_released {
                 // Serve the running ranks before the next group is started or released.
                 yield_now().await;
@@ -382,7 +383,6 @@ impl AgentDriver {
                 lost.into_iter().for_each(|event| self.on_pmix(event));
             }
             Event::Alarm => self.handle(Input::Timeout),
-            Event::ReleaseDue => self.release_group(),
             Event::StartDue => {
                 self.start_ranks();
                 self.reap();
@@ -395,8 +395,8 @@ impl AgentDriver {
                 self.reap();
             }
             Event::Pmix(event) => self.on_pmix(event),
-            // The sweep continues after each event.
-            Event::OutputEnded | Event::SweepDue => {}
+            // The sweep and releases continue after each event.
+            Event::OutputEnded | Event::SweepDue | Event::ReleaseDue => {}
         }
     }
 

@@ -80,7 +80,8 @@ pub use segment::{Segment, SegmentReader};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{
-    Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, reset_sigchld, restore_termination_signals,
+    Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, reset_sigchld,
+    restore_termination_signals,
 };
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use tcp_peer::{SocketDiag, uid_in_table};

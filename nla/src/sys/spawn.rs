@@ -497,6 +497,12 @@ pub fn reset_sigchld() {
     }
 }
 
+/// Ignores SIGXFSZ, so that a write beyond the limit on a file's size is an error that can be reported. Ranks get the action of
+/// the user's shell.
+pub fn ignore_file_size_signal() {
+    set_disposition(libc::SIGXFSZ, libc::SIG_IGN);
+}
+
 /// Gives SIGHUP, SIGINT and SIGTERM their default action again, unless the user's shell ignores them: each then ends this
 /// process.
 pub fn restore_termination_signals() {

@@ -225,13 +225,17 @@ impl AgentDriver {
         self.note_released();
     }
 
-    /// Releases the next [`RELEASED_AT_ONCE`] ranks.
-    pub(super) fn release_group(&mut self) {
+    /// Releases the next [`RELEASED_AT_ONCE`] ranks. Returns whether there was one.
+    pub(super) fn release_group(&mut self) -> bool {
+        if self.releases.is_empty() {
+            return false;
+        }
         for _ in 0..RELEASED_AT_ONCE {
             let Some((key, answer)) = self.releases.pop_front() else { break };
             self.answer(key, answer);
         }
         self.note_released();
+        true
     }
 
     fn note_released(&mut self) {
