@@ -48,7 +48,9 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
     programs.extend(arguments.get_one::<String>("also").map(|also| ("other scela-run", PathBuf::from(also))));
     let fanouts: Vec<u32> = arguments.get_many("fanouts").into_iter().flatten().copied().collect();
     for fanout in fanouts {
-        let predicted = predict(hosts, (ppn, keys), mbit, fanout)?;
+        let chosen =
+            if fanout > 0 { fanout } else { default_fanout(&cluster, &programs[0].1, (hosts, ppn), &program)? };
+        let predicted = predict(hosts, (ppn, keys), mbit, chosen)?;
         for (name, scela) in &programs {
             let mut times = Vec::new();
             for _ in 0..number("rounds") {
@@ -65,9 +67,9 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
             }
             times.sort_by(f64::total_cmp);
             let [median, least, most] = [times[times.len() / 2], times[0], times[times.len() - 1]];
-            let shown = if fanout > 0 { fanout.to_string() } else { "default".to_owned() };
-            let predicted = predicted.map_or_else(String::new, |time| format!("{:.3}", time.as_secs_f64()));
-            println!("{shown:>8} {name:>28} {median:8.3} {least:8.3} {most:8.3} {predicted:>10}");
+            let shown = if fanout > 0 { fanout.to_string() } else { format!("{chosen}, auto") };
+            let predicted = predicted.as_secs_f64();
+            println!("{shown:>8} {name:>28} {median:8.3} {least:8.3} {most:8.3} {predicted:10.3}");
         }
     }
     Ok(())
@@ -93,11 +95,19 @@ fn run(mut command: Command, times: &Path, ranks: usize) -> Result<f64, String> 
     Ok(released.saturating_sub(arrived) as f64 / 1e9)
 }
 
-/// Simulates the fence; `None` for the default fan-out, which the launcher chooses. All hosts share this machine's cores.
-fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32) -> Result<Option<Duration>, String> {
-    if fanout == 0 {
-        return Ok(None);
-    }
+/// Returns the fan-out that scela-run chooses.
+fn default_fanout(cluster: &Cluster, scela: &Path, (hosts, ppn): (u32, u32), program: &Path) -> Result<u32, String> {
+    let mut command = cluster.front_end().command(scela);
+    command.arg("-f").arg(cluster.host_file()).args(["-np", &(hosts * ppn).to_string(), "-ppn", &ppn.to_string()]);
+    let output = command.arg("--explain").arg(program).output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let (_, rest) = text.split_once("links between agents, fan-out ").ok_or("--explain names no fan-out")?;
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().map_err(|_| format!("--explain says {rest}"))
+}
+
+/// Simulates the fence. All hosts share this machine's cores.
+fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32) -> Result<Duration, String> {
     let (usual, each) = (Costs::default(), u64::from(keys.max(1)));
     // A simulated rank puts one entry: so many of them cost what a rank does.
     let costs = Costs {
@@ -122,7 +132,8 @@ fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32) -> Resul
         ..Spec::default()
     };
     let report = sim::run(&spec).map_err(|error| error.to_string())?;
-    Ok(report.fences.first().map(|fence| Duration::from_nanos(fence.releasing)))
+    let fence = report.fences.first().ok_or("no fence was simulated")?;
+    Ok(Duration::from_nanos(fence.releasing))
 }
 
 /// Limits the rate at which a host sends.
