@@ -240,10 +240,10 @@ mod tests {
   "shared_cores": 2,
   "sessions_max": 128,
   "board": {
-    "byte_received_ps": 880,
-    "byte_sent_ps": 890,
+    "byte_received_ps": 830,
+    "byte_sent_ps": 845,
     "byte_hashed_ps": 53,
-    "byte_copied_ps": 110,
+    "byte_copied_ps": 130,
     "entry_merged": 100
   }
 }
