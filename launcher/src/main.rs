@@ -39,6 +39,10 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// Boards of large jobs are long allocations.
+#[global_allocator]
+static ALLOCATOR: sys::LargePages = sys::LargePages;
+
 fn main() -> ExitCode {
     stderr::queue_panic_messages();
     let (code, time) = begin();

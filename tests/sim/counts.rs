@@ -1,7 +1,7 @@
 //! Small jobs for which the exact number of messages is known.
 
 use nla::core::{CachePolicy, GetCounts};
-use sim::{Pattern, Refusal, Report, Spec};
+use sim::{BoardCosts, Pattern, Refusal, Report, Spec};
 
 /// Runs a job on six agents with two ranks each. The root has two children, each of which has two children.
 fn small(cache: CachePolicy, pattern: Pattern) -> Report {
@@ -106,4 +106,42 @@ fn a_simulation_beyond_the_memory_bound_is_refused() {
     let refusal = sim::run(&spec).expect_err("it takes terabytes");
     assert!(matches!(refusal, Refusal::Memory { .. }), "{refusal}");
     assert!(refusal.to_string().contains("16384 agents x 1048576 entries"), "{refusal}");
+}
+
+#[test]
+fn the_costs_of_boards_are_the_measured_ones() {
+    // docs/results/simulation.md has these, and the machine on which --calibrate measured them.
+    let measured = BoardCosts {
+        byte_received_ps: 830,
+        byte_sent_ps: 845,
+        byte_hashed_ps: 53,
+        byte_copied_ps: 130,
+        entry_merged: 100,
+    };
+    assert_eq!(BoardCosts::default(), measured);
+}
+
+#[test]
+fn a_long_board_takes_little_more_than_an_agents_work_for_its_bytes() {
+    let spec = Spec {
+        nodes: 2048,
+        ppn: 64,
+        fanout: 2,
+        value_min: 64,
+        value_max: 64,
+        pattern: Pattern::Fences,
+        ..Spec::default()
+    };
+    let fence = |piece_bytes| {
+        let spec = Spec { piece_bytes, ..spec.clone() };
+        sim::run(&spec).expect("131,072 ranks can be simulated").fences[0]
+    };
+    let (pieces, whole) = (fence(spec.piece_bytes), fence(None));
+    // An agent receives, hashes and copies each byte, and sends it to two children; the launcher receives and merges all
+    // entries before.
+    let board = BoardCosts::default();
+    let each = 2 * board.byte_received_ps + board.byte_hashed_ps + board.byte_copied_ps + 2 * board.byte_sent_ps;
+    let least = pieces.bytes * each / 1000 + pieces.entries * board.entry_merged;
+    assert!((least * 9 / 10..least * 3 / 2).contains(&pieces.releasing), "{least} ns of work, {pieces:?}");
+    assert!(whole.releasing > 4 * pieces.releasing, "one message for each link: {whole:?}");
 }

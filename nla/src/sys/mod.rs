@@ -30,7 +30,8 @@ pub mod guardian;
 pub mod identity;
 pub mod image;
 pub mod inherited;
-pub mod launching;
+pub mod large_pages;
+mod launching;
 pub mod new_file;
 pub mod output_file;
 mod path_walk;
@@ -64,6 +65,7 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
+pub use large_pages::LargePages;
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};

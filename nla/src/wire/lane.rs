@@ -61,6 +61,9 @@ pub struct TooLong {
 /// The length of the prefix that holds a message's length, in bytes.
 pub(super) const LENGTH_BYTES: usize = 4;
 
+/// The most memory that is reserved for the rest of an announced message: more than a piece of an epoch.
+const RESERVED_BYTES_MAX: usize = 320 * 1024;
+
 /// Reassembles the messages of one lane from the pieces in records.
 #[derive(Debug)]
 pub struct Assembler {
@@ -74,7 +77,8 @@ impl Assembler {
         Self { lane, buffer: BytesMut::new() }
     }
 
-    /// Adds a piece from a record. Allocates memory for bytes that have arrived, never for an announced length.
+    /// Adds a piece from a record. Allocates memory for bytes that have arrived, and for at most [`RESERVED_BYTES_MAX`] more
+    /// of those that were announced.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
@@ -87,7 +91,10 @@ impl Assembler {
         if bytes > max {
             return Err(TooLong { bytes, max });
         }
-        if self.buffer.len() < LENGTH_BYTES + bytes {
+        let missing = (LENGTH_BYTES + bytes).saturating_sub(self.buffer.len());
+        if missing > 0 {
+            // Once for a message, instead of by doubling.
+            self.buffer.reserve(missing.min(RESERVED_BYTES_MAX));
             return Ok(None);
         }
         self.buffer.advance(LENGTH_BYTES);

@@ -22,8 +22,9 @@ use thiserror::Error;
 
 use super::entry::Entry;
 use super::hash::hash;
-use super::index::Index;
+use super::index::{Index, slots_for};
 use super::puts::{Put, Puts, PutsError};
+use super::regions::by_region;
 use crate::Rank;
 
 /// The letters SEP and the format's version.
@@ -65,20 +66,36 @@ impl Epoch {
     /// The resulting bytes do not depend on the order in which batches were appended, as long as each rank's own puts kept
     /// their order.
     pub fn merge(puts: &Puts) -> Result<Self, PutsError> {
-        let mut index = Index::for_entries(puts.validate()?);
-        let mut winners: Vec<Winner> = Vec::new();
+        let count = puts.validate()?;
+        let mut all: Vec<Winner> = Vec::with_capacity(count);
+        let mut hashes = Vec::with_capacity(count);
         let mut offset = 0;
         while let Some((Put { rank, key, .. }, next)) = puts.put_at(offset) {
-            let winner = Winner { rank, offset, hash: hash(key) };
-            let same = |at: usize| puts.put_at(winners[at].offset).is_some_and(|(put, _)| put.key == key);
-            match index.find_or_insert(winner.hash, same, winners.len()) {
-                None => winners.push(winner),
-                Some(at) if winners[at].rank <= rank => winners[at] = winner,
-                Some(_) => {}
-            }
+            let hash = hash(key);
+            hashes.push((hash, all.len() as u32));
+            all.push(Winner { rank, offset, hash, is_beaten: false });
             offset = next;
         }
-        drop(index);
+        let mut index = Index::for_entries(count);
+        // The best put of each key so far.
+        let mut best: Vec<u32> = Vec::with_capacity(count);
+        for (hash, new) in by_region(hashes, slots_for(count)) {
+            let key = |put: u32| puts.put_at(all[put as usize].offset).map(|(put, _)| put.key);
+            match index.find_or_insert(hash, |at| key(best[at]) == key(new), best.len()) {
+                None => best.push(new),
+                Some(at) => {
+                    let other = std::mem::replace(&mut best[at], new);
+                    let loser = if all[other as usize].rank <= all[new as usize].rank { other } else { new };
+                    if loser == new {
+                        best[at] = other;
+                    }
+                    all[loser as usize].is_beaten = true;
+                }
+            }
+        }
+        drop((index, best));
+        let mut winners = all;
+        winners.retain(|winner| !winner.is_beaten);
         // A rank's own puts are in order wherever they lie. Batches are runs of ascending ranks, which the stable sort
         // joins in about linear time.
         winners.sort_by_key(|winner| (winner.rank, winner.offset));
@@ -227,7 +244,7 @@ impl Epoch {
         if count == 0 {
             return Some(Self::default());
         }
-        let slots = (count + count / 2 + 1).next_power_of_two();
+        let slots = slots_for(count);
         let length = HEADER_BYTES + slots * SLOT_BYTES + entries_bytes;
         u32::try_from(length).ok()?;
         let count = u32::try_from(count).ok()?;
@@ -236,8 +253,15 @@ impl Epoch {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.resize(HEADER_BYTES + slots * SLOT_BYTES, 0);
+        let mut places = Vec::with_capacity(count as usize);
         for HashedEntry { hash, key, value } in entries {
-            let offset = bytes.len() as u32;
+            places.push((hash, bytes.len() as u32));
+            bytes.extend_from_slice(&u16::try_from(key.len()).ok()?.to_le_bytes());
+            bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(key);
+            bytes.extend_from_slice(value);
+        }
+        for (hash, offset) in by_region(places, slots) {
             let mut slot = hash as usize & (slots - 1);
             while read_u32(&bytes, HEADER_BYTES + slot * SLOT_BYTES + 4) != Some(0) {
                 slot = (slot + 1) & (slots - 1);
@@ -245,10 +269,6 @@ impl Epoch {
             let at = HEADER_BYTES + slot * SLOT_BYTES;
             bytes[at..at + 4].copy_from_slice(&tag_of(hash).to_le_bytes());
             bytes[at + 4..at + 8].copy_from_slice(&offset.to_le_bytes());
-            bytes.extend_from_slice(&u16::try_from(key.len()).ok()?.to_le_bytes());
-            bytes.extend_from_slice(&(value.len() as u32).to_le_bytes());
-            bytes.extend_from_slice(key);
-            bytes.extend_from_slice(value);
         }
         Some(Self { bytes: bytes.into(), entries: count, slots: slots as u32 })
     }
@@ -333,12 +353,13 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The put that wins a key so far.
+/// A put that may win its key.
 #[derive(Copy, Clone)]
 struct Winner {
     rank: Rank,
     offset: usize,
     hash: u64,
+    is_beaten: bool,
 }
 
 #[derive(Copy, Clone)]

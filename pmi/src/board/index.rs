@@ -62,7 +62,7 @@ impl Index {
 }
 
 /// Returns the number of slots for `entries` entries: at least 3/2 of that, so that a free slot ends each probe.
-fn slots_for(entries: usize) -> usize {
+pub(super) fn slots_for(entries: usize) -> usize {
     (entries + entries / 2 + 1).next_power_of_two()
 }
 

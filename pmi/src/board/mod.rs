@@ -21,6 +21,7 @@ mod node_board;
 mod node_cache;
 mod pending_puts;
 mod puts;
+mod regions;
 
 pub use entry::Entry;
 pub(crate) use epoch::Table;

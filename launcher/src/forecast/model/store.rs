@@ -240,11 +240,11 @@ mod tests {
   "shared_cores": 2,
   "sessions_max": 128,
   "board": {
-    "byte_received_ps": 900,
-    "byte_sent_ps": 800,
-    "byte_hashed_ps": 200,
-    "byte_copied_ps": 150,
-    "entry_merged": 150
+    "byte_received_ps": 830,
+    "byte_sent_ps": 845,
+    "byte_hashed_ps": 53,
+    "byte_copied_ps": 130,
+    "entry_merged": 100
   }
 }
 "#;

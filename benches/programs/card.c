@@ -1,0 +1,72 @@
+/* `card KEYS BYTES FILE`: passes a fence in which all ranks get ready, puts KEYS values of BYTES bytes, and passes a
+ * second fence. Appends a line to FILE: when this rank arrived at the second fence and when it was released, in
+ * nanoseconds of the machine's monotonic clock. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { BYTES_MAX = 1023 };
+
+static FILE *server;
+
+/* Sends a request and reads the reply, which must begin like `expected`. */
+static void call(const char *request, const char *expected)
+{
+    char line[4096];
+    fputs(request, server);
+    fflush(server);
+    if (!fgets(line, sizeof line, server) || strncmp(line, expected, strlen(expected)) != 0) {
+        fprintf(stderr, "no %s: %s", expected, line);
+        exit(1);
+    }
+}
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
+}
+
+int main(int argc, char **argv)
+{
+    const char *fd = getenv("PMI_FD"), *rank = getenv("PMI_RANK");
+    if (argc != 4 || !fd || !rank || !(server = fdopen(atoi(fd), "r+")))
+        return 2;
+    setvbuf(server, NULL, _IOFBF, 8192);
+    int keys = atoi(argv[1]), bytes = atoi(argv[2]);
+    if (bytes < 1 || bytes > BYTES_MAX)
+        return 2;
+    call("cmd=init pmi_version=1 pmi_subversion=1\n", "cmd=response_to_init");
+    char name[256] = "", line[4096], value[BYTES_MAX + 1];
+    fputs("cmd=get_my_kvsname\n", server);
+    fflush(server);
+    const char *field = fgets(line, sizeof line, server) ? strstr(line, " kvsname=") : NULL;
+    if (!field || sscanf(field, " kvsname=%255s", name) != 1)
+        return 1;
+    call("cmd=barrier_in\n", "cmd=barrier_out");
+    /* Each value is its own: nothing can be compressed. */
+    uint64_t state = (uint64_t)atoi(rank) * 1000003 + 1;
+    for (int key = 0; key < keys; key++) {
+        for (int at = 0; at < bytes; at++) {
+            state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+            value[at] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"[state % 64];
+        }
+        value[bytes] = 0;
+        snprintf(line, sizeof line, "cmd=put kvsname=%s key=card-%s-%d value=%s\n", name, rank, key, value);
+        call(line, "cmd=put_result rc=0");
+    }
+    uint64_t arrived = now();
+    call("cmd=barrier_in\n", "cmd=barrier_out");
+    uint64_t released = now();
+    call("cmd=finalize\n", "cmd=finalize_ack");
+    int length = snprintf(line, sizeof line, "%" PRIu64 " %" PRIu64 "\n", arrived, released);
+    int file = open(argv[3], O_WRONLY | O_APPEND);
+    return file < 0 || write(file, line, (size_t)length) != length;
+}
