@@ -167,7 +167,7 @@ fn run(request: Request, clock: Clock) -> (ExitCode, Duration) {
         Err(code) => return (code, stderr::EXIT_TIME),
     };
     let guardians = match &planned.agent_hosts {
-        AgentHosts::Local => match sys::fork_guardians(planned.plan.agents()) {
+        AgentHosts::Local => match sys::fork_guardians(planned.plan.agents(), &planned.plan.label) {
             Ok(Forked::Launcher(guardians)) => Ok(guardians),
             Ok(Forked::Guardian) => {
                 return (guard_forked(planned.plan.options.liveness().dead_time), stderr::AGENT_EXIT_TIME);

@@ -330,7 +330,7 @@ pub struct Options {
     pub stats: Option<StatsTo>,
     /// `--trace`: the file of the session's trace. Never empty; may be relative to the launcher's own directory.
     pub trace: Option<PathBuf>,
-    /// `--label`: the session's name in messages and, on other nodes, in `ps`: 1 to 64 characters of `[A-Za-z0-9._-]`,
+    /// `--label`: the session's name in messages and in `ps`: 1 to 64 characters of `[A-Za-z0-9._-]`,
     /// the first a letter or digit.
     pub label: Option<String>,
 }

@@ -341,8 +341,8 @@ fn change(change: impl FnOnce(&mut State)) {
     STDERR.change(change, start, write);
 }
 
-/// Lets this process start the thread with the next text. Until then each text is written where it arises: the launcher
-/// forks its guardians as a process with one thread, and no peer waits for it so early.
+/// Lets this process start the thread with the next text. Until then the caller writes each text itself, because the launcher
+/// needs to have one thread when it forks its guardians. No peer depends on it yet.
 pub fn allow_thread() {
     MAY_START_THREAD.store(true, Ordering::Relaxed);
 }

@@ -64,7 +64,7 @@ pub(super) struct Shared {
     /// The channels to targets, each by the first target that it leads to.
     routes: RefCell<LiteMap<u32, Route>>,
     pub(super) processes: Processes,
-    /// Forked guardians that have not got an order, the next one last.
+    /// Forked guardians without an order. A start takes the last one.
     pub(super) forked: RefCell<Vec<ForkedGuardian>>,
     /// The guardians that were forked here and have not been reaped, by target.
     pub(super) guardians: RefCell<Vec<(u32, Started)>>,

@@ -114,7 +114,7 @@ impl Exchange {
     /// have died. Returns the ones that were not dead before.
     pub(super) fn on_gathered_without(&mut self, child: AgentId, ranks: &Ranks) -> Ranks {
         let missing = find(&self.children, child).map(|share| share.difference(ranks)).unwrap_or_default();
-        // Others have arrived ahead of them.
+        // Ranks that an earlier `Gathering` has reported are alive.
         self.fence.mark_dead(&missing.difference(self.fence.arrived()))
     }
 

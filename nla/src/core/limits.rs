@@ -69,7 +69,7 @@ pub const TIMED_FENCES_MAX: u32 = 8;
 pub const TIMED_AGENTS_MAX: usize = 3;
 /// Spans in the trace of a session, without the launcher's: a file of some 70 MB, which viewers still load.
 pub const TRACE_SPANS_MAX: usize = 1 << 19;
-/// Agents that a trace can have: each has room for its phases. Of more agents every second, third and so on is traced.
+/// Agents that a trace can have: each has room for its phases. In larger sessions only every second (third, ...) agent is traced.
 pub const TRACED_AGENTS_MAX: u32 = 1 << 15;
 /// Spans of one kind at an agent: more would not be seen side by side.
 pub const TRACE_ROW_SPANS_MAX: u32 = 64;
@@ -117,7 +117,7 @@ pub const CONTROL_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one message of the board lane: all entries of a fence.
 pub const BOARD_BYTES_MAX: usize = FENCE_BYTES_MAX + (FENCE_BYTES_MAX >> 1);
 /// Bytes of one piece of a long epoch. Small enough that a tree of many levels is filled soon, even over slow links; large
-/// enough that the cost of a message does not count.
+/// enough that the cost per message is negligible.
 pub const PIECE_BYTES: PieceBytes = NonZeroU32::new(256 * 1024);
 /// Bytes of one message of the lanes that carry output and input.
 pub const STREAM_BYTES_MAX: usize = 128 * 1024;

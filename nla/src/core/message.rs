@@ -40,7 +40,7 @@ pub enum Up {
         /// The namespace.
         namespace: NamespaceId,
     },
-    /// Some ranks of the subtree have arrived at a fence, and have put much. Others follow.
+    /// Some ranks of the subtree have arrived at a fence, with at least a piece of puts. The others are still missing.
     Gathering {
         /// The namespace.
         namespace: NamespaceId,

@@ -98,7 +98,7 @@ pub struct TraceSpan {
     pub from: Time,
     /// The end.
     pub to: Time,
-    /// The number of ranks, fences or epochs that it is about; of a phase 1.
+    /// The number of ranks, fences or epochs that it is about; 1 for a phase.
     pub count: u32,
     /// The sum of the durations of the spans that were merged into this one.
     pub busy: Duration,

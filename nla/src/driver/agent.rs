@@ -149,7 +149,7 @@ enum Event {
     Stalled,
     /// The process that serves PMIx has sent a message, or was lost.
     Pmix(PmixEvent),
-    /// Ranks remain to be released, and no request of a rank is to be handled.
+    /// Ranks wait to be released, and no other event is due.
     ReleaseDue,
     /// Ranks remain to be started, and no other event is due.
     StartDue,

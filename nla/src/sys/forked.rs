@@ -4,6 +4,7 @@
 //! That saves a third of the time in which an agent starts. The launcher forks them before it starts any thread and before
 //! it opens anything that a guardian must not have.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -25,7 +26,7 @@ pub struct ForkedGuardian {
     pub output: OwnedFd,
 }
 
-/// The process in which [`fork_guardians`] has returned.
+/// Which process [`fork_guardians`] has returned in.
 #[derive(Debug)]
 pub enum Forked {
     /// The launcher, with its guardians.
@@ -39,16 +40,21 @@ pub enum Forked {
 ///
 /// A signal to the process group is the launcher's alone, even if it arrives at this time: a guardian leads a session of its own
 /// when it first can be interrupted.
-pub fn fork_guardians(count: u32) -> io::Result<Forked> {
+///
+/// The guardians' command line becomes `scela-guard LABEL`, cut to the length of the launcher's: otherwise a `pkill` that finds the
+/// launcher by its arguments would end the agents and their guardians with it, and nobody would clean up.
+pub fn fork_guardians(count: u32, label: &str) -> io::Result<Forked> {
     // Two descriptors for each guardian.
     descriptors::raise_limit()?;
-    // The guardians have this process's copy of the answer.
+    // Looked up once, before the forks, which inherit the answer.
     let _ = cgroup::delegated();
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     let forked = fork_all(count);
     if let Ok(Forked::Guardian) = forked {
         // EPERM: see `guarded`.
         let _ = identity::new_session();
+        // Only `ps` and users miss it.
+        let _ = show_as(&format!("scela-guard {label}"));
         drop_pending_signals();
     }
     mask.thread_set_mask()?;
@@ -63,12 +69,37 @@ fn fork_all(count: u32) -> io::Result<Forked> {
         let Some(pid) = fork_alone()? else {
             descriptors::overwrite(io::stdin().as_fd(), theirs_in.as_fd())?;
             descriptors::overwrite(io::stdout().as_fd(), theirs_out.as_fd())?;
-            // `guarded` closes the pipes of the others.
+            // `guarded` closes the inherited pipes of the other guardians.
             return Ok(Forked::Guardian);
         };
         guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output });
     }
     Ok(Forked::Launcher(guardians))
+}
+
+/// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length.
+fn show_as(text: &str) -> io::Result<()> {
+    let stat = fs::read_to_string("/proc/self/stat")?;
+    let Some((from, to)) = arguments_at(&stat).filter(|(from, to)| from < to) else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    // The last byte stays zero: otherwise the kernel would show the environment, too.
+    let (length, text) = (to - from, text.as_bytes());
+    let shown = text.len().min(length - 1);
+    // SAFETY: the kernel names the bytes of this process's arguments, which are on the stack's page of `main`, writable, and exist
+    // as long as the process. No thread reads them: `main` has copied its arguments, and this process has one thread.
+    let arguments =
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(from), length) };
+    arguments.fill(0);
+    arguments[..shown].copy_from_slice(&text[..shown]);
+    Ok(())
+}
+
+/// Returns the addresses of the first byte of the arguments and of the one behind the last, from /proc/PID/stat.
+fn arguments_at(stat: &str) -> Option<(usize, usize)> {
+    // The name, which may contain blanks and brackets, is the second field; the addresses are the 48th and the 49th.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(48 - 3);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 /// Takes the signals that have arrived while all were blocked.
@@ -84,6 +115,15 @@ mod tests {
     use nix::sys::signal::{Signal, raise};
 
     use super::*;
+
+    #[test]
+    fn the_arguments_of_this_process_are_found() {
+        let (from, to) = arguments_at(&fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        assert_eq!(to - from, fs::read("/proc/self/cmdline").unwrap().len());
+        let others = (4..48).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(arguments_at(&format!("1 (a) b) (c) S {others} 100 200 300")), Some((100, 200)));
+        assert_eq!(arguments_at("1 (a) S 2"), None);
+    }
 
     #[test]
     fn pending_signals_are_dropped() {

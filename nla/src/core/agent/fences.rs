@@ -99,7 +99,7 @@ impl Agent {
                 turn.extend(children.map(|(child, _)| Action::ToChild(*child, message())));
             }
             Ok(Taken::Known) => {}
-            // The parent is new, and does not know yet what this agent lacks. It will send this piece again.
+            // A new parent may send this piece before it has read `Rejoined`. It sends it again afterwards.
             Err(PieceError::Misplaced { .. }) if adopts => {}
             Err(error) => self.fail(LossReason::Epoch { number, error }, turn),
         }
@@ -123,7 +123,7 @@ impl Agent {
         let ns = self.namespaces.get_mut(&namespace).filter(|ns| ns.exchange.fence.number() == number)?;
         let received = ns.exchange.incoming.as_ref().map_or(0, Incoming::received);
         if adopts && received < blob.bytes {
-            // As for a piece that is misplaced.
+            // The new parent repeats the missing pieces and this release.
             return None;
         }
         let incomplete = PieceError::Incomplete { received, bytes: blob.bytes };
