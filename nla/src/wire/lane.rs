@@ -77,7 +77,7 @@ impl Assembler {
         Self { lane, buffer: BytesMut::new() }
     }
 
-    /// Adds a piece from a record. Allocates memory for bytes that have arrived, and for at most [`RESERVED_BYTES_MAX`] more
+    /// Adds a piece from a record. Allocates memory for bytes that have arrived, and for at most `RESERVED_BYTES_MAX` more
     /// of those that were announced.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
