@@ -185,7 +185,7 @@ fn values() {
         (
             "-n 4 -trace ./a b.json",
             "option '-trace' needs a value: -trace FILE.json",
-            "'scela-run --help' describes it; write a ':' or an option's name as a value after '='",
+            "a name that does not end in '.json' must follow '=': -trace=FILE",
         ),
         ("-wdir= ./a", "option '-wdir': the value is empty", &empty("-wdir")),
         (
