@@ -38,6 +38,24 @@ pub(super) enum RankEvent {
 /// the read(2) that would return EAGAIN.
 pub(super) type Connection = Watched;
 
+/// Where a rank's connections come from.
+pub(super) enum Connections {
+    /// The rank has inherited the only one. A channel for it would have 1.5 KiB for each rank.
+    Inherited(Option<Connection>),
+    /// The rank connects to the port.
+    Accepted(mpsc::Receiver<Connection>),
+}
+
+impl Connections {
+    /// Waits for the next one; `None` if no other follows. Cancel-safe.
+    async fn next(&mut self) -> Option<Connection> {
+        match self {
+            Self::Inherited(connection) => connection.take(),
+            Self::Accepted(connections) => connections.recv().await,
+        }
+    }
+}
+
 /// Buffers that all ranks' tasks share: no task borrows them across an await.
 pub(super) struct Scratch {
     incoming: Vec<u8>,
@@ -76,14 +94,15 @@ enum Stop {
 }
 
 impl Serving {
-    /// Serves the rank until its process has exited. `connections` yields its connection, or in port mode its connections
-    /// one after another.
-    pub(super) async fn run(mut self, mut connections: mpsc::Receiver<Connection>, mut ended: oneshot::Receiver<Exit>) {
+    /// Serves the rank over its connections, one after another, until its process has exited.
+    ///
+    /// Boxed: the future of an `async fn` has room for its arguments twice.
+    pub(super) async fn run(mut self: Box<Self>, mut connections: Connections, mut ended: oneshot::Receiver<Exit>) {
         let mut more = true;
         let exit = loop {
             tokio::select! {
                 biased;
-                next = connections.recv(), if more => match next {
+                next = connections.next(), if more => match next {
                     None => more = false,
                     Some(connection) => if let Err(Stop::Ended(exit)) = self.serve(&connection, &mut ended).await {
                         break exit;

@@ -21,7 +21,7 @@ use super::board::SharedBoard;
 use super::input::InputHub;
 use super::output::OutputPump;
 use super::port::PortServer;
-use super::serving::{Connection, RankEvent, Scratch, Serving};
+use super::serving::{Connection, Connections, RankEvent, Scratch, Serving};
 use super::spawners::{Completed, Pending, Spawners};
 use super::spawning::{Command, Done, StartOrder};
 use super::table::RankTable;
@@ -87,9 +87,15 @@ struct PendingRank {
     stdout: OwnedFd,
     stderr: OwnedFd,
     input: Option<OwnedFd>,
-    socket: Option<OwnedFd>,
-    to_task: Option<mpsc::Sender<Connection>>,
-    connections: mpsc::Receiver<Connection>,
+    pmi: PendingPmi,
+}
+
+/// The way in which a rank that is being started will speak PMI.
+enum PendingPmi {
+    /// Over the socket that it inherits; this is our end.
+    Inherited(OwnedFd),
+    /// Over connections to the port.
+    Accepted(mpsc::Receiver<Connection>),
 }
 
 /// Starts the ranks of a session on this agent.
@@ -363,14 +369,14 @@ impl Startup {
         let seat = self.binder.seat(&shared.plan, rank).map_err(|error| binding_failed(&error))?.unwrap_or_default();
         let (ours, theirs) = socket.unzip();
         let (stdin, input) = input.unzip();
-        let (to_task, connections) = mpsc::channel(1);
-        let to_task = match &shared.port {
-            // Before the start: the rank may connect before its start is known here.
-            Some(port) => {
-                port.expect(rank, to_task);
-                None
+        let pmi = match (ours, &shared.port) {
+            (Some(socket), _) => PendingPmi::Inherited(socket),
+            (None, port) => {
+                let (to_task, connections) = mpsc::channel(1);
+                // Before the start: the rank may connect before its start is known here.
+                port.iter().for_each(|port| port.expect(rank, to_task.clone()));
+                PendingPmi::Accepted(connections)
             }
-            None => Some(to_task),
         };
         let start = StartOrder {
             image: Arc::clone(image),
@@ -389,9 +395,7 @@ impl Startup {
             stdout: out_read,
             stderr: err_read,
             input,
-            socket: ours,
-            to_task,
-            connections,
+            pmi,
         };
         let (namespace, image) = (shared.plan.id, Arc::clone(image));
         Ok((Pending::Start { namespace, rank, image, kept: Box::new(kept) }, Box::new(start)))
@@ -431,30 +435,33 @@ impl Startup {
 
     /// Serves a rank that was started.
     fn serve(&mut self, rank: Rank, kept: PendingRank, child: Child, table: &mut RankTable) -> Result<(), String> {
-        let PendingRank { shared, conversation, stdout, stderr, input, socket, to_task, connections } = kept;
+        let PendingRank { shared, conversation, stdout, stderr, input, pmi } = kept;
         let key = (shared.plan.id, rank);
         let (ended, on_end) = oneshot::channel();
         let span = tracing::debug_span!("rank", %rank, pid = child.pid());
         let last_call = table.insert(key, child, ended);
-        if let (Some(socket), Some(to_task)) = (socket, to_task) {
-            let machine =
-                |error: io::Error| format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n");
-            let connection = sys::watch(socket).map_err(machine)?;
-            // Never full: the channel is new and has room for one.
-            let _ = to_task.try_send(connection);
-        }
+        let by_port = matches!(pmi, PendingPmi::Accepted(_));
+        let connections = match pmi {
+            PendingPmi::Inherited(socket) => {
+                let machine = |error: io::Error| {
+                    format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n")
+                };
+                Connections::Inherited(Some(sys::watch(socket).map_err(machine)?))
+            }
+            PendingPmi::Accepted(connections) => Connections::Accepted(connections),
+        };
         let serving = Serving {
             key,
             conversation,
             board: Rc::clone(&shared.board),
-            by_port: shared.port.is_some(),
+            by_port,
             has_segment: false,
             last_call,
             topology_file: shared.may_describe_node.then(|| Rc::clone(&self.topology_file)),
             scratch: Rc::clone(&self.scratch),
             events: self.events.clone(),
         };
-        self.tasks.spawn("rank", span, serving.run(connections, on_end));
+        self.tasks.spawn("rank", span, Box::new(serving).run(connections, on_end));
         self.pump.follow(key.0, rank, Lane::Stdout, stdout);
         self.pump.follow(key.0, rank, Lane::Stderr, stderr);
         if let Some(write) = input {
