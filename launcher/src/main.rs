@@ -34,7 +34,7 @@ use launcher::run::stderr::{self, Kind, Logs};
 use nla::core::printable;
 use nla::driver::PMIX_ARGUMENT;
 use nla::link::Clock;
-use nla::sys::{self, Forked};
+use nla::sys::{self, Forked, ForkedGuardians};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -177,7 +177,7 @@ fn run(request: Request, clock: Clock) -> (ExitCode, Duration) {
                 format!("{error}; try fewer agents with --agents-per-node, or a higher ulimit -Hn and -u"),
             )),
         },
-        AgentHosts::Remote(_) => Ok(Vec::new()),
+        AgentHosts::Remote(_) => Ok(ForkedGuardians::default()),
     };
     stderr::allow_thread();
     let run = guardians.and_then(|guardians| session::run(planned, guardians, clock));

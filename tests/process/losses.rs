@@ -87,8 +87,11 @@ fn kill_with_its_guardian(agent: &Process) {
 /// The launcher adopts and ends the processes that the ranks have started.
 #[test]
 fn an_agent_killed_with_its_guardian_leaves_no_process() {
-    let script = "sleep 1000 & setsid sleep 1000 & env -i setsid sleep 1000 & echo here; wait";
-    let running = scela().np(AGENTS).agents(AGENTS).fanout(2).program(sh(script)).spawn();
+    let run = scela().np(AGENTS).agents(AGENTS).fanout(2);
+    // The label in its arguments shows whose process it is.
+    let unmarked = format!("env -i setsid sh -c 'sleep 1000; :' {}", run.world().label());
+    let script = format!("sleep 1000 & setsid sleep 1000 & {unmarked} & echo here; wait");
+    let running = run.program(sh(&script)).spawn();
     running.wait_for_times("here", AGENTS as usize);
     let tree = Tree::new(AGENTS, 2);
     kill_with_its_guardian(&tree.process(running.world(), tree.leaf()));

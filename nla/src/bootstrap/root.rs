@@ -19,7 +19,7 @@ use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport
 use super::starter::Starter;
 use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Clock, Reach};
-use crate::sys::{self, ForkedGuardian};
+use crate::sys::{self, ForkedGuardians};
 use crate::tasks::Tasks;
 
 /// How long agents that are not to join may take to leave before others are started in their places.
@@ -58,7 +58,7 @@ pub struct Bootstrap {
 impl Bootstrap {
     /// Starts all agents of `tree` on this machine, below `guardians`, one for each. `root` is where the launcher listens.
     pub fn local(
-        guardians: Vec<ForkedGuardian>,
+        guardians: ForkedGuardians,
         order: BootOrder,
         clock: Clock,
         tree: Subtree,
@@ -73,11 +73,12 @@ impl Bootstrap {
         let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, settings, tasks);
         // Without remote shells, guardians are the only processes that the launcher starts. An orphan that it adopts has
         // lost its guardian and its agent.
-        bootstrap.adopts_orphans = sys::adopt_orphans().unwrap_or(false);
+        bootstrap.adopts_orphans = guardians.adopts_orphans;
+        // Before orphans are ended: these are none.
+        bootstrap.starter.add_forked(guardians.guardians);
         if bootstrap.adopts_orphans {
             bootstrap.starter.end_orphans();
         }
-        bootstrap.starter.add_forked(guardians);
         bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
         for target in 1..=agents {
             let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);

@@ -100,7 +100,7 @@ impl Shell {
                 let forked = shared.forked.borrow_mut().pop();
                 let forked =
                     forked.ok_or_else(|| StartFailure::new(StartPhase::Limits, "no guardian was forked for it"))?;
-                let shell = Self::of_forked(shared, forked).map_err(|error| {
+                let shell = Self::of_forked(forked).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its pipes could not be used: {error}"))
                 })?;
                 shared.guardians.borrow_mut().push((task.target, shell.process.clone()));
@@ -121,8 +121,7 @@ impl Shell {
         }
     }
 
-    fn of_forked(shared: &Shared, forked: ForkedGuardian) -> io::Result<Self> {
-        let process = shared.processes.add(forked.pid, true);
+    fn of_forked((forked, process): (ForkedGuardian, Started)) -> io::Result<Self> {
         let input = Sender::from_owned_fd(forked.input)?;
         let reader = Reader::new(Receiver::from_owned_fd(forked.output)?);
         Ok(Self { input, reader, process, errors: None, script: None, was_unchecked: false, lasts: true })

@@ -64,8 +64,8 @@ pub(super) struct Shared {
     /// The channels to targets, each by the first target that it leads to.
     routes: RefCell<LiteMap<u32, Route>>,
     pub(super) processes: Processes,
-    /// Forked guardians without an order. A start takes the last one.
-    pub(super) forked: RefCell<Vec<ForkedGuardian>>,
+    /// Forked guardians without an order, and their processes. A start takes the last one.
+    pub(super) forked: RefCell<Vec<(ForkedGuardian, Started)>>,
     /// The guardians that were forked here and have not been reaped, by target.
     pub(super) guardians: RefCell<Vec<(u32, Started)>>,
     /// Where started agents call back, if they do.
@@ -122,7 +122,11 @@ impl Starter {
 
     /// Adds guardians that were forked. Each [`start`](Self::start) on this machine takes the next one.
     pub(super) fn add_forked(&self, guardians: Vec<ForkedGuardian>) {
-        self.shared.forked.borrow_mut().extend(guardians.into_iter().rev());
+        let known = |guardian: ForkedGuardian| {
+            let process = self.shared.processes.add(guardian.pid, true);
+            (guardian, process)
+        };
+        self.shared.forked.borrow_mut().extend(guardians.into_iter().rev().map(known));
     }
 
     /// Starts the agents of the targets below the agent that got `order`; `None` if the order names none.

@@ -14,6 +14,7 @@ use super::cgroup;
 use super::descriptors;
 use super::guardian::fork_alone;
 use super::identity;
+use super::reap;
 
 /// A guardian that was forked and waits for its order.
 #[derive(Debug)]
@@ -26,11 +27,20 @@ pub struct ForkedGuardian {
     pub output: OwnedFd,
 }
 
+/// The guardians that a launcher has forked.
+#[derive(Debug, Default)]
+pub struct ForkedGuardians {
+    /// All of them.
+    pub guardians: Vec<ForkedGuardian>,
+    /// The launcher adopts orphaned descendants; see [`adopt_orphans`](super::reap::adopt_orphans).
+    pub adopts_orphans: bool,
+}
+
 /// Which process [`fork_guardians`] has returned in.
 #[derive(Debug)]
 pub enum Forked {
     /// The launcher, with its guardians.
-    Launcher(Vec<ForkedGuardian>),
+    Launcher(ForkedGuardians),
     /// A child of it. It calls [`guarded`](super::guardian::guarded) next.
     Guardian,
 }
@@ -48,12 +58,14 @@ pub fn fork_guardians(count: u32, label: &str) -> io::Result<Forked> {
     descriptors::raise_limit()?;
     // Looked up once, before the forks, which inherit the answer.
     let _ = cgroup::delegated();
+    // Before the forks: it is refused to a process that has children.
+    let adopts_orphans = reap::adopt_orphans().unwrap_or(false);
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let forked = fork_all(count);
+    let forked = fork_all(count, adopts_orphans);
     if let Ok(Forked::Guardian) = forked {
         // EPERM: see `guarded`.
         let _ = identity::new_session();
-        // Only `ps` and users miss it.
+        // If this fails, `ps` shows the launcher's arguments.
         let _ = show_as(&format!("scela-guard {label}"));
         drop_pending_signals();
     }
@@ -61,7 +73,7 @@ pub fn fork_guardians(count: u32, label: &str) -> io::Result<Forked> {
     forked
 }
 
-fn fork_all(count: u32) -> io::Result<Forked> {
+fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Forked> {
     let mut guardians = Vec::new();
     for _ in 0..count {
         let (theirs_in, input) = descriptors::input_pipe()?;
@@ -74,7 +86,7 @@ fn fork_all(count: u32) -> io::Result<Forked> {
         };
         guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output });
     }
-    Ok(Forked::Launcher(guardians))
+    Ok(Forked::Launcher(ForkedGuardians { guardians, adopts_orphans }))
 }
 
 /// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length.

@@ -57,7 +57,7 @@ pub use descriptors::{
     LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
     set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
 };
-pub use forked::{Forked, ForkedGuardian, fork_guardians};
+pub use forked::{Forked, ForkedGuardian, ForkedGuardians, fork_guardians};
 pub use guardian::{CODE_ABANDONED, GuardianLink, guarded};
 pub use identity::{
     addresses, addresses_of, affinity, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name,
@@ -72,9 +72,9 @@ pub use output_file::{OutputMode, open_output};
 pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};
 pub use readiness::{Watched, watch, watch_end};
 pub use reap::{
-    Ended, ExitSignalsHeld, adopt_orphans, blocked_children_but, catches, end_orphans, has_children, has_children_but,
-    has_group, is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills,
-    process_state, reap, signal_name,
+    Ended, ExitSignalsHeld, blocked_children_but, catches, end_orphans, has_children, has_children_but, has_group,
+    is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, process_state,
+    reap, signal_name,
 };
 pub use regular_file::open_regular;
 pub use secret::{SECRET_BYTES, SecretPage};

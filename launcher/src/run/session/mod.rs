@@ -21,7 +21,7 @@ use nla::core::{
 };
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, SessionKey};
-use nla::sys::{self, ForkedGuardian};
+use nla::sys::{self, ForkedGuardians};
 use nla::tasks::{Panic, Panics, Tasks};
 use nla::wire::SessionId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -121,7 +121,7 @@ pub struct Planned {
 
 /// Runs a session on its hosts to its end. `guardians` were forked for the agents on this machine, if they are to run here.
 /// `clock` was started before the plan was made.
-pub fn run(planned: Planned, guardians: Vec<ForkedGuardian>, clock: Clock) -> io::Result<Ended> {
+pub fn run(planned: Planned, guardians: ForkedGuardians, clock: Clock) -> io::Result<Ended> {
     if let AgentHosts::Remote(_) = planned.agent_hosts {
         // Each agent has a bootstrap channel until all have joined.
         sys::raise_limit()?;
@@ -135,7 +135,7 @@ pub fn run(planned: Planned, guardians: Vec<ForkedGuardian>, clock: Clock) -> io
     ended
 }
 
-async fn live(planned: Planned, guardians: Vec<ForkedGuardian>, clock: Clock) -> io::Result<Ended> {
+async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock) -> io::Result<Ended> {
     let Planned { plan, agent_hosts, session, secrets } = planned;
     let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
@@ -201,7 +201,7 @@ struct LauncherParts {
     /// The remarks about the plan that the user has read.
     remarks: Vec<String>,
     /// The guardians for agents on this machine. Such a launch is never repeated.
-    guardians: Vec<ForkedGuardian>,
+    guardians: ForkedGuardians,
 }
 
 /// The input of one launch.

@@ -9,7 +9,7 @@ use nla::bootstrap::{BootOrder, Bootstrap, Links};
 use nla::core::{AgentId, CachePolicy, SpanKind, Time, TraceScope, TraceSpan};
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
 use nla::link::{Clock, Liveness, Reach};
-use nla::sys::{self, ForkedGuardian, Segment};
+use nla::sys::{self, ForkedGuardians, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -44,7 +44,7 @@ pub(super) enum Start {
 
 /// The parts of a session that bootstrap needs.
 struct Starting<'a> {
-    guardians: Vec<ForkedGuardian>,
+    guardians: ForkedGuardians,
     clock: Clock,
     options: &'a Options,
     port: &'a RootPort,
