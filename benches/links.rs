@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use benches::programs::compile_static;
 use clap::{Arg, ArgMatches, value_parser};
 use sim::{Costs, Pattern, Spec};
 use tests::{Cluster, Host};
@@ -35,10 +36,8 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
     }
     let number = |name| *arguments.get_one::<u32>(name).expect("the option has a default");
     let (hosts, ppn, mbit, keys) = (number("hosts"), number("ppn"), number("mbit"), number("keys"));
-    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let cluster = Cluster::new(hosts as usize);
-    let program = cluster.shared().join("card");
-    compile(directory.path(), &program)?;
+    let program = compile_static("card", cluster.shared().join("card")).map_err(|error| error.to_string())?;
     cluster.everywhere().try_for_each(|host| limit(host, mbit))?;
     let bytes = u64::from(hosts * ppn * keys * VALUE_BYTES);
     println!("{hosts} hosts, {mbit} Mbit/s each, values of {} in all; seconds", nla::figures::bytes(bytes));
@@ -143,14 +142,6 @@ fn limit(host: &Host, mbit: u32) -> Result<(), String> {
     let output = host.run(words);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() { Ok(()) } else { Err(format!("tc on {}: {said}", host.name())) }
-}
-
-fn compile(directory: &Path, to: &Path) -> Result<(), String> {
-    let source = directory.join("card.c");
-    std::fs::write(&source, include_str!("programs/card.c")).map_err(|error| error.to_string())?;
-    let status = Command::new("cc").args(["-O2", "-static", "-o"]).arg(to).arg(&source).status();
-    let compiled = status.is_ok_and(|status| status.success());
-    if compiled { Ok(()) } else { Err("cc cannot compile the program".to_owned()) }
 }
 
 fn arguments() -> ArgMatches {

@@ -26,12 +26,20 @@ impl Programs {
     /// If there is no C compiler, or no static C library.
     pub fn compile(directory: &Path, library: Option<&Path>) -> Result<Self, BenchError> {
         Ok(Self {
-            empty: compile("empty", directory.join("empty"), &STATIC)?,
-            pmi: compile("pmi", directory.join("pmi"), &STATIC)?,
+            empty: compile_static("empty", directory.join("empty"))?,
+            pmi: compile_static("pmi", directory.join("pmi"))?,
             library: library.map(|library| compile_for(library, directory.join("library"))).transpose()?,
-            floor: compile("floor", directory.join("floor"), &STATIC)?,
+            floor: compile_static("floor", directory.join("floor"))?,
         })
     }
+}
+
+/// Compiles `programs/PROGRAM.c` into the static program `binary`.
+///
+/// # Errors
+/// As [`Programs::compile`].
+pub fn compile_static(program: &str, binary: PathBuf) -> Result<PathBuf, BenchError> {
+    compile(program, binary, &STATIC)
 }
 
 /// Compiles the program that loads `library` when it initialises PMI.

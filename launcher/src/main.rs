@@ -143,8 +143,8 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> (ExitCode, Duration) {
     let code = match cli::parse(name, arguments, &read_file) {
         Ok(Typed::Run(request)) => return run(*request, clock),
         Ok(Typed::Simulate(mut simulation)) => {
-            simulation.board = model::store::of_user().constants.board;
             restart_with_large_pages();
+            simulation.board = model::store::of_user().constants.board;
             match simulate::run(&simulation, &mut |text| say(&simulation, text)) {
                 Ok(text) => print(&text),
                 Err(error) => fail(&error.to_string(), error.early_end().code()),

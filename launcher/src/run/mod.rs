@@ -8,6 +8,7 @@ pub mod output;
 mod progress;
 pub(crate) mod rank_locations;
 pub mod report;
+mod report_file;
 pub mod session;
 mod signals;
 pub mod stats;

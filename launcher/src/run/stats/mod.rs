@@ -3,13 +3,11 @@
 mod json;
 mod table;
 
-use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
 
 use nla::core::{CachePolicy, Stats};
-use nla::sys::{OutputMode, open_output};
 
+use super::report_file::ReportFile;
 use crate::plan::request::StatsTo;
 
 /// The statistics of a session, and its parameters.
@@ -49,8 +47,8 @@ impl Statistics {
 pub enum Sink {
     /// A table on standard error.
     Table,
-    /// This file, which is open for writing.
-    File(PathBuf, File),
+    /// A JSON file.
+    File(ReportFile),
 }
 
 impl Sink {
@@ -59,10 +57,7 @@ impl Sink {
     pub fn open(to: &StatsTo) -> io::Result<Self> {
         match to {
             StatsTo::Table => Ok(Self::Table),
-            StatsTo::File(path) => match open_output(path, OutputMode::Report) {
-                Ok(file) => Ok(Self::File(path.clone(), file)),
-                Err(error) => Err(io::Error::new(error.kind(), cannot(path, &error))),
-            },
+            StatsTo::File(path) => Ok(Self::File(ReportFile::open("the statistics", path)?)),
         }
     }
 
@@ -70,16 +65,9 @@ impl Sink {
     pub fn take(self, statistics: &Statistics) -> Result<Option<String>, String> {
         match self {
             Self::Table => Ok(Some(statistics.table())),
-            Self::File(path, mut file) => {
-                file.write_all(statistics.json().as_bytes()).map_err(|error| cannot(&path, &error))?;
-                Ok(None)
-            }
+            Self::File(file) => file.write(|out| out.write_all(statistics.json().as_bytes())).map(|()| None),
         }
     }
-}
-
-fn cannot(path: &Path, error: &io::Error) -> String {
-    format!("the statistics cannot be written to '{}': {error}", path.display())
 }
 
 #[cfg(test)]

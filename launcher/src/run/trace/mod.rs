@@ -4,21 +4,19 @@
 mod json;
 mod steps;
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
 use nla::bootstrap::ArrivalTimes;
 use nla::core::{AgentId, NamespacePlan, Notice, SpanKind, Time, TraceScope, TraceSpan};
-use nla::sys::{OutputMode, open_output};
 
 use self::steps::Steps;
+use super::report_file::ReportFile;
 
 /// The file of a trace, and the launcher's own steps.
 #[derive(Debug)]
 pub struct TraceFile {
-    path: PathBuf,
-    file: File,
+    file: ReportFile,
     steps: Steps,
 }
 
@@ -34,17 +32,14 @@ pub struct Traced<'a> {
     pub host: &'a dyn Fn(AgentId) -> String,
     /// When agents were started and joined, as the launcher noted it.
     pub starts: Vec<TraceSpan>,
-    /// What agents have reported.
+    /// The spans that agents have reported.
     pub reported: Vec<TraceSpan>,
 }
 
 impl TraceFile {
     /// Creates the file. This happens before anything starts, so that an error ends scela-run early.
     pub fn open(path: &Path) -> io::Result<Self> {
-        match open_output(path, OutputMode::Report) {
-            Ok(file) => Ok(Self { path: path.to_owned(), file, steps: Steps::default() }),
-            Err(error) => Err(io::Error::new(error.kind(), cannot(path, &error))),
-        }
+        Ok(Self { file: ReportFile::open("the trace", path)?, steps: Steps::default() })
     }
 
     /// Forgets the steps of a launch that failed: the next one begins.
@@ -64,15 +59,9 @@ impl TraceFile {
 
     /// Writes the file. `end` is now. An error is a sentence for the user.
     pub fn write(self, traced: &Traced<'_>, arrivals: &ArrivalTimes, end: Time) -> Result<(), String> {
-        let Self { path, file, steps } = self;
-        let own = steps.spans(arrivals, end);
-        let mut out = BufWriter::new(file);
-        json::write(&mut out, traced, &own).and_then(|()| out.flush()).map_err(|error| cannot(&path, &error))
+        let own = self.steps.spans(arrivals, end);
+        self.file.write(|out| json::write(out, traced, &own))
     }
-}
-
-fn cannot(path: &Path, error: &io::Error) -> String {
-    format!("the trace cannot be written to '{}': {error}", path.display())
 }
 
 #[cfg(test)]
