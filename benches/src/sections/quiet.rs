@@ -79,7 +79,7 @@ fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Voi
     let job = Job { np, program: Program::Sleep };
     let (run, (launcher, guardians, agents, names)) = run_inspected(bench, launcher, job, |launcher_pid| {
         let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
-        // What the start has left to do is no noise.
+        // Work that the start has left is no noise.
         thread::sleep(SETTLING);
         let (guardians, agents): (Vec<_>, Vec<_>) = processes.agents.iter().partition(|(_, name)| name == GUARDIAN);
         let switches = || {

@@ -30,7 +30,7 @@ pub struct Simulation {
     pub seed: Option<u64>,
     /// `--faults`: whether links and agents fail.
     pub faults: bool,
-    /// What entries cost on their way through the tree.
+    /// The costs of entries on their way through the tree.
     pub board: BoardCosts,
     /// `-q`: whether progress lines are left out.
     pub quiet: bool,

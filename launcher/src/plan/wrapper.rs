@@ -295,7 +295,7 @@ impl<'a> Search<'a> {
 
 /// A word that may name a file.
 struct Name {
-    /// Where the file is; `None` if a variable or a command says so.
+    /// The place of the file; `None` if a variable or a command says so.
     path: Option<PathBuf>,
     /// The last part of the path.
     last: OsString,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What entries cost on their way through the tree, as `--calibrate` measures it.
+/// The costs of entries on their way through the tree, as `--calibrate` measures it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BoardCosts {
@@ -48,7 +48,7 @@ pub struct Costs {
     pub message_received: u64,
     /// Sending a message: encoding and sealing it, and the system call.
     pub message_sent: u64,
-    /// What entries on their way through the tree cost.
+    /// The costs of entries on their way through the tree.
     pub board: BoardCosts,
     /// Checking one entry of an epoch that was received whole.
     pub entry_checked: u64,

@@ -70,7 +70,7 @@ impl Exchange {
         OpenFence { namespace, number: self.fence.number(), received }
     }
 
-    /// What a child with this `open` fence missed: the release of that fence, or pieces of its epoch.
+    /// Returns the messages that a child with this `open` fence missed: the release of that fence, or pieces of its epoch.
     pub(super) fn missed(&self, open: OpenFence) -> Vec<Down> {
         let OpenFence { namespace, number, received } = open;
         if number.wrapping_add(1) == self.fence.number() {

@@ -38,7 +38,7 @@ pub(super) enum RankEvent {
 /// the read(2) that would return EAGAIN.
 pub(super) type Connection = Watched;
 
-/// Where a rank's connections come from.
+/// The source of a rank's connections.
 pub(super) enum Connections {
     /// The rank has inherited the only one. A channel for it would have 1.5 KiB for each rank.
     Inherited(Option<Connection>),

@@ -31,7 +31,7 @@ pub struct Samples {
     pub cores: u32,
     /// Whether the hosts share these cores, as namespaces of one machine do.
     pub are_shared: bool,
-    /// What entries cost on this machine.
+    /// The costs of entries on this machine.
     pub board: Option<BoardCosts>,
     /// The most remote shells at a time, if they were limited.
     pub shells_max: Option<u32>,

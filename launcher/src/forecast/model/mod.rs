@@ -64,7 +64,7 @@ pub struct Constants {
     pub shared_cores: Option<u32>,
     /// The most remote shells that one launching side may open at a time. At least 1.
     pub shells_max: u32,
-    /// What entries cost on their way through the tree. Each at most [`BOARD_COST_MAX`].
+    /// The costs of entries on their way through the tree. Each at most [`BOARD_COST_MAX`].
     pub board: BoardCosts,
     /// Whether the times were measured on these hosts.
     pub measured: bool,

@@ -111,7 +111,7 @@ impl Ended {
 pub struct Planned {
     /// Its plan.
     pub plan: Plan,
-    /// Where its agents run.
+    /// The hosts of its agents.
     pub agent_hosts: AgentHosts,
     /// Its public number.
     pub session: u64,
