@@ -58,10 +58,8 @@ fn launcher_fails_after_panic_in(task: &str) {
 
 #[test]
 fn a_panic_is_reported_although_the_ranks_have_ended() {
-    for task in ["output", "output stream"] {
-        let outcomes = short_sessions_with_panic_in(&format!("agent/{task}"));
-        outcomes.iter().for_each(|outcome| reports_lost_agent(outcome, task));
-    }
+    let outcomes = short_sessions_with_panic_in("agent/output");
+    outcomes.iter().for_each(|outcome| reports_lost_agent(outcome, "output"));
     for thread in ["stdin", "stdout", "stderr"] {
         let outcomes = short_sessions_with_panic_in(&format!("launcher/{thread}"));
         outcomes.iter().for_each(|outcome| reports_failed_launcher(outcome, thread));
@@ -81,11 +79,6 @@ fn a_panic_in_the_actor_of_an_agent_ends_the_agent() {
 #[test]
 fn a_panic_in_the_output_thread_ends_its_agent() {
     agent_is_lost_after_panic_in("output");
-}
-
-#[test]
-fn a_panic_in_a_stream_of_output_ends_its_agent() {
-    agent_is_lost_after_panic_in("output stream");
 }
 
 #[test]

@@ -33,7 +33,7 @@ use crate::core::{
 use crate::link::Clock;
 use crate::sys::{self, Child, Image, ImageError, Launching, PMI_FD, ShellState};
 use crate::tasks::Tasks;
-use crate::wire::{Lane, decode};
+use crate::wire::decode;
 
 /// How long a rank that starts again waits for the end of killed processes: those in uninterruptible sleep may not end.
 const FORMER_TIME: Duration = Duration::from_secs(1);
@@ -462,8 +462,7 @@ impl Startup {
             events: self.events.clone(),
         };
         self.tasks.spawn("rank", span, Box::new(serving).run(connections, on_end));
-        self.pump.follow(key.0, rank, Lane::Stdout, stdout);
-        self.pump.follow(key.0, rank, Lane::Stderr, stderr);
+        self.pump.follow(key.0, rank, [stdout, stderr]);
         if let Some(write) = input {
             self.input.borrow_mut().connect(rank, write, &self.tasks);
         }

@@ -23,12 +23,25 @@ impl Uplink {
         Self(Arc::new(Mutex::new(State::Linked(link))))
     }
 
-    /// Queues a message. Without a link, output is stored, and other messages are dropped: the core repeats them.
+    /// Sends a message. Without a link, output is stored, and other messages are dropped: the core repeats them.
     pub(super) fn send(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
+        self.queue(lane, bytes, receipt);
+        self.flush();
+    }
+
+    /// Like [`Uplink::send`], but the message may wait for the next [`Uplink::flush`].
+    pub(super) fn queue(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
         match &mut *self.state() {
-            State::Linked(link) => link.send(lane, bytes, receipt),
+            State::Linked(link) => link.queue(lane, bytes, receipt),
             State::Waiting(output) if lane.has_window() => output.push((lane, bytes, receipt)),
             State::Waiting(_) => {}
+        }
+    }
+
+    /// Sends the queued messages.
+    pub(super) fn flush(&self) {
+        if let State::Linked(link) = &*self.state() {
+            link.flush();
         }
     }
 

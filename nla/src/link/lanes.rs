@@ -29,10 +29,12 @@ use crate::wire::{Assembler, Content, Established, Lane, Opener, Sealer};
 const LANES: usize = Lane::ALL.len();
 /// How many bytes the writer passes to the kernel at a time: the most that an urgent message waits for in this process.
 const WRITE_BYTES: usize = 64 * 1024;
+/// How many bytes the reader takes from the kernel at a time.
+const READ_BYTES: usize = 4 * WRITE_BYTES;
 /// The shortest wait before the silence of a peer is measured again.
 const TICK_MIN: Duration = Duration::from_millis(1);
 /// The least window that is granted to the sender in one record.
-const GRANT_BYTES: u32 = STREAM_WINDOW_BYTES / 4;
+const GRANT_BYTES: u32 = STREAM_WINDOW_BYTES / 2;
 
 /// When a link sends heartbeats, and when it is lost.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -240,6 +242,12 @@ impl Link {
 
     /// Queues a message, and frames it. `receipt` is dropped once the message has been written.
     pub fn send(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
+        self.queue(lane, bytes, receipt);
+        self.flush();
+    }
+
+    /// Like [`Link::send`], but the message may wait for the next [`Link::flush`].
+    pub fn queue(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
         debug_assert!(bytes.len() <= lane.message_bytes_max());
         let mut queues = self.shared.queues();
         if !lane.has_window() {
@@ -247,7 +255,10 @@ impl Link {
             queues.overflow |= queues.unwindowed_bytes > LINK_QUEUE_BYTES_MAX;
         }
         queues.lanes[lane.index()].push_back(Item { bytes, receipt });
-        drop(queues);
+    }
+
+    /// Wakes the task that writes queued messages.
+    pub fn flush(&self) {
         self.shared.work.notify_one();
     }
 
@@ -314,7 +325,7 @@ impl Reader {
                 }
             }
             bytes::Buf::advance(&mut buffer, used);
-            buffer.reserve(WRITE_BYTES.max(RECORD_BYTES_MAX));
+            buffer.reserve(READ_BYTES);
             match stream.read_buf(&mut buffer).await {
                 Ok(0) if buffer.is_empty() => return LossReason::Closed,
                 Ok(0) => return LossReason::Truncated,

@@ -2,6 +2,7 @@
 //!
 //! Every descriptor made here is close-on-exec from birth.
 
+use bytes::BytesMut;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -110,6 +111,18 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> io::Result<usize> {
         return Err(io::Error::last_os_error());
     }
     Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+/// Reads at most `bytes_max` bytes and appends them to `buffer`. Returns their number; 0 is the end.
+pub fn read_more(fd: BorrowedFd<'_>, buffer: &mut BytesMut, bytes_max: usize) -> io::Result<usize> {
+    buffer.reserve(bytes_max);
+    let room = buffer.spare_capacity_mut();
+    // SAFETY: the kernel writes at most as many bytes as the spare capacity has, and reads none of them.
+    let count = unsafe { libc::read(fd.as_raw_fd(), room.as_mut_ptr().cast(), bytes_max.min(room.len())) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    // SAFETY: the kernel has initialized so many bytes after the length.
+    unsafe { buffer.set_len(buffer.len() + count) };
+    Ok(count)
 }
 
 /// Writes as many bytes as can be written without waiting, whether or not the file is nonblocking. Fails with EAGAIN

@@ -25,6 +25,7 @@ mod cgroup_files;
 mod child;
 pub mod cpu_marks;
 pub mod descriptors;
+mod epoll_set;
 pub mod forked;
 pub mod guardian;
 pub mod identity;
@@ -54,9 +55,10 @@ pub use cgroup::end_group_of;
 pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
-    LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, reserve_low, send_descriptor,
-    set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
+    LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, read_more, reserve_low,
+    send_descriptor, set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
 };
+pub use epoll_set::{EpollSet, Waker};
 pub use forked::{Forked, ForkedGuardian, ForkedGuardians, fork_guardians};
 pub use guardian::{CODE_ABANDONED, GuardianLink, guarded};
 pub use identity::{

@@ -1,0 +1,506 @@
+//! The loop of the thread that reads all pipes of an agent.
+//!
+//! The kernel reports pipes that can be read (epoll). It does so at each write, which costs a rank that prints many short
+//! lines about as much as the write itself. A busy pipe is therefore taken out of the epoll set and read again and
+//! again, with pauses in which the pipes fill.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use pmi::Rank;
+use slab::Slab;
+
+use super::pace::Pace;
+use super::room::Room;
+use super::stream::{Found, READ_BYTES, Stream, Watch};
+use super::{Command, Commands};
+use crate::core::NamespaceId;
+use crate::core::limits::{DRAIN_TIME, PARTIAL_LINE_DELAY};
+use crate::driver::uplink::Uplink;
+use crate::sys::EpollSet;
+use crate::wire::Lane;
+
+/// Pipes of a lane that are read before the other lane, and commands, have their turn.
+const READS_PER_TURN: usize = 32;
+/// The pause between two rounds through the busy pipes: the shortest one, and the longest one, which nobody sees.
+const PAUSE_MIN: Duration = Duration::from_micros(100);
+const PAUSE_MAX: Duration = Duration::from_millis(4);
+/// A round that found so many bytes in one pipe is followed by the next without a pause: the rank may wait for it.
+const BYTES_OF_FULL: usize = READ_BYTES / 2;
+
+/// An incomplete line that is sent if its pipe is quiet until then.
+struct Partial {
+    due: Instant,
+    key: usize,
+    /// The value of [`Stream::reads`] when the line was read.
+    reads: u32,
+}
+
+/// The reading of one lane.
+struct LaneState {
+    lane: Lane,
+    room: Room,
+    /// Pipes to be read now.
+    queue: VecDeque<usize>,
+    /// Busy pipes, which wait for the next round.
+    polled: Vec<usize>,
+    round: Round,
+}
+
+/// The rounds through the busy pipes of a lane.
+struct Round {
+    is_running: bool,
+    next: Instant,
+    pause: Duration,
+    /// The most bytes that this round has found in one pipe.
+    most: usize,
+}
+
+impl Round {
+    /// Ends a round. The next one follows at once while pipes fill up; otherwise the pauses grow.
+    fn end(&mut self, now: Instant) {
+        self.is_running = false;
+        let is_full = std::mem::take(&mut self.most) >= BYTES_OF_FULL;
+        self.pause = if is_full { Duration::ZERO } else { (2 * self.pause).clamp(PAUSE_MIN, PAUSE_MAX) };
+        self.next = now + self.pause;
+    }
+}
+
+/// Why a lane cannot go on now.
+enum Blocked {
+    /// Ranks wait in PMI; ask again at this time.
+    Until(Instant),
+    /// The link has not yet written enough; the waker reports that it has.
+    NoRoom,
+}
+
+/// Reads all pipes of an agent.
+pub(super) struct Reader {
+    parent: Uplink,
+    hold_lines: bool,
+    set: EpollSet,
+    pace: Pace,
+    lanes: [LaneState; 2],
+    streams: Slab<Stream>,
+    /// The pipes of ranks that have not exited, by lane. They may be closed.
+    keys: HashMap<(NamespaceId, Rank), [usize; 2]>,
+    /// In the order in which they are due. Empty where lines are held.
+    partials: VecDeque<Partial>,
+    /// Bytes of all incomplete lines.
+    held: usize,
+    buffer: BytesMut,
+    /// No process of the session is left; the time when a pipe was read last.
+    draining: Option<Instant>,
+    /// The number of pipes that were given up because processes out of reach have them open.
+    leaked: usize,
+    /// Messages were queued that the link's task has not been woken for.
+    has_queued: bool,
+}
+
+impl Reader {
+    pub(super) fn new(lanes: [Lane; 2], set: EpollSet, pace: Pace, parent: Uplink, hold_lines: bool) -> Self {
+        let lanes = lanes.map(|lane| LaneState {
+            lane,
+            room: Room::new(set.waker()),
+            queue: VecDeque::new(),
+            polled: Vec::new(),
+            round: Round { is_running: false, next: Instant::now(), pause: Duration::ZERO, most: 0 },
+        });
+        Self {
+            parent,
+            hold_lines,
+            set,
+            pace,
+            lanes,
+            streams: Slab::new(),
+            keys: HashMap::new(),
+            partials: VecDeque::new(),
+            held: 0,
+            buffer: BytesMut::new(),
+            draining: None,
+            leaked: 0,
+            has_queued: false,
+        }
+    }
+
+    /// Follows the commands until [`Command::Finish`] is done. Returns the number of pipes that were left open, or `None`
+    /// after [`Command::Stop`].
+    pub(super) fn run(mut self, commands: &Commands) -> Option<usize> {
+        let mut ready = Vec::new();
+        loop {
+            for command in commands.take() {
+                match command {
+                    Command::Follow { namespace, rank, pipes } => self.follow(namespace, rank, pipes),
+                    Command::Ended { namespace, rank } => self.on_ended(namespace, rank),
+                    Command::Finish => self.begin_drain(),
+                    Command::Stop => return None,
+                }
+            }
+            let now = Instant::now();
+            let mut next = None;
+            let mut is_blocked = false;
+            for lane in 0..self.lanes.len() {
+                let turn = self.read_turn(lane);
+                is_blocked |= turn.is_err();
+                let at = match turn {
+                    Ok(at) => at,
+                    Err(Blocked::Until(at)) => Some(at),
+                    Err(Blocked::NoRoom) => None,
+                };
+                next = next.into_iter().chain(at).min();
+            }
+            if let Some(progress) = &mut self.draining {
+                if is_blocked {
+                    // A slow reader of the output has no deadline.
+                    *progress = now;
+                } else if self.streams.is_empty() {
+                    self.parent.flush();
+                    return Some(self.leaked);
+                } else if progress.elapsed() >= DRAIN_TIME {
+                    let leaked = self.give_up();
+                    self.parent.flush();
+                    return Some(leaked);
+                }
+                next = next.into_iter().chain([*progress + DRAIN_TIME]).min();
+            }
+            next = next.into_iter().chain(self.send_due()).min();
+            if std::mem::take(&mut self.has_queued) {
+                self.parent.flush();
+            }
+            let time = next.map(|next| next.saturating_duration_since(Instant::now()));
+            if let Err(error) = self.set.wait(time, &mut ready) {
+                tracing::warn!(%error, "the output of ranks cannot be read");
+                return Some(self.streams.len());
+            }
+            for (key, has_no_writer) in ready.drain(..) {
+                if let Some(stream) = self.streams.get_mut(key) {
+                    stream.has_no_writer |= has_no_writer;
+                    self.lanes[stream.lane].enqueue(key, stream);
+                }
+            }
+        }
+    }
+
+    fn follow(&mut self, namespace: NamespaceId, rank: Rank, pipes: [OwnedFd; 2]) {
+        let mut lane = 0..;
+        let keys = pipes.map(|pipe| {
+            let entry = self.streams.vacant_entry();
+            let key = entry.key();
+            match self.set.add(&pipe, key) {
+                Ok(()) => drop(entry.insert(Stream::new(namespace, rank, lane.next().unwrap_or(0), pipe))),
+                Err(error) => tracing::warn!(%rank, %error, "the output of a rank cannot be read"),
+            }
+            key
+        });
+        self.keys.insert((namespace, rank), keys);
+    }
+
+    fn on_ended(&mut self, namespace: NamespaceId, rank: Rank) {
+        for key in self.keys.remove(&(namespace, rank)).into_iter().flatten() {
+            // The pipe may be closed, and its key that of another one.
+            if let Some(stream) = self.streams.get_mut(key)
+                && (stream.namespace, stream.rank) == (namespace, rank)
+            {
+                stream.left = Some(stream.unread());
+                self.send_last_line(key);
+            }
+        }
+    }
+
+    /// Begins to read each pipe to its end.
+    fn begin_drain(&mut self) {
+        self.draining = Some(Instant::now());
+        for (key, stream) in &mut self.streams {
+            stream.left = Some(stream.unread());
+            self.lanes[stream.lane].enqueue(key, stream);
+        }
+        self.lanes.iter_mut().for_each(|lane| lane.polled.clear());
+    }
+
+    /// Closes the pipes that were silent for too long. Returns the number of pipes that were left open.
+    fn give_up(&mut self) -> usize {
+        let keys: Vec<usize> = self.streams.iter().map(|(key, _)| key).collect();
+        self.leaked += keys.len();
+        keys.into_iter().for_each(|key| self.close(key));
+        self.leaked
+    }
+
+    /// Reads some pipes of a lane. Returns when it wants to be called again, unless a pipe is reported before.
+    fn read_turn(&mut self, lane: usize) -> Result<Option<Instant>, Blocked> {
+        let now = Instant::now();
+        let state = &mut self.lanes[lane];
+        if !state.polled.is_empty() && !state.round.is_running && now >= state.round.next {
+            state.round.is_running = true;
+            for key in std::mem::take(&mut state.polled) {
+                if let Some(stream) = self.streams.get_mut(key) {
+                    state.enqueue(key, stream);
+                }
+            }
+        }
+        for _ in 0..READS_PER_TURN {
+            if self.lanes[lane].queue.is_empty() {
+                break;
+            }
+            if let Some(at) = self.pace.next_read() {
+                return Err(Blocked::Until(at));
+            }
+            if !self.lanes[lane].room.has(READ_BYTES) {
+                return Err(Blocked::NoRoom);
+            }
+            if let Some(key) = self.lanes[lane].queue.pop_front() {
+                self.read(key);
+            }
+        }
+        let state = &mut self.lanes[lane];
+        if !state.queue.is_empty() {
+            return Ok(Some(now));
+        }
+        if state.round.is_running {
+            state.round.end(Instant::now());
+        }
+        Ok((!state.polled.is_empty()).then_some(state.round.next))
+    }
+
+    /// Reads a pipe once, sends whole lines and stores the rest.
+    fn read(&mut self, key: usize) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        stream.is_queued = false;
+        let held = stream.held();
+        let found = stream.read(&mut self.buffer, self.held - held);
+        let count = match &found {
+            Found::End => return self.close(key),
+            Found::Bytes(count, _) => *count,
+            Found::Nothing => {
+                stream.has_no_writer = false;
+                0
+            }
+        };
+        let state = &mut self.lanes[stream.lane];
+        if let Found::Bytes(count, message) = found {
+            self.pace.on_read(count);
+            state.round.most = state.round.most.max(count);
+            self.held = self.held - held + stream.held();
+            if let Some(message) = message {
+                state.send(&self.parent, message);
+                self.has_queued = true;
+            }
+            if !self.hold_lines && stream.held() > 0 {
+                let due = Instant::now() + PARTIAL_LINE_DELAY;
+                self.partials.push_back(Partial { due, key, reads: stream.reads });
+            }
+        }
+        if let Some(progress) = &mut self.draining {
+            if count > 0 {
+                *progress = Instant::now();
+            }
+            if stream.left == Some(0) && stream.unread() > 0 {
+                // A process out of reach still writes.
+                self.leaked += 1;
+                return self.close(key);
+            }
+        }
+        match stream.watch {
+            // A pipe that has more is not reported again.
+            Watch::Reported { .. } if count == READ_BYTES || stream.has_no_writer => state.enqueue(key, stream),
+            Watch::Reported { .. } if stream.is_busy() && self.set.remove(&stream.pipe).is_ok() => {
+                stream.watch = Watch::POLLED;
+                if state.polled.is_empty() && !state.round.is_running {
+                    state.round.next = Instant::now() + PAUSE_MIN;
+                }
+                state.polled.push(key);
+            }
+            Watch::Reported { .. } => {}
+            Watch::Polled { .. } if stream.is_quiet() && self.set.add(&stream.pipe, key).is_ok() => {
+                stream.watch = Watch::REPORTED;
+            }
+            Watch::Polled { .. } => state.polled.push(key),
+        }
+        self.send_last_line(key);
+    }
+
+    /// Sends the incomplete line of a pipe whose rank has exited, once all that the rank wrote was read.
+    fn send_last_line(&mut self, key: usize) {
+        if self.draining.is_none()
+            && let Some(stream) = self.streams.get_mut(key)
+            && stream.left == Some(0)
+        {
+            stream.left = None;
+            self.send_held(key);
+        }
+    }
+
+    /// Sends the incomplete lines whose pipes were quiet for [`PARTIAL_LINE_DELAY`]. Returns when the next one is due.
+    fn send_due(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        while let Some(partial) = self.partials.front() {
+            if partial.due > now {
+                return Some(partial.due);
+            }
+            let Partial { key, reads, .. } = *partial;
+            self.partials.pop_front();
+            if self.streams.get(key).is_some_and(|stream| stream.reads == reads) {
+                self.send_held(key);
+            }
+        }
+        None
+    }
+
+    /// Sends the incomplete line of a pipe, if there is one. Its bytes are stored here or in the link: the bound on the
+    /// bytes of all such lines makes waiting for room unnecessary.
+    fn send_held(&mut self, key: usize) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && let held = stream.held()
+            && let Some(message) = stream.take_held(&mut self.buffer)
+        {
+            self.held -= held;
+            self.lanes[stream.lane].send(&self.parent, message);
+            self.has_queued = true;
+        }
+    }
+
+    /// Sends the incomplete line of a pipe, and closes the pipe.
+    fn close(&mut self, key: usize) {
+        self.send_held(key);
+        if let Some(stream) = self.streams.try_remove(key)
+            && matches!(stream.watch, Watch::Reported { .. })
+        {
+            let _ = self.set.remove(&stream.pipe);
+        }
+    }
+}
+
+impl LaneState {
+    /// Queues a pipe to be read, unless it is queued.
+    fn enqueue(&mut self, key: usize, stream: &mut Stream) {
+        if !std::mem::replace(&mut stream.is_queued, true) {
+            self.queue.push_back(key);
+        }
+    }
+
+    fn send(&self, parent: &Uplink, message: BytesMut) {
+        let receipt = self.room.take(message.len());
+        parent.queue(self.lane, message.freeze(), receipt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeWriter, Write};
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::super::pace::PmiWaits;
+    use super::super::{STREAM_HEADER_BYTES, split_stream_message};
+    use super::*;
+    use crate::sys;
+
+    const RANK: (NamespaceId, Rank) = (NamespaceId(0), Rank(5));
+
+    /// A thread that reads, its commands, and where its messages arrive.
+    struct Fixture {
+        commands: Arc<Commands>,
+        uplink: Uplink,
+        thread: thread::JoinHandle<Option<usize>>,
+    }
+
+    impl Fixture {
+        fn start(hold_lines: bool) -> Self {
+            let set = EpollSet::new().expect("descriptors are left");
+            let commands = Arc::new(Commands { queue: Default::default(), waker: set.waker() });
+            let uplink = Uplink::without_link();
+            let pace = Pace::new(Arc::new(PmiWaits::new()));
+            let reader = Reader::new([Lane::Stdout, Lane::Stderr], set, pace, uplink.clone(), hold_lines);
+            let orders = Arc::clone(&commands);
+            Self { commands, uplink, thread: thread::spawn(move || reader.run(&orders)) }
+        }
+
+        fn order(&self, command: Command) {
+            self.commands.queue().push(command);
+            self.commands.waker.wake();
+        }
+
+        /// Makes it read the pipes of a rank. Returns the rank's ends.
+        fn follow(&self) -> [PipeWriter; 2] {
+            let [(out, to_out), (err, to_err)] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
+            let pipes = [out, err].map(OwnedFd::from);
+            pipes.iter().for_each(|pipe| sys::set_nonblocking(pipe.as_fd()).expect("a pipe can be nonblocking"));
+            self.order(Command::Follow { namespace: RANK.0, rank: RANK.1, pipes });
+            [to_out, to_err]
+        }
+
+        /// Waits until as many bytes of a lane have arrived.
+        fn arrived(&self, lane: Lane, bytes: usize) -> Vec<u8> {
+            let mut all = Vec::new();
+            while all.len() < bytes {
+                for (of, message) in self.uplink.take_waiting() {
+                    assert_eq!(of, lane);
+                    assert!(message.len() > STREAM_HEADER_BYTES);
+                    let (namespace, rank, data) = split_stream_message(message).expect("it has a header");
+                    assert_eq!((namespace, rank), RANK);
+                    all.extend_from_slice(&data);
+                }
+                thread::yield_now();
+            }
+            all
+        }
+    }
+
+    #[test]
+    fn a_line_waits_for_its_end_or_that_of_its_rank_and_pipes_are_read_to_their_ends() {
+        let reader = Fixture::start(true);
+        let [mut out, mut err] = reader.follow();
+        out.write_all(b"one\ntwo").expect("the pipe has room");
+        assert_eq!(reader.arrived(Lane::Stdout, 4), b"one\n");
+        // A process that outlives the rank has the pipes open.
+        reader.order(Command::Ended { namespace: RANK.0, rank: RANK.1 });
+        assert_eq!(reader.arrived(Lane::Stdout, 3), b"two");
+        err.write_all(b"three\nfour").expect("the pipe has room");
+        assert_eq!(reader.arrived(Lane::Stderr, 6), b"three\n");
+        drop((out, err));
+        reader.order(Command::Finish);
+        assert_eq!(reader.arrived(Lane::Stderr, 4), b"four");
+        assert_eq!(reader.thread.join().expect("it does not panic"), Some(0));
+    }
+
+    #[test]
+    fn an_incomplete_line_is_sent_after_a_while_if_lines_are_not_held() {
+        let reader = Fixture::start(false);
+        let [mut out, _err] = reader.follow();
+        out.write_all(b"name? ").expect("the pipe has room");
+        assert_eq!(reader.arrived(Lane::Stdout, 6), b"name? ");
+        reader.order(Command::Stop);
+        assert_eq!(reader.thread.join().expect("it does not panic"), None);
+    }
+
+    /// More than the pipes hold, so that pipes are polled, and returned to the epoll set when they are quiet.
+    #[test]
+    fn every_byte_of_a_flood_arrives_in_order_and_so_does_the_line_after_a_pause() {
+        let reader = Fixture::start(true);
+        let [mut out, _err] = reader.follow();
+        let flood: Vec<u8> = (0..60_000).flat_map(|line| format!("line {line}\n").into_bytes()).collect();
+        let writer = {
+            let flood = flood.clone();
+            thread::spawn(move || {
+                flood.chunks(700).for_each(|piece| out.write_all(piece).expect("it is read"));
+                out
+            })
+        };
+        assert!(reader.arrived(Lane::Stdout, flood.len()) == flood);
+        let mut out = writer.join().expect("it does not panic");
+        out.write_all(b"after\n").expect("the pipe has room");
+        assert_eq!(reader.arrived(Lane::Stdout, 6), b"after\n");
+        reader.order(Command::Stop);
+        assert_eq!(reader.thread.join().expect("it does not panic"), None);
+    }
+
+    #[test]
+    fn a_pipe_that_an_unreachable_process_keeps_open_is_given_up() {
+        let reader = Fixture::start(true);
+        let [_out, _err] = reader.follow();
+        reader.order(Command::Finish);
+        assert_eq!(reader.thread.join().expect("it does not panic"), Some(2));
+    }
+}
