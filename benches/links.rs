@@ -2,6 +2,10 @@
 //! and what the simulation predicts. The hosts are network namespaces of this machine, each of which sends at a
 //! limited rate (`tc`, a token bucket). Needs root, sshd and tc.
 //!
+//! The machine's cores also carry each byte from host to host, through TCP, the token bucket and the bridge. On a cluster
+//! most of this is the network's work, and each host has its own cores. So before the jobs, the bench measures the
+//! processor time that this takes, and the prediction includes it.
+//!
 //! The time is that from the last rank's arrival to the last rank's release: all ranks read one clock.
 
 use std::path::{Path, PathBuf};
@@ -10,13 +14,15 @@ use std::time::Duration;
 
 use benches::programs::compile_static;
 use clap::{Arg, ArgMatches, value_parser};
-use sim::{Costs, Pattern, Spec};
+use sim::{BoardCosts, Costs, Pattern, Spec};
 use tests::{Cluster, Host};
 
 /// The share of a frame that is TCP's payload: 1448 of 1514 bytes.
 const PAYLOAD: f64 = 1448.0 / 1514.0;
 /// The bytes that a token bucket lets pass at once: one batch of segments of the kernel.
 const BURST: &str = "64kb";
+/// The bytes that each host sends while the cost of carrying them is measured.
+const FLOOD_BYTES: u64 = 5_000_000;
 /// The length of each value, in bytes.
 const VALUE_BYTES: u32 = 1000;
 
@@ -39,8 +45,10 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
     let cluster = Cluster::new(hosts as usize);
     let program = compile_static("card", cluster.shared().join("card")).map_err(|error| error.to_string())?;
     cluster.everywhere().try_for_each(|host| limit(host, mbit))?;
+    let carried_ps = carrying(&cluster)?;
     let bytes = u64::from(hosts * ppn * keys * VALUE_BYTES);
     println!("{hosts} hosts, {mbit} Mbit/s each, values of {} in all; seconds", nla::figures::bytes(bytes));
+    println!("carrying a byte between hosts takes {:.1} ns of processor time", carried_ps as f64 / 1000.0);
     println!("{:>8} {:>28} {:>8} {:>8} {:>8} {:>10}", "fan-out", "", "median", "min", "max", "predicted");
     let scela = std::env::var_os("SCELA_RUN").map_or_else(|| tests::scela_run().clone(), PathBuf::from);
     let mut programs = vec![("scela-run", scela)];
@@ -49,7 +57,7 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
     for fanout in fanouts {
         let chosen =
             if fanout > 0 { fanout } else { default_fanout(&cluster, &programs[0].1, (hosts, ppn), &program)? };
-        let predicted = predict(hosts, (ppn, keys), mbit, chosen)?;
+        let predicted = predict(hosts, (ppn, keys), mbit, chosen, carried_ps)?;
         for (name, scela) in &programs {
             let mut times = Vec::new();
             for _ in 0..number("rounds") {
@@ -105,8 +113,38 @@ fn default_fanout(cluster: &Cluster, scela: &Path, (hosts, ppn): (u32, u32), pro
     digits.parse().map_err(|_| format!("--explain says {rest}"))
 }
 
+/// Returns the processor time to carry a byte from host to host, in picoseconds: that of all cores while each host sends to
+/// the next one, divided by the bytes. Other work on the machine counts, as it delays the jobs.
+fn carrying(cluster: &Cluster) -> Result<u64, String> {
+    let program = compile_static("flood", cluster.shared().join("flood")).map_err(|error| error.to_string())?;
+    let (hosts, before) = (cluster.hosts(), busy()?);
+    let start = |(host, next): (&Host, &Host)| {
+        let mut command = host.command(&program);
+        command.args([next.address().to_string(), FLOOD_BYTES.to_string()]).stdin(Stdio::null()).spawn()
+    };
+    let started: Vec<_> = hosts.iter().zip(hosts.iter().cycle().skip(1)).map(start).collect();
+    for flood in started {
+        let status = flood.and_then(|mut flood| flood.wait()).map_err(|error| error.to_string())?;
+        if !status.success() {
+            return Err(format!("{}: {status}", program.display()));
+        }
+    }
+    let took = busy()?.saturating_sub(before);
+    Ok((took.as_nanos() * 1000 / u128::from(FLOOD_BYTES) / hosts.len() as u128) as u64)
+}
+
+/// Returns how long all cores have worked since the machine started.
+fn busy() -> Result<Duration, String> {
+    let text = std::fs::read_to_string("/proc/stat").map_err(|error| error.to_string())?;
+    // user, nice, system, idle, iowait, irq, softirq, steal
+    let fields = text.lines().next().unwrap_or_default().split_ascii_whitespace().skip(1);
+    let ticks: Vec<u64> = fields.filter_map(|field| field.parse().ok()).collect();
+    let [user, nice, system, _, _, irq, softirq, ..] = ticks[..] else { return Err("/proc/stat has no times".into()) };
+    Ok(Duration::from_millis((user + nice + system + irq + softirq) * 10))
+}
+
 /// Simulates the fence. All hosts share this machine's cores.
-fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32) -> Result<Duration, String> {
+fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32, carried_ps: u64) -> Result<Duration, String> {
     let (usual, each) = (Costs::default(), u64::from(keys.max(1)));
     // A simulated rank puts one entry: so many of them cost what a rank does.
     let costs = Costs {
@@ -115,6 +153,11 @@ fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32) -> Resul
         release: usual.release / each,
         rank_turn: usual.rank_turn / each,
         rank_fence: usual.rank_fence / each,
+        board: BoardCosts {
+            byte_sent_ps: usual.board.byte_sent_ps + carried_ps / 2,
+            byte_received_ps: usual.board.byte_received_ps + carried_ps / 2,
+            ..usual.board
+        },
         ..usual
     };
     let spec = Spec {
@@ -159,7 +202,7 @@ fn arguments() -> ArgMatches {
                 .long("fanouts")
                 .value_delimiter(',')
                 .value_parser(value_parser!(u32))
-                .default_value("0,2,4,32")
+                .default_value("0,2,4,8,32")
                 .help("the fan-outs to compare; 0 is the default of scela-run"),
         )
         .arg(Arg::new("also").long("also").value_name("PROGRAM").help("also run this build of scela-run"))

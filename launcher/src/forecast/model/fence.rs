@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use nla::core::limits::PIECE_BYTES;
+use nla::core::limits::{BOARD_BYTES_MAX, PIECE_BYTES};
 use sim::{BoardCosts, Costs};
 
 use super::{FANOUT_LEAST, FANOUT_MOST, Size, depth};
@@ -18,6 +18,13 @@ pub const ENTRY_BYTES: u64 = 140;
 
 /// A fan-out whose fence takes at most this much longer than that of the best one is as good.
 const TOLERANCE: Duration = Duration::from_millis(2);
+
+/// Some programs put far more than a business card. The fan-out must do for a board that is so many times as large as
+/// expected, too.
+const LARGE_TIMES: u64 = 128;
+
+/// For such a board, a fence that takes at most this much longer than with the best fan-out will do, or twice as long.
+const LARGE_TOLERANCE: Duration = Duration::from_millis(100);
 
 /// The network between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +55,20 @@ pub struct LinkFanout {
 }
 
 /// Returns the fan-out for a job: the largest, from [`FANOUT_LEAST`] to [`FANOUT_MOST`], whose fence takes about as long as
-/// that of the best. With fewer levels, the loss of an agent concerns fewer others, and output has fewer hops.
+/// that of the best, and not much longer if the board is far larger than expected. With fewer levels, the loss of an agent
+/// concerns fewer others, and output has fewer hops.
 pub fn recommend(size: Size, board: &BoardCosts) -> LinkFanout {
+    let fanouts = FANOUT_LEAST..=FANOUT_MOST;
+    let time = |bytes, fanout| fence(size.nodes, size.ranks(), bytes, fanout, Network::ASSUMED, board);
+    let least = |bytes| fanouts.clone().map(|fanout| time(bytes, fanout)).min().unwrap_or_default();
     let board_bytes = size.ranks().saturating_mul(ENTRY_BYTES);
-    let time = |fanout| fence(size.nodes, size.ranks(), board_bytes, fanout, Network::ASSUMED, board);
-    let least = (FANOUT_LEAST..=FANOUT_MOST).map(time).min().unwrap_or_default();
-    let enough = least + TOLERANCE.max(least / 10);
-    let fanout = (FANOUT_LEAST..=FANOUT_MOST).rev().find(|fanout| time(*fanout) <= enough).unwrap_or(FANOUT_MOST);
-    LinkFanout { fanout, board_bytes, fence: time(fanout), fence_at_most: time(FANOUT_MOST) }
+    let large_bytes = board_bytes.saturating_mul(LARGE_TIMES).min(BOARD_BYTES_MAX as u64);
+    let (best, best_large) = (least(board_bytes), least(large_bytes));
+    let (enough, enough_large) = (best + TOLERANCE.max(best / 10), best_large + LARGE_TOLERANCE.max(best_large));
+    let will_do = |fanout: &u32| time(board_bytes, *fanout) <= enough && time(large_bytes, *fanout) <= enough_large;
+    // Few children suit large boards. If they suited only the larger one of the two, they would still be the better choice.
+    let fanout = fanouts.clone().rev().find(will_do).unwrap_or(FANOUT_LEAST);
+    LinkFanout { fanout, board_bytes, fence: time(board_bytes, fanout), fence_at_most: time(board_bytes, FANOUT_MOST) }
 }
 
 /// Predicts the time from the last rank's arrival to the last rank's release.
@@ -96,11 +109,23 @@ mod tests {
     #[test]
     fn small_jobs_have_few_levels_and_large_boards_few_children() {
         assert_eq!(fanout(1, 1), FANOUT_MOST);
-        assert_eq!(fanout(32, 1), FANOUT_MOST);
+        assert_eq!(fanout(16, 1), FANOUT_MOST);
         let large = fanout(16_384, 64);
         assert!((2..=4).contains(&large), "{large}");
         let fanouts: Vec<_> = [1, 4, 16, 64, 256].map(|ppn| fanout(256, ppn)).into();
         assert!(fanouts.is_sorted_by(|less, more| less >= more), "more ranks, fewer children: {fanouts:?}");
+    }
+
+    /// The job of `docs/results/links.md`: the default must not be far from the best there.
+    #[test]
+    fn a_board_that_is_far_larger_than_expected_takes_at_most_twice_as_long_as_with_the_best_fan_out() {
+        let size = Size { nodes: 64, ppn: 4 };
+        let slow = Network { bandwidth: 12_000_000, ..Network::ASSUMED };
+        let costs = BoardCosts::default();
+        let time = |fanout| fence(size.nodes, size.ranks(), 5_120_000, fanout, slow, &costs);
+        let best = (FANOUT_LEAST..=FANOUT_MOST).map(time).min().unwrap();
+        let fanout = fanout(size.nodes, size.ppn);
+        assert!(time(fanout) <= best * 2, "fan-out {fanout}: {:?}, best {best:?}", time(fanout));
     }
 
     #[test]
