@@ -22,7 +22,6 @@ use super::text::shown;
 use super::values::{self, OPTION};
 use super::{ReadFile, Typed};
 use crate::cluster::node_list::HostSource;
-use crate::forecast::model::{Size, fence};
 use crate::forecast::simulate::Simulation;
 use crate::plan::request::{Command, EnvChange, EnvPolicy, Options, Program, Request, TypedAt};
 
@@ -399,9 +398,7 @@ impl TypedOptions {
     fn into_simulation(self) -> Simulation {
         let Self { session, mut simulation } = self;
         if simulation.fanouts.is_empty() {
-            let (nodes, ppn) = simulation.size;
-            let recommended = || fence::recommend(Size { nodes, ppn }, &simulation.board).fanout;
-            simulation.fanouts = vec![session.fanout.unwrap_or_else(recommended)];
+            simulation.fanouts.extend(session.fanout);
         }
         (simulation.cache, simulation.quiet) = (session.cache, session.quiet);
         simulation

@@ -357,6 +357,7 @@ fn a_simulation_has_options_and_no_program() {
     };
     assert_eq!(options, expected);
     assert_eq!(simulated("--simulate 2x2 --fanouts 2,4 --faults --cores 2").fanouts, [2, 4]);
+    assert!(simulated("--simulate 2x2").fanouts.is_empty());
 }
 
 #[test]

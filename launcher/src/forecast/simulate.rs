@@ -7,6 +7,7 @@ use nla::figures;
 use sim::{BoardCosts, Costs, Pattern, Refusal, Report, Spec};
 
 use crate::exit::EarlyEnd;
+use crate::forecast::model::{Size, fence};
 
 /// The job to simulate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct Simulation {
     /// `--simulate`: nodes, and ranks on each node.
     pub size: (u32, u32),
     /// `--fanouts` or `--fanout`: each of these fan-outs is simulated. If there are several, the best one is
-    /// named.
+    /// named. If there is none, the one that a start would choose by the costs of [`board`](Self::board) is simulated.
     pub fanouts: Vec<u32>,
     /// `--cache`: the policy of the bulletin board's caches.
     pub cache: CachePolicy,
@@ -80,9 +81,9 @@ impl SimulateError {
 ///
 /// A large job takes a minute. `show_progress` gets a line before each fan-out, and an empty one at the end.
 pub fn run(simulation: &Simulation, show_progress: &mut dyn FnMut(&str)) -> Result<String, SimulateError> {
-    let fanouts = &simulation.fanouts;
+    let fanouts = &fanouts(simulation);
     let reports = fanouts.iter().zip(1..).map(|(&fanout, number)| {
-        show_progress(&progress(simulation, fanout, number));
+        show_progress(&progress(simulation, fanout, (number, fanouts.len())));
         sim::run(&spec(simulation, fanout)).map_err(|refusal| SimulateError { fanout, refusal })
     });
     let reports: Result<Vec<Report>, SimulateError> = reports.collect();
@@ -93,11 +94,19 @@ pub fn run(simulation: &Simulation, show_progress: &mut dyn FnMut(&str)) -> Resu
     })
 }
 
+/// Returns the fan-outs to simulate.
+fn fanouts(simulation: &Simulation) -> Vec<u32> {
+    let (nodes, ppn) = simulation.size;
+    match simulation.fanouts.as_slice() {
+        [] => vec![fence::recommend(Size { nodes, ppn }, &simulation.board).fanout],
+        typed => typed.to_vec(),
+    }
+}
+
 /// Formats a progress line.
-fn progress(simulation: &Simulation, fanout: u32, number: usize) -> String {
+fn progress(simulation: &Simulation, fanout: u32, (number, all): (usize, usize)) -> String {
     let (nodes, ppn) = simulation.size;
     let ranks = u64::from(nodes) * u64::from(ppn);
-    let all = simulation.fanouts.len();
     let which = if all == 1 { String::new() } else { format!(", {number} of {all}") };
     format!("scela-run: simulating {ranks} ranks with fan-out {fanout}{which}")
 }
@@ -191,6 +200,17 @@ mod tests {
             "",
         ];
         assert_eq!(progress, expected);
+    }
+
+    /// Those of `--calibrate` may differ from typical ones, which the parser of options knows.
+    #[test]
+    fn the_default_fan_out_follows_from_the_costs_of_the_simulation() {
+        let slow = BoardCosts { byte_received_ps: 900_000, byte_sent_ps: 10, ..BoardCosts::default() };
+        let of = |board| fanouts(&Simulation { size: (256, 64), board, ..Simulation::default() });
+        let [usual, measured] = [BoardCosts::default(), slow].map(of);
+        assert_eq!(measured, [fence::recommend(Size { nodes: 256, ppn: 64 }, &slow).fanout]);
+        assert_ne!(usual, measured);
+        assert_eq!(fanouts(&Simulation { fanouts: vec![7, 9], ..Simulation::default() }), [7, 9]);
     }
 
     #[test]
