@@ -4,6 +4,7 @@
 
 mod bounds;
 mod counts;
+mod million;
 mod mutations;
 mod reproducible;
 mod seeds;
