@@ -12,12 +12,13 @@
 //! With `--strangers N`, scela-run alone is measured: by itself, while N connections are made on the launcher's host
 //! to a program that accepts and closes them, and while N strangers connect to the launcher's own ports.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use benches::family::descendants;
 use benches::machine::isolate;
+use benches::programs::compile_static;
 use benches::rounds::rounds;
 use benches::run::Void;
 use clap::{Arg, ArgMatches, value_parser};
@@ -52,8 +53,7 @@ fn in_slurm(arguments: &ArgMatches) -> Result<(), String> {
     let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
     let slurm = Slurm::with_nodes(hosts as usize)?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let empty = directory.path().join("empty");
-    compile_empty(directory.path(), &empty);
+    let empty = compile_static("empty", directory.path().join("empty")).map_err(|error| error.to_string())?;
     let allocation = slurm.allocate_evenly(hosts as usize, ppn);
     let (np, program) = ((hosts * ppn).to_string(), empty.display().to_string());
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -74,10 +74,8 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
         return Err(why);
     }
     let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
-    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let cluster = Cluster::new(hosts as usize);
-    let empty = cluster.shared().join("empty");
-    compile_empty(directory.path(), &empty);
+    let empty = compile_static("empty", cluster.shared().join("empty")).map_err(|error| error.to_string())?;
     delay_logins(&cluster, arguments);
     if number(arguments, "limit") > 0 {
         cluster.limit_ssh(number(arguments, "limit"));
@@ -135,11 +133,9 @@ fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
     }
     let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
     let count = number(arguments, "strangers") as usize;
-    let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let cluster = Cluster::new(hosts as usize);
     delay_logins(&cluster, arguments);
-    let empty = cluster.shared().join("empty");
-    compile_empty(directory.path(), &empty);
+    let empty = compile_static("empty", cluster.shared().join("empty")).map_err(|error| error.to_string())?;
     let role = Role::Link { parent: AgentId::ROOT };
     let (_, hello) = Initiator::new(SessionId(1), &[7; 32], role).map_err(|error| error.to_string())?;
     let turns = [
@@ -276,13 +272,6 @@ fn arguments() -> ArgMatches {
         // Cargo passes this option to benchmarks.
         .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
         .get_matches()
-}
-
-fn compile_empty(directory: &Path, to: &Path) {
-    let source = directory.join("empty.c");
-    std::fs::write(&source, "int main(void) { return 0; }\n").expect("failed to write the source");
-    let status = Command::new("cc").args(["-O2", "-static", "-o"]).arg(to).arg(&source).status();
-    assert!(status.is_ok_and(|status| status.success()), "cc cannot compile an empty program");
 }
 
 fn run(mut command: Command) -> Result<f64, Void> {

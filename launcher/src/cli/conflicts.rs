@@ -1,6 +1,9 @@
 //! Contradictions between options that their words show. The plan checks those that depend on the hosts,
 //! the allocation or the machine.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 use nla::core::{BindTo, GPU, Level};
 use nla::link::Liveness;
 
@@ -8,7 +11,7 @@ use super::error::UsageError;
 use super::options::{Global, Id};
 use super::scan::{Item, Segment};
 use crate::cluster::placement::MapBy;
-use crate::plan::request::{BootstrapKind, Options, StdinTo};
+use crate::plan::request::{BootstrapKind, Options, StatsTo, StdinTo};
 
 /// Fails on the first contradiction between typed options. `options` is their result, in which the last of
 /// an option given twice has won.
@@ -63,6 +66,11 @@ pub(super) fn check<'a>(
         let hint = format!("add '--on-failure restart', or leave '{typed}' out");
         return Err(UsageError::new(&items[at].place, text, hint));
     }
+    if let (Some(StatsTo::File(stats)), Some(trace)) = (&options.stats, &options.trace)
+        && absolute(stats) == absolute(trace)
+    {
+        both(Global::Stats, Global::Trace, "one file cannot have the statistics and the trace")?;
+    }
     let from_stdin = hosts.sources.iter().filter(|source| source.is_standard_input()).count();
     if let (1.., Some(StdinTo::All | StdinTo::Ranks(_))) = (from_stdin, &options.stdin) {
         both(Global::HostFile, Global::Stdin, "standard input cannot be hosts and input of ranks")?;
@@ -71,6 +79,11 @@ pub(super) fn check<'a>(
         return Err(between(items[file], items[file], "standard input can be read once only"));
     }
     Ok(())
+}
+
+/// Returns the path from the root directory, without dots. Links are not followed.
+fn absolute(path: &Path) -> Cow<'_, Path> {
+    std::path::absolute(path).map_or(Cow::Borrowed(path), Cow::Owned)
 }
 
 /// Checks the options about processors. `both` fails if two options were typed.

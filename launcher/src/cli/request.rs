@@ -44,6 +44,10 @@ pub(super) fn build(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<T
         if let Some(local) = items(&segments).find(|item| is_local(item)) {
             return Err(local.error(|option| format!("{option} is about a program, and a simulation runs none"), hint));
         }
+        if let Some(report) = items(&segments).find(|item| is_report(item)) {
+            let text = |option: &str| format!("{option} is about a session, and a simulation starts none");
+            return Err(report.error(text, format!("leave '{}' out", report.typed)));
+        }
         return match program(&segments) {
             None => Ok(Typed::Simulate(Box::new(typed.into_simulation()))),
             Some(program) => {
@@ -403,6 +407,11 @@ impl TypedOptions {
         (simulation.cache, simulation.quiet) = (session.cache, session.quiet);
         simulation
     }
+}
+
+/// Returns whether the option asks for a report about a session.
+fn is_report(item: &Item) -> bool {
+    matches!(item.spec.id, Id::Global(Global::Stats | Global::Trace | Global::Timing))
 }
 
 fn is_local(item: &Item) -> bool {

@@ -222,8 +222,10 @@ fn conflicts() {
         ("-f -", "-s all", "standard input cannot be hosts and input of ranks"),
         ("-f -", "-s 0", "standard input cannot be hosts and input of ranks"),
         ("-f -", "-f -", "standard input can be read once only"),
+        ("--trace f.json", "--stats=f.json", "one file cannot have the statistics and the trace"),
+        ("--trace d/f.json", "--stats=./d/./f.json", "one file cannot have the statistics and the trace"),
     ] {
-        let name = |typed: &'static str| typed.split(' ').next().unwrap_or_default();
+        let name = |typed: &'static str| typed.split([' ', '=']).next().unwrap_or_default();
         for (first, second) in [(one, other), (other, one)] {
             let error = error_of(words(&format!("{first} {second} ./a")), &no_file);
             let (option, before) = (name(second), name(first));
@@ -247,6 +249,8 @@ fn options_without_conflict() {
         "-launcher fork -launcher ssh -launcher-exec s",
         "-launcher slurm -launcher-exec s",
         "-f - -s none",
+        "--trace f.json --stats",
+        "--trace f.json --stats=g/f.json",
         "-f - -s input",
         "-f h -s all",
         "--connect-back a --iface b --port-range 1:2",
