@@ -21,7 +21,7 @@ pub const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(5);
 pub const MAX_RESTARTS_DEFAULT: u32 = 3;
 
 /// How many heartbeats fit into the dead time, unless `--heartbeat` is typed.
-const HEARTBEATS: u32 = 4;
+const HEARTBEATS: u32 = 3;
 
 /// A request for one session.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use tokio::io::Interest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep};
+use tokio::time::{Instant, sleep};
 use tracing::{Instrument, Span};
 
 use super::children::{Children, LinkContext, Received};
@@ -43,14 +43,12 @@ use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
     TraceSpan, Traffic, Up,
 };
-use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink, shared_tick};
+use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
 const SIGTERM: i32 = 15;
-/// Heartbeats to the guardian in each dead time.
-pub(super) const BEATS: u32 = 4;
 
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
@@ -64,12 +62,11 @@ pub(super) struct AgentDriver {
     is_remote: bool,
     here: Subtree,
     guardian: GuardianLink,
-    /// Readable when the guardian answers, and once it has exited.
+    /// Readable once the guardian has exited.
     guardian_end: Watched,
     is_guarded: bool,
-    /// Heartbeats since the guardian's last answer.
+    /// Ticks since the guardian last ran.
     unanswered: u32,
-    heartbeat: Interval,
     links: LinkContext,
     pub(super) parent: Uplink,
     parent_id: AgentId,
@@ -137,10 +134,10 @@ enum Event {
     Sweep(Sweep),
     /// The next search for descendants that are left is due.
     SweepDue,
-    /// The guardian has answered heartbeats, or has exited.
-    Guardian,
-    /// A heartbeat to the guardian is due.
-    Heartbeat,
+    /// The guardian has exited.
+    GuardianEnded,
+    /// Regular work is due. If this process was stopped for a dead time or longer, for how long.
+    Tick(Option<Duration>),
     /// The core's alarm has expired.
     Alarm,
     /// The spawner thread has results.
@@ -172,7 +169,7 @@ impl AgentDriver {
         let input = Rc::new(RefCell::new(InputHub::new()));
         let streams = input_sink(&input);
         let parent_id = parent.peer;
-        let links = LinkContext::new(tasks.clone(), order.liveness());
+        let links = LinkContext::new(here.head(), order.liveness(), tasks.clone());
         let parent = Uplink::new(links.start(parent, streams));
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
         let (adopted, may_join) = order.rejoins.then(|| mpsc::channel(QUEUE_EVENTS_MAX)).unzip();
@@ -191,9 +188,6 @@ impl AgentDriver {
                 Some(starter)
             }
         };
-        let period = order.dead_time / BEATS;
-        let mut heartbeat = interval_at(shared_tick(Instant::now() + period, period), period);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Ok(Self {
             core: Agent::new(here),
             recorder: Recorder::begin(position)?,
@@ -204,13 +198,12 @@ impl AgentDriver {
             guardian,
             is_guarded: true,
             unanswered: 0,
-            heartbeat,
+            pulse: Pulse::new(&links.ticks),
             links,
             parent,
             parent_id,
             rejoining: Rejoining { session: order.session, key: order.key.clone(), agent: here.head(), ancestors },
             rejoined: None,
-            pulse: Pulse::new(order.dead_time),
             adopted,
             parent_lost: false,
             children: Children::default(),
@@ -269,10 +262,10 @@ impl AgentDriver {
 
     /// Waits until what lost neighbours have left has ended. The guardian is kept alive meanwhile.
     async fn end_survivors(&mut self) {
-        let Self { survivors, guardian, heartbeat, .. } = self;
+        let Self { survivors, guardian, pulse, .. } = self;
         let beats = async {
             loop {
-                heartbeat.tick().await;
+                pulse.beat().await;
                 let _ = guardian.alive();
             }
         };
@@ -334,9 +327,9 @@ impl AgentDriver {
                 if let Ok(mut guard) = ready {
                     guard.clear_ready();
                 }
-                Event::Guardian
+                Event::GuardianEnded
             }
-            _ = self.heartbeat.tick() => Event::Heartbeat,
+            stop = self.pulse.beat() => Event::Tick(stop),
             () = self.alarm.due() => Event::Alarm,
             () = async { match &self.startup { Some(startup) => startup.finished().await, None => pending().await } } =>
                 Event::Spawned,
@@ -372,14 +365,14 @@ impl AgentDriver {
                     self.handle(Input::Drained { counted: Box::new(self.counted()), spans: self.spans() });
                 }
             }
-            Event::Guardian => self.take_answers(),
-            Event::Heartbeat => {
-                if let Some(time) = self.pulse.beat(Instant::now()) {
+            Event::GuardianEnded => self.watch_guardian(),
+            Event::Tick(stop) => {
+                if let Some(time) = stop {
                     self.on_stopped(time);
                 }
-                self.beat();
-                let dead_time = self.heartbeat.period() * BEATS;
-                let lost = self.pmix.as_mut().and_then(|pmix| pmix.beat(dead_time));
+                self.watch_guardian();
+                let ticks = &self.links.ticks;
+                let lost = self.pmix.as_mut().and_then(|pmix| pmix.beat(ticks.per_dead_time(), ticks.dead_time()));
                 lost.into_iter().for_each(|event| self.on_pmix(event));
             }
             Event::Alarm => self.handle(Input::Timeout),
@@ -400,31 +393,22 @@ impl AgentDriver {
         }
     }
 
-    /// Takes the guardian's answers to earlier heartbeats.
-    fn take_answers(&mut self) {
-        match self.guardian.take_answers() {
-            Ok(true) => self.unanswered = 0,
-            Ok(false) => {}
-            Err(_) => {
-                self.is_guarded = false;
-                self.handle(Input::GuardianLost);
-            }
-        }
-    }
-
-    /// Takes the answers to earlier heartbeats, which do not wake this process, and sends a heartbeat to the guardian. Counts
-    /// heartbeats, not time: a suspended machine sends none.
-    fn beat(&mut self) {
-        if self.is_guarded {
-            self.take_answers();
-        }
-        // If the guardian has exited, `guardian_end` reports it.
-        let _ = self.guardian.alive();
-        self.unanswered += 1;
-        if self.is_guarded && self.unanswered > BEATS {
+    /// Shows the guardian that this process runs, and checks that the guardian does. Counts ticks, not time: a suspended
+    /// machine has none.
+    fn watch_guardian(&mut self) {
+        if !self.is_guarded {
+            // Another process may end what is left of it.
+            let _ = self.guardian.alive();
+        } else if self.guardian.alive().is_err() {
             self.is_guarded = false;
-            self.guardian.kill();
-            self.handle(Input::GuardianSilent);
+            self.handle(Input::GuardianLost);
+        } else {
+            self.unanswered = if self.guardian.has_run() { 0 } else { self.unanswered + 1 };
+            if self.unanswered >= self.links.ticks.per_dead_time() {
+                self.is_guarded = false;
+                self.guardian.kill();
+                self.handle(Input::GuardianSilent);
+            }
         }
     }
 

@@ -9,14 +9,15 @@ use tokio::sync::Notify;
 
 use super::queue::Queue;
 use crate::core::{AgentId, Down, LossReason, Traffic, Up};
-use crate::link::{Accepted, Link, LinkEvent, Liveness, Meter, Receipt, StreamSink};
+use crate::link::{Accepted, Link, LinkEvent, Liveness, Meter, Receipt, StreamSink, Ticks};
 use crate::tasks::Tasks;
 use crate::wire::{DownEncoder, Lane, decode};
 
 /// The settings and counters that all links of one end share, the link to a parent included.
 pub(super) struct LinkContext {
     pub(super) tasks: Tasks,
-    pub(super) liveness: Liveness,
+    /// The times of heartbeats and of checks that peers are alive.
+    pub(super) ticks: Ticks,
     /// While true, the silence of a peer is no sign of its loss.
     pub(super) suspended: Rc<Cell<bool>>,
     pub(super) meter: Meter,
@@ -24,15 +25,17 @@ pub(super) struct LinkContext {
 }
 
 impl LinkContext {
-    pub(super) fn new(tasks: Tasks, liveness: Liveness) -> Self {
+    /// The links of the agent `here`, or of the root.
+    pub(super) fn new(here: AgentId, liveness: Liveness, tasks: Tasks) -> Self {
         let (suspended, meter) = (Rc::default(), Meter::default());
-        Self { tasks, liveness, suspended, meter, events: Queue::new() }
+        let ticks = Ticks::start(here, liveness, &tasks);
+        Self { tasks, ticks, suspended, meter, events: Queue::new() }
     }
 
     /// Starts the tasks of a link. Messages with a window go to `streams`, all others to the queue.
     pub(super) fn start(&self, accepted: Accepted, streams: StreamSink) -> Link {
         let (events, suspended) = (self.events.sender(), Rc::clone(&self.suspended));
-        Link::start(accepted, events, streams, self.liveness, suspended, self.meter.clone(), &self.tasks)
+        Link::start(accepted, events, streams, &self.ticks, suspended, self.meter.clone(), &self.tasks)
     }
 
     /// Waits until a link ends and returns its peer. Drops the messages before that.

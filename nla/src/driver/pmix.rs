@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tracing::Span;
 
-use super::agent::BEATS;
 use crate::bootstrap::{Processes, Started};
 use crate::core::{NamespaceId, PmixPlan, SessionPlan};
 use crate::pmix::message::{ToAgent, ToHelper, frame_length, write_frame};
@@ -59,18 +58,18 @@ pub(super) struct Pmix {
     has_ended: bool,
 }
 
-/// Notices a process that does not answer. It counts heartbeats of the agent, so that no time passes while both are stopped.
+/// Notices a process that does not answer. It counts ticks of the agent, so that no time passes while both are stopped.
 #[derive(Debug, Default, PartialEq)]
 struct Watch {
     /// Registrations under way. They may take long, and later requests wait behind them.
     registering: u32,
-    /// Heartbeats since the last answer.
+    /// Ticks since the last answer.
     beats: u32,
     /// It was asked and has not answered.
     is_asked: bool,
 }
 
-/// The action at a heartbeat.
+/// The action at a tick.
 #[derive(Debug, PartialEq)]
 enum Beat {
     Wait,
@@ -96,13 +95,13 @@ impl Watch {
         (self.beats, self.is_asked) = (0, false);
     }
 
-    /// A heartbeat of the agent. It asks after a dead time, and gives the answer another one.
-    fn beat(&mut self) -> Beat {
+    /// A tick of the agent, of which a dead time has so many. It asks after a dead time, and gives the answer another one.
+    fn beat(&mut self, per_dead_time: u32) -> Beat {
         if self.registering > 0 {
             return Beat::Wait;
         }
         self.beats += 1;
-        match (self.beats > BEATS, self.is_asked) {
+        match (self.beats > per_dead_time, self.is_asked) {
             (false, _) => Beat::Wait,
             (true, true) => Beat::Lost,
             (true, false) => {
@@ -188,12 +187,12 @@ impl Pmix {
         }
     }
 
-    /// A heartbeat of the agent, whose links have this dead time. Returns the loss of the process if it has not answered.
-    pub(super) fn beat(&mut self, dead_time: Duration) -> Option<PmixEvent> {
+    /// A tick of the agent; see [`Ticks`](crate::link::Ticks). Returns the loss of the process if it has not answered.
+    pub(super) fn beat(&mut self, per_dead_time: u32, dead_time: Duration) -> Option<PmixEvent> {
         if self.has_ended {
             return None;
         }
-        match self.watch.beat() {
+        match self.watch.beat(per_dead_time) {
             Beat::Wait => None,
             Beat::Ask => {
                 self.send(ToHelper::Ping);
@@ -301,10 +300,12 @@ mod tests {
     use super::*;
     use crate::pmix::message::Registration;
 
+    const BEATS: u32 = 3;
+
     #[track_caller]
     fn beats(watch: &mut Watch, last: Beat) {
-        (0..BEATS).for_each(|_| assert_eq!(watch.beat(), Beat::Wait));
-        assert_eq!(watch.beat(), last);
+        (0..BEATS).for_each(|_| assert_eq!(watch.beat(BEATS), Beat::Wait));
+        assert_eq!(watch.beat(BEATS), last);
     }
 
     #[test]
@@ -333,7 +334,7 @@ mod tests {
         let registration = Registration { name, hosts, node: 0, spawner: None, job, cpus: Vec::new() };
         beats(&mut watch, Beat::Ask);
         watch.on_sent(&ToHelper::Register(Box::new(registration)));
-        (0..3 * BEATS).for_each(|_| assert_eq!(watch.beat(), Beat::Wait));
+        (0..3 * BEATS).for_each(|_| assert_eq!(watch.beat(BEATS), Beat::Wait));
         watch.on_received(&ToAgent::Registered("job".to_owned(), Ok(Vec::new())));
         beats(&mut watch, Beat::Ask);
     }

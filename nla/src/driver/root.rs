@@ -180,13 +180,15 @@ impl RootDriver {
             let _ = admit.send(Admission { authenticator, clock, joined: joining, adopted: may_join });
             accepting
         });
+        let links = LinkContext::new(AgentId::ROOT, liveness, tasks.clone());
         let mut root = Self {
             core: Root::new(settings),
             clock,
             tree,
             first,
             transport,
-            links: LinkContext::new(tasks.clone(), liveness),
+            pulse: Pulse::new(&links.ticks),
+            links,
             children: Children::default(),
             output,
             has_output_ended: false,
@@ -200,7 +202,6 @@ impl RootDriver {
             actions: Vec::new(),
             events: VecDeque::new(),
             suspending: None,
-            pulse: Pulse::new(liveness.dead_time),
             exits: adopts.then(|| signal(SignalKind::child()).ok()).flatten(),
             release_times: DurationHistogram::default(),
             handling: Time::ZERO,

@@ -19,8 +19,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::handshake::Accepted;
-use super::shared_ticks::shared_tick;
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
+use super::ticks::{Ticker, Ticks};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
 use crate::core::{AgentId, LossReason, Violation};
 use crate::tasks::Tasks;
@@ -39,7 +39,8 @@ const GRANT_BYTES: u32 = STREAM_WINDOW_BYTES / 2;
 /// When a link sends heartbeats, and when it is lost.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Liveness {
-    /// An end that has written nothing for this time sends a heartbeat. At most half of the dead time.
+    /// An end that writes nothing sends a heartbeat once in this time. At most half of the dead time; [`Ticks`] sends three per
+    /// dead time at least.
     pub heartbeat: Duration,
     /// The link is lost if nothing was received for this time.
     pub dead_time: Duration,
@@ -200,13 +201,13 @@ pub type StreamSink = Box<dyn FnMut(Lane, Bytes, Receipt)>;
 
 impl Link {
     /// Starts the tasks of a link in this thread's `LocalSet`. Its events go to `events` with the peer's number, the
-    /// messages of lanes with a window to `streams`. While `suspended` is set the peer may be silent. `meter` counts
-    /// what is written.
+    /// messages of lanes with a window to `streams`. It sends heartbeats at the ticks, and is lost by their dead
+    /// time, unless `suspended` is set. `meter` counts what is written.
     pub fn start(
         accepted: Accepted,
         events: mpsc::Sender<(AgentId, LinkEvent)>,
         streams: StreamSink,
-        liveness: Liveness,
+        ticks: &Ticks,
         suspended: Rc<Cell<bool>>,
         meter: Meter,
         tasks: &Tasks,
@@ -225,15 +226,17 @@ impl Link {
             events: events.clone(),
             peer,
             heard: Rc::clone(&heard),
+            ticks: ticks.clone(),
         };
-        let Liveness { heartbeat, dead_time } = liveness;
-        let writer = Writer { shared: Arc::clone(&shared), sealer, heartbeat, passed_on: Vec::new(), meter };
+        let ticker = ticks.subscribe();
+        let writer = Writer { shared: Arc::clone(&shared), sealer, ticker, passed_on: Vec::new(), meter };
+        let (dead_time, ticker) = (ticks.dead_time(), ticks.subscribe());
         tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
             // The first of them to end ends the link. Their order is random, so that none of them starves another.
             let why = tokio::select! {
                 why = reader.run(read, unread) => why,
                 why = writer.run(write) => why,
-                why = watch(heard, suspended, dead_time) => why,
+                why = watch(heard, suspended, dead_time, ticker) => why,
             };
             let _ = events.send((peer, LinkEvent::Lost(why))).await;
         });
@@ -276,6 +279,7 @@ struct Reader {
     events: mpsc::Sender<(AgentId, LinkEvent)>,
     peer: AgentId,
     heard: Rc<Cell<Instant>>,
+    ticks: Ticks,
 }
 
 impl Reader {
@@ -309,7 +313,7 @@ impl Reader {
                                 *window = window.saturating_add(bytes);
                                 self.shared.work.notify_one();
                             }
-                            Content::Alive => {}
+                            Content::Alive => self.ticks.on_heartbeat(self.peer),
                         }
                     }
                     Err(error) => return Violation::Framing(error.to_string()).into(),
@@ -339,15 +343,21 @@ impl Reader {
 /// Returns once nothing was received for `dead_time`. Any bytes count: the pieces of a long message are as good as
 /// heartbeats, which wait behind at most [`WRITE_BYTES`] of them. If this process itself ran late, under load or stopped by a
 /// signal, the peer gets as much more time.
-async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: Duration) -> LossReason {
+async fn watch(
+    heard: Rc<Cell<Instant>>,
+    suspended: Rc<Cell<bool>>,
+    dead_time: Duration,
+    mut ticker: Ticker,
+) -> LossReason {
     loop {
-        let before = Instant::now();
-        let next = shared_tick(before + dead_time / 4, dead_time / 4);
         // The last wait ends with the dead time, so that a loss is noticed at once.
-        let next = next.min(heard.get() + dead_time).max(before + TICK_MIN);
-        let tick = next - before;
-        sleep_until(next).await;
-        let late = before.elapsed().saturating_sub(tick + Duration::from_millis(50));
+        let deadline = (heard.get() + dead_time).max(Instant::now() + TICK_MIN);
+        let next = deadline.min(ticker.due());
+        tokio::select! {
+            () = ticker.tick() => {}
+            () = sleep_until(deadline), if deadline < ticker.due() => {}
+        }
+        let late = next.elapsed().saturating_sub(Duration::from_millis(50));
         heard.set(if suspended.get() { Instant::now() } else { heard.get() + late });
         if heard.get().elapsed() >= dead_time {
             return LossReason::Silent(dead_time);
@@ -358,7 +368,7 @@ async fn watch(heard: Rc<Cell<Instant>>, suspended: Rc<Cell<bool>>, dead_time: D
 struct Writer {
     shared: Arc<Shared>,
     sealer: Sealer,
-    heartbeat: Duration,
+    ticker: Ticker,
     passed_on: Vec<Receipt>,
     meter: Meter,
 }
@@ -392,15 +402,14 @@ impl Writer {
             tokio::select! {
                 biased;
                 () = self.shared.work.notified() => {}
-                () = sleep_until(self.next_heartbeat(wrote)) => self.sealer.seal(&Content::Alive, &mut out),
+                () = self.ticker.tick() => {
+                    // The peer has just received something. It need not be woken again.
+                    if wrote.elapsed() >= self.ticker.period_max() / 8 {
+                        self.sealer.seal(&Content::Alive, &mut out);
+                    }
+                }
             }
         }
-    }
-
-    /// Returns when a heartbeat is due if nothing is written until then.
-    fn next_heartbeat(&self, wrote: Instant) -> Instant {
-        let tick = shared_tick(wrote + self.heartbeat, self.heartbeat);
-        if tick > wrote { tick } else { wrote + self.heartbeat }
     }
 
     /// Seals what may be sent now, the most urgent lane first, up to about [`WRITE_BYTES`]. Returns whether the queues are

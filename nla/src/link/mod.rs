@@ -8,8 +8,8 @@ mod handshake;
 mod key;
 mod lanes;
 pub(crate) mod listener;
-mod shared_ticks;
 mod stream;
+mod ticks;
 mod unproven;
 
 pub use clock::Clock;
@@ -21,6 +21,6 @@ pub use key::SessionKey;
 pub use lanes::{Link, LinkEvent, Liveness, Meter, Receipt, StreamSink};
 pub use listener::{BoundListener, Reach, listen};
 pub(crate) use listener::{SSH_CONNECTION, candidates, listen_at, next_connection};
-pub(crate) use shared_ticks::shared_tick;
 pub(crate) use stream::Stream;
+pub use ticks::{Ticker, Ticks};
 pub(crate) use unproven::{RefusalLog, Unproven};

@@ -90,6 +90,7 @@ mod tests {
     use crate::link::SessionKey;
     use crate::link::handshake::{Accepted, Authenticator, accept_over, connect_over};
     use crate::link::lanes::{Link, LinkEvent, Liveness, Meter, Receipt};
+    use crate::link::ticks::Ticks;
     use crate::tasks::Panics;
     use crate::wire::{Lane, Role, SessionId};
 
@@ -138,7 +139,10 @@ mod tests {
         let (events, incoming) = mpsc::channel(16);
         let sink = Box::new(|_, _, _| {});
         let still = Rc::new(Cell::new(false));
-        (Link::start(accepted, events, sink, liveness, still, Meter::default(), &Panics::new("test").tasks()), incoming)
+        let tasks = Panics::new("test").tasks();
+        // Neither end follows the other.
+        let ticks = Ticks::start(AgentId::ROOT, liveness, &tasks);
+        (Link::start(accepted, events, sink, &ticks, still, Meter::default(), &tasks), incoming)
     }
 
     #[tokio::test]

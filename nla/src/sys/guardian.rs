@@ -1,8 +1,8 @@
 //! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
 //! dead.
 //!
-//! **They watch each other.** The guardian answers heartbeats; an agent whose heartbeats stay unanswered reports itself
-//! as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
+//! **They watch each other.** Each notes in memory that they share when it last ran ([`Signs`]). That wakes neither of them. An
+//! agent whose guardian has not run for a dead time reports itself as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
 //! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. An agent that exits continues its guardian, which may
 //! have been stopped shortly before. When the agent dies, the kernel kills its ranks, even if the guardian is dead.
 //!
@@ -16,23 +16,21 @@
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
-//! stays stopped, or sends no heartbeat over their link for the dead-time. The agent gets end of file on the link
-//! when the guardian dies.
+//! stays stopped, or has not noted for the dead-time that it runs. A socket pair links them: the agent gets end of file on
+//! it when the guardian dies.
 //!
 //! The guardian forks the agent without an exec. That saves the start of a program, and each of them knows the
 //! other's pid.
-//!
-//! **The link** is a socket pair with both ends nonblocking. A heartbeat is any byte. A heartbeat that does not fit
-//! is dropped: a full link means that the agent is healthy and the guardian is late.
 //!
 //! **Silence** is measured in time during which the guardian itself was running: a wait that took longer than
 //! requested counts as the requested time. A suspended or overloaded machine therefore does not kill a healthy job.
 //!
 //! The guardian has no threads, no async runtime, and only small buffers.
 
+use std::cell::Cell;
 use std::fmt::Display;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -41,7 +39,6 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use super::cgroup::AgentGroup;
@@ -50,6 +47,7 @@ use super::identity;
 use super::pmix;
 use super::reap::{self, Ended};
 use super::shell::ShellState;
+use super::signs::{Signs, Silence};
 use super::spawn::reset_sigchld;
 
 /// The exit code of a guardian that has left processes which it could not kill.
@@ -57,15 +55,11 @@ pub const CODE_ABANDONED: i32 = 102;
 /// The exit code if the agent cannot be started: "could not launch".
 const EXIT_NOT_STARTED: i32 = 251;
 
-/// The longest wait between two checks. Exits, stops and heartbeats of the agent end a wait.
-const TICK_MAX: Duration = Duration::from_secs(10);
-/// The shortest wait, however short the dead-time.
-const TICK_MIN: Duration = Duration::from_millis(10);
 /// The wait while the agent is stopped, or while killed processes are dying.
 const TICK_CLOSE: Duration = Duration::from_millis(50);
 
-/// The additional time for the first heartbeat: the agent first waits for its order and connects to its starter.
-const FIRST_HEARTBEAT_MAX: Duration = Duration::from_secs(90);
+/// The additional time for the first sign of life: the agent first waits for its order and connects to its starter.
+const FIRST_SIGN_MAX: Duration = Duration::from_secs(90);
 
 /// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues
 /// the guardian and the agent one after the other.
@@ -107,8 +101,9 @@ enum Side {
 
 struct Guardian {
     agent: u32,
-    /// `None` once the agent has closed its end.
+    /// The agent notices that it is closed.
     link: Option<UnixStream>,
+    signs: Signs,
     signals: SignalFd,
     dead_time: Duration,
     /// The cgroup of the agent and its processes, where one may be created.
@@ -137,14 +132,14 @@ impl Guardian {
         reset_sigchld();
         let (signals, mask) = block_signals()?;
         let (ours, theirs) = UnixStream::pair()?;
-        ours.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
+        let signs = Signs::new()?;
         let guardian = Target::this();
         let group = AgentGroup::create();
         let Some(agent) = fork_alone()? else {
             // Without the cgroup, the guardian kills the agent's processes one by one.
             let _ = group.map(|group| group.enter());
-            return Ok(Side::Agent(become_agent(theirs, guardian, &mask)?));
+            return Ok(Side::Agent(become_agent(theirs, signs, guardian, &mask)?));
         };
         drop(guardian);
         // Close our copies of the agent's streams, so that their peers see the agent's end.
@@ -152,7 +147,7 @@ impl Guardian {
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
         let agent = agent.as_raw().unsigned_abs();
-        Ok(Side::Guardian(Self { agent, link: Some(ours), signals, dead_time, group }))
+        Ok(Side::Guardian(Self { agent, link: Some(ours), signs, signals, dead_time, group }))
     }
 
     /// Waits for a reason to end, kills all processes, and returns the exit code.
@@ -188,27 +183,25 @@ impl Guardian {
     }
 
     fn wait_for_cause(&mut self) -> Cause {
-        let tick = (self.dead_time / 4).clamp(TICK_MIN, TICK_MAX);
-        let (mut silent, mut stopped) = (Duration::ZERO, Duration::ZERO);
-        // Until it reports, the agent sends no heartbeats.
-        let mut timeout = self.dead_time.saturating_add(FIRST_HEARTBEAT_MAX);
-        let mut is_stopped = false;
+        // Until it reports, the agent gives no sign.
+        let first = self.dead_time.saturating_add(FIRST_SIGN_MAX);
+        let mut silence = Silence::new(self.dead_time, first, self.signs.began());
+        let (mut stopped, mut is_stopped) = (Duration::ZERO, false);
         loop {
-            let tick = if is_stopped { tick.min(TICK_CLOSE) } else { tick };
+            self.signs.guardian().note();
+            let wait = silence.next_check(Instant::now());
+            let wait = if is_stopped { wait.min(TICK_CLOSE) } else { wait };
             let before = Instant::now();
-            self.wait(tick);
-            let elapsed = before.elapsed().min(tick);
+            self.wait(wait);
+            let elapsed = before.elapsed();
+            silence.on_waited(elapsed.saturating_sub(wait));
             match self.take_signals() {
                 Some(libc::SIGTERM) => self.pass_on(libc::SIGTERM),
                 Some(signal) => return Cause::Signalled(signal),
                 None => {}
             }
-            if self.take_heartbeats() {
-                self.answer();
-                timeout = self.dead_time;
-                silent = Duration::ZERO;
-            } else {
-                silent += elapsed;
+            if let Some(at) = self.signs.agent().last() {
+                silence.on_sign(at);
             }
             // Reap the agent, and orphans that became our children before the agent was a subreaper.
             while let Some((pid, ended)) = reap::reap() {
@@ -216,12 +209,12 @@ impl Guardian {
                     return Cause::AgentEnded(ended);
                 }
             }
-            stopped = if is_stopped { stopped + elapsed } else { Duration::ZERO };
+            stopped = if is_stopped { stopped + elapsed.min(wait) } else { Duration::ZERO };
             is_stopped = reap::is_stopped(self.agent);
             if is_stopped && stopped >= STOPPED_MAX.min(self.dead_time) {
                 return Cause::AgentStopped;
             }
-            if silent >= timeout {
+            if silence.is_over(Instant::now()) {
                 return Cause::AgentSilent;
             }
         }
@@ -261,14 +254,11 @@ impl Guardian {
         }
     }
 
-    /// Waits for a signal or a heartbeat, at most for `time`.
+    /// Waits for a signal, at most for `time`.
     fn wait(&self, time: Duration) {
-        let signals = PollFd::new(self.signals.as_fd(), PollFlags::POLLIN);
-        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
-        let _ = match &self.link {
-            Some(link) => poll(&mut [signals, PollFd::new(link.as_fd(), PollFlags::POLLIN)], timeout),
-            None => poll(&mut [signals], timeout),
-        };
+        // In whole milliseconds: shorter waits would not end.
+        let timeout = PollTimeout::try_from(time + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], timeout);
     }
 
     /// Sends a signal to the agent, which has not been reaped.
@@ -291,29 +281,6 @@ impl Guardian {
         }
         taken
     }
-
-    /// Answers heartbeats without blocking. An agent that does not read its answers is stopped, or will be silent.
-    fn answer(&mut self) {
-        if let Some(link) = &mut self.link {
-            let _ = link.write(b".");
-        }
-    }
-
-    /// Takes all heartbeats. Returns whether there was one.
-    fn take_heartbeats(&mut self) -> bool {
-        let mut any = false;
-        let mut bytes = [0; 64];
-        while let Some(link) = &mut self.link {
-            match link.read(&mut bytes) {
-                Ok(1..) => any = true,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // The agent closed its end: it is exiting, or will be silent.
-                Ok(0) | Err(_) => self.link = None,
-            }
-        }
-        any
-    }
 }
 
 /// Forks this process, which must have one thread. Returns the child's pid; `None` in the child.
@@ -330,13 +297,14 @@ pub(super) fn fork_alone() -> io::Result<Option<Pid>> {
 }
 
 /// Gives the agent a session, a name and the original signal mask.
-fn become_agent(link: UnixStream, guardian: Target, mask: &SigSet) -> io::Result<GuardianLink> {
+fn become_agent(link: UnixStream, signs: Signs, guardian: Target, mask: &SigSet) -> io::Result<GuardianLink> {
     identity::new_session()?;
     // A guardian that has died before is noticed on the link.
     identity::continue_when_parent_dies()?;
     let _ = identity::set_process_name(c"scela-agent");
     mask.thread_set_mask()?;
-    Ok(GuardianLink { link: descriptors::move_up(link.into())?, guardian: guardian.moved_up()? })
+    let seen = Cell::new(None);
+    Ok(GuardianLink { link: descriptors::move_up(link.into())?, signs, seen, guardian: guardian.moved_up()? })
 }
 
 /// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell
@@ -369,6 +337,9 @@ fn print_line(message: impl Display) {
 #[derive(Debug)]
 pub struct GuardianLink {
     link: OwnedFd,
+    signs: Signs,
+    /// When the guardian last ran, as [`has_run`](Self::has_run) has seen it.
+    seen: Cell<Option<Instant>>,
     guardian: Target,
 }
 
@@ -407,29 +378,21 @@ impl Target {
 }
 
 impl GuardianLink {
-    /// Sends a heartbeat without blocking. Fails if the guardian is dead.
+    /// Notes that this process runs. Fails if the guardian is dead.
     pub fn alive(&self) -> io::Result<()> {
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        match send(self.link.as_raw_fd(), b".", flags) {
-            // EAGAIN: the link is full, so the guardian will find earlier heartbeats.
-            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => Ok(()),
+        self.signs.agent().note();
+        match nix::unistd::read(&self.link, &mut [0; 1]) {
+            // Nobody writes to the link.
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Takes the guardian's answers to heartbeats without blocking. Returns whether there was one. Fails if the guardian
-    /// is dead.
-    pub fn take_answers(&self) -> io::Result<bool> {
-        let (mut any, mut bytes) = (false, [0; 64]);
-        loop {
-            match nix::unistd::read(&self.link, &mut bytes) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(_) => any = true,
-                Err(Errno::EAGAIN) => return Ok(any),
-                Err(Errno::EINTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    /// Whether the guardian has run since the last call. It does at least once in three quarters of the dead time.
+    pub fn has_run(&self) -> bool {
+        let last = self.signs.guardian().last();
+        self.seen.replace(last) != last
     }
 
     /// Kills the guardian, which no longer answers, so that it does not stay behind.
@@ -438,8 +401,7 @@ impl GuardianLink {
         let _ = self.guardian.signal(libc::SIGKILL);
     }
 
-    /// Returns the descriptor, which becomes readable when the guardian answers heartbeats or dies; see
-    /// [`take_answers`](Self::take_answers).
+    /// Returns the descriptor, which becomes readable when the guardian dies.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
     }

@@ -45,9 +45,11 @@ pub mod secret;
 pub mod segment;
 pub mod shared_files;
 pub mod shell;
+mod signs;
 pub mod spawn;
 mod survivors;
 pub mod tcp_peer;
+mod timer;
 #[cfg(test)]
 mod users;
 
@@ -89,3 +91,4 @@ pub use spawn::{
 };
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use tcp_peer::{SocketDiag, uid_in_table};
+pub use timer::Timer;

@@ -1,0 +1,167 @@
+//! Signs of life that a guardian and its agent give each other, in memory that they share.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
+
+/// The shortest wait between two checks, however short the dead time.
+const WAIT_MIN: Duration = Duration::from_millis(10);
+
+/// When each of the two last ran. Made before the fork.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Signs {
+    began: Instant,
+    shared: &'static Shared,
+}
+
+/// Times in nanoseconds after the beginning, zero if there is none.
+#[derive(Debug, Default)]
+struct Shared {
+    guardian: AtomicU64,
+    agent: AtomicU64,
+}
+
+/// The signs of one of the two.
+pub(super) struct Sign {
+    began: Instant,
+    at: &'static AtomicU64,
+}
+
+impl Signs {
+    /// Maps the memory, which stays mapped.
+    pub(super) fn new() -> io::Result<Self> {
+        const LENGTH: NonZeroUsize = NonZeroUsize::new(size_of::<Shared>()).expect("it has fields");
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping, which overlaps no other.
+        let page = unsafe { mmap_anonymous(None, LENGTH, access, MapFlags::MAP_SHARED) }?;
+        // SAFETY: the mapping is as long as the value, aligned to a page, full of zeros, which are valid, and never unmapped.
+        // Both processes change it only by atomic operations.
+        let shared = unsafe { page.cast::<Shared>().as_ref() };
+        Ok(Self { began: Instant::now(), shared })
+    }
+
+    /// When the memory was mapped.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
+    pub(super) fn guardian(&self) -> Sign {
+        Sign { began: self.began, at: &self.shared.guardian }
+    }
+
+    pub(super) fn agent(&self) -> Sign {
+        Sign { began: self.began, at: &self.shared.agent }
+    }
+}
+
+impl Sign {
+    /// Notes that this process runs.
+    pub(super) fn note(&self) {
+        let since = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.at.store(since.max(1), Ordering::Relaxed);
+    }
+
+    /// When the process last ran, if it has noted that.
+    pub(super) fn last(&self) -> Option<Instant> {
+        let since = Duration::from_nanos(self.at.load(Ordering::Relaxed));
+        (!since.is_zero()).then(|| self.began + since)
+    }
+}
+
+/// Decides when an agent has been silent for too long. It checks seldom: each check takes time from a rank.
+#[derive(Debug)]
+pub(super) struct Silence {
+    dead_time: Duration,
+    /// How long the agent may be silent now.
+    limit: Duration,
+    /// The last sign.
+    last: Instant,
+    /// How long this process did not run since then, although it should have.
+    delay: Duration,
+}
+
+impl Silence {
+    /// Begins at the time `began`. The first sign may take until `first`, later ones the dead time.
+    pub(super) fn new(dead_time: Duration, first: Duration, began: Instant) -> Self {
+        Self { dead_time, limit: first, last: began, delay: Duration::ZERO }
+    }
+
+    /// A sign was given at this time.
+    pub(super) fn on_sign(&mut self, at: Instant) {
+        if at > self.last {
+            *self = Self { dead_time: self.dead_time, limit: self.dead_time, last: at, delay: Duration::ZERO };
+        }
+    }
+
+    /// A wait took so much longer than it should. A suspended or overloaded machine does not kill a healthy agent.
+    pub(super) fn on_waited(&mut self, late: Duration) {
+        self.delay += late;
+    }
+
+    fn silent(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last).saturating_sub(self.delay)
+    }
+
+    /// Returns the time until the next check, at most three quarters of the dead time: a sign does not end the wait. The last
+    /// wait is shorter, so a stop of both processes that ends before it is no silence.
+    pub(super) fn next_check(&self, now: Instant) -> Duration {
+        let silent = self.silent(now);
+        let soon = self.limit / 4 * 3;
+        let next = if silent < soon { soon } else { self.limit };
+        next.saturating_sub(silent).min(self.dead_time / 4 * 3).max(WAIT_MIN)
+    }
+
+    /// Whether the agent has been silent for too long.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        self.silent(now) >= self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn s(time: u64) -> Duration {
+        Duration::from_secs(time)
+    }
+
+    #[test]
+    fn signs_are_read_at_the_other_end() {
+        let signs = Signs::new().unwrap();
+        assert_eq!((signs.agent().last(), signs.guardian().last()), (None, None));
+        signs.agent().note();
+        let last = signs.agent().last().unwrap();
+        assert!(last >= signs.began() && last <= Instant::now() && signs.guardian().last().is_none());
+    }
+
+    #[test]
+    fn an_agent_is_checked_twice_before_it_is_silent() {
+        let began = Instant::now();
+        let mut silence = Silence::new(s(20), s(110), began);
+        assert_eq!(silence.next_check(began), s(15), "the first sign may come at any time");
+        assert!(!silence.is_over(began + s(109)) && silence.is_over(began + s(110)));
+        silence.on_sign(began + s(10));
+        assert_eq!(silence.next_check(began + s(12)), s(13));
+        assert_eq!(silence.next_check(began + s(25)), s(5));
+        assert_eq!(silence.next_check(began + s(30)), WAIT_MIN);
+        assert!(!silence.is_over(began + s(29)) && silence.is_over(began + s(30)));
+        silence.on_sign(began + s(10));
+        assert!(silence.is_over(began + s(30)), "it is the same sign");
+        silence.on_sign(began + s(28));
+        assert!(!silence.is_over(began + s(47)) && silence.is_over(began + s(48)));
+    }
+
+    #[test]
+    fn time_in_which_the_guardian_did_not_run_is_no_silence() {
+        let began = Instant::now();
+        let mut silence = Silence::new(s(20), s(20), began);
+        silence.on_waited(s(100));
+        assert_eq!(silence.next_check(began + s(115)), s(5));
+        assert!(!silence.is_over(began + s(119)) && silence.is_over(began + s(120)));
+        silence.on_sign(began + s(120));
+        assert!(silence.is_over(began + s(140)), "delays before a sign do not count");
+    }
+}
