@@ -119,17 +119,17 @@ fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
     if std::env::var_os("SCELA_LOG").is_some() {
         trace();
     }
-    nla::driver::run_agent(guardian, dead_time)
+    nla::driver::run_agent(guardian, dead_time, None)
 }
 
 /// Goes on as a guardian, or as the agent below it, in a process that the launcher has forked.
-fn guard_forked(dead_time: Duration) -> ExitCode {
+fn guard_forked(dead_time: Duration, clock: Clock) -> ExitCode {
     let guardian = sys::guarded(dead_time);
     stderr::allow_thread();
     if std::env::var_os("SCELA_LOG").is_none() {
         stderr::drop_logs();
     }
-    nla::driver::run_agent(guardian, dead_time)
+    nla::driver::run_agent(guardian, dead_time, Some(clock))
 }
 
 /// Parses what was typed and does it. Returns as [`begin`] does.
@@ -170,7 +170,9 @@ fn run(request: Request, clock: Clock) -> (ExitCode, Duration) {
         AgentHosts::Local => match sys::fork_guardians(planned.plan.agents(), &planned.plan.label) {
             Ok(Forked::Launcher(guardians)) => Ok(guardians),
             Ok(Forked::Guardian) => {
-                return (guard_forked(planned.plan.options.liveness().dead_time), stderr::AGENT_EXIT_TIME);
+                // The page of the key, which the kernel has wiped. The agent gets its own.
+                drop(planned.secrets);
+                return (guard_forked(planned.plan.options.liveness().dead_time, clock), stderr::AGENT_EXIT_TIME);
             }
             Err(error) => Err(io::Error::new(
                 error.kind(),

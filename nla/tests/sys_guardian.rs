@@ -89,7 +89,7 @@ fn agent(mode: &str, link: GuardianLink) {
             kill(Pid::parent(), Signal::SIGSTOP).unwrap();
             // It may have run shortly before.
             link.has_run();
-            std::thread::sleep(SHORT);
+            poll(&mut [], PollTimeout::from(1500u16)).unwrap();
             assert!(!runs());
             kill(Pid::parent(), Signal::SIGCONT).unwrap();
             until("the guardian to run", runs);

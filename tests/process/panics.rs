@@ -20,12 +20,12 @@ const AGENTS: u32 = 3;
 
 /// Runs sessions with a panic in a task. Their ranks would wait until they are ended.
 fn sessions_with_panic_in(task: &str) -> [Outcome; 2] {
-    sessions(task, "input\n", "cat; sleep 1000 & wait")
+    sessions(task, "input\n", "cat; echo error >&2; sleep 1000 & wait")
 }
 
 /// Runs sessions with a panic in a task. Their ranks end at once, so the panic races with the end of the session.
 fn short_sessions_with_panic_in(task: &str) -> [Outcome; 2] {
-    sessions(task, "", "echo output")
+    sessions(task, "", "echo output; echo error >&2")
 }
 
 fn sessions(task: &str, input: &str, program: &str) -> [Outcome; 2] {

@@ -4,11 +4,13 @@
 //! lines wherever the output has any. The thread writes them in order of arrival and then drops their receipts, which
 //! lets the agents send more.
 
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -94,49 +96,74 @@ enum Order {
     End,
 }
 
-/// The sending side of a running thread.
+/// The sending side of a stream's thread, which starts with the first output: many small jobs print nothing.
 #[derive(Clone)]
 pub(crate) struct Writer {
     orders: Sender<Order>,
     flow: Arc<Flow>,
+    thread: Rc<RefCell<Thread>>,
+    events: UnboundedSender<OutputEvent>,
+    tasks: Tasks,
+}
+
+/// The thread of a stream.
+enum Thread {
+    Waiting(Box<(Page, Receiver<Order>)>),
+    Running,
+    Failed,
 }
 
 impl Writer {
-    /// Starts the thread for `stream`.
-    pub(crate) fn start(
-        stream: Stream,
-        style: Style,
-        events: UnboundedSender<OutputEvent>,
-        tasks: &Tasks,
-    ) -> io::Result<Self> {
+    /// Prepares the thread for `stream`.
+    pub(crate) fn new(stream: Stream, style: Style, events: UnboundedSender<OutputEvent>, tasks: &Tasks) -> Self {
         // Bounded by the windows of the links that fill it.
         let (orders, incoming) = channel();
-        let name = if stream == Stream::Out { "stdout" } else { "stderr" };
         let flow = Arc::new(Flow::default());
-        let page_flow = Arc::clone(&flow);
-        tasks.spawn_thread(name, move || {
-            let mut page = Page {
-                stream,
-                style,
-                events,
-                open: None,
-                files: Files::default(),
-                closed: false,
-                gathered: Vec::new(),
-                taken: 0,
-                flow: page_flow,
-            };
+        let page = Page {
+            stream,
+            style,
+            events: events.clone(),
+            open: None,
+            files: Files::default(),
+            closed: false,
+            gathered: Vec::new(),
+            taken: 0,
+            flow: Arc::clone(&flow),
+        };
+        let thread = Rc::new(RefCell::new(Thread::Waiting(Box::new((page, incoming)))));
+        Self { orders, flow, thread, events, tasks: tasks.clone() }
+    }
+
+    /// Starts the thread, unless it runs.
+    fn start(&self) {
+        let mut thread = self.thread.borrow_mut();
+        if !matches!(*thread, Thread::Waiting(_)) {
+            return;
+        }
+        let Thread::Waiting(waiting) = std::mem::replace(&mut *thread, Thread::Running) else { return };
+        let (mut page, incoming) = *waiting;
+        let stream = page.stream;
+        let name = if stream == Stream::Out { "stdout" } else { "stderr" };
+        let started = self.tasks.spawn_thread(name, move || {
             page.run(&incoming);
             let _ = page.events.send(OutputEvent::Done);
-        })?;
-        Ok(Self { orders, flow })
+        });
+        if let Err(error) = started {
+            *thread = Thread::Failed;
+            let why = format!("no thread can be started: {error}");
+            let _ = self.events.send(OutputEvent::Closed(stream, Some(why)));
+        }
     }
 
     /// Queues an output message to be written; its receipt is dropped when that is done.
     pub(crate) fn write(&self, message: Bytes, receipt: Receipt) {
+        self.start();
         self.flow.queued.fetch_add(message.len() as u64, Ordering::Relaxed);
-        // The thread exits only after `end`, and nothing is sent after that.
-        let _ = self.orders.send(Order::Write(message, receipt));
+        // The thread exits only after `end`, and nothing is sent after that. Without a thread the message is dropped.
+        let length = message.len() as u64;
+        if self.orders.send(Order::Write(message, receipt)).is_err() {
+            self.flow.done.fetch_add(length, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether messages were queued that have not been written to their ends.
@@ -159,7 +186,10 @@ impl Writer {
 
     /// Ends the stream: [`OutputEvent::Done`] follows when everything is written.
     pub(crate) fn end(&self) {
-        let _ = self.orders.send(Order::End);
+        match &*self.thread.borrow() {
+            Thread::Running => drop(self.orders.send(Order::End)),
+            Thread::Waiting(_) | Thread::Failed => drop(self.events.send(OutputEvent::Done)),
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::agent_channel::{self, AgentChannel, close_standard_streams, connect_t
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::relay::{Relay, RelayAction, RelayInput};
 use super::processes::Processes;
-use super::protocol::{BootOrder, BootReport, Joining, Links};
+use super::protocol::{BootOrder, BootReport, Joining, Links, Place};
 use super::starter::Starter;
 use crate::core::limits::AGENTS_MAX;
 use crate::core::{AgentId, GuardianAt, Subtree};
@@ -88,16 +88,17 @@ pub(crate) enum ChildLinks {
 }
 
 /// Reports this agent, starts the agents below it, and joins the tree. The guardian is kept alive meanwhile.
-/// This agent may open at most `descriptors` files.
+/// This agent may open at most `descriptors` files. `clock` is the session's, if the launcher has forked it.
 pub(crate) async fn join(
     order: &BootOrder,
+    clock: Option<Clock>,
     descriptors: u64,
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     match order.links {
         Links::Connections => join_by_connection(order, descriptors, guardian, tasks).await,
-        Links::RemoteShells | Links::Pipes => join_over_channel(order, descriptors, guardian, tasks).await,
+        Links::RemoteShells | Links::Pipes => join_over_channel(order, clock, descriptors, guardian, tasks).await,
     }
 }
 
@@ -121,7 +122,7 @@ async fn join_by_connection(
         host: sys::host_name(),
         descriptors,
         reads_log: log.is_some(),
-        guardian: guardian_of_this(guardian),
+        guardian: guardian_of_this(order, guardian),
     };
     let mut relaying = Relaying::open(order, tasks).await?;
     let Some(joining) = relaying.position(here, guardian, order).await else {
@@ -157,10 +158,13 @@ fn open_log(order: &BootOrder) -> Option<SegmentReader> {
 }
 
 /// Returns where this process and its guardian are, as others on this machine find them.
-fn guardian_of_this(link: &GuardianLink) -> Option<GuardianAt> {
+fn guardian_of_this(order: &BootOrder, link: &GuardianLink) -> Option<GuardianAt> {
     let known = |pid| Some((pid, sys::start_of(pid)?));
     let (guardian, agent) = (known(std::os::unix::process::parent_id())?, known(std::process::id())?);
-    let machine = sys::machine()?;
+    let machine = match order.place {
+        Some(Place { machine, .. }) => machine?,
+        None => sys::machine()?,
+    };
     // A guardian that lives has been the parent all the time.
     link.alive().is_ok().then_some(GuardianAt { machine, guardian, agent })
 }
@@ -283,6 +287,7 @@ fn close_channel(is_remote: bool) {
 
 async fn join_over_channel(
     order: &BootOrder,
+    clock: Option<Clock>,
     descriptors: u64,
     guardian: &GuardianLink,
     tasks: &Tasks,
@@ -293,10 +298,15 @@ async fn join_over_channel(
         host: sys::host_name(),
         descriptors,
         reads_log: log.is_some(),
-        guardian: guardian_of_this(guardian),
+        guardian: guardian_of_this(order, guardian),
     };
     let mut relaying = Relaying::open(order, tasks).await?;
-    let Some(Joining { position, .. }) = relaying.position(here, guardian, order).await else {
+    let inherited = order.place.zip(clock);
+    let position = match inherited {
+        Some((place, _)) => relaying.channel.report(&here).await.ok().map(|()| place.position),
+        None => relaying.position(here, guardian, order).await.map(|joining| joining.position),
+    };
+    let Some(position) = position else {
         return Ok(JoinOutcome::Exit(0));
     };
     let Relaying { mut channel, starter, .. } = relaying;
@@ -309,21 +319,23 @@ async fn join_over_channel(
         return Ok(JoinOutcome::Exit(0));
     }
     let stream = channel.into_stream();
-    let role = Role::Link { parent: parent_of(position) };
-    let connected = tokio::select! {
-        connected = connect_over(stream, role, position.agent, order.session, &order.key) => connected,
-        // The parent may be stopped for longer than the dead time.
-        () = keep_alive(guardian, order.dead_time) => return Ok(JoinOutcome::Exit(0)),
+    let connected = match inherited {
+        Some((_, clock)) => Ok((Accepted::over_inherited(stream, AgentId::ROOT), clock)),
+        None => {
+            let role = Role::Link { parent: parent_of(position) };
+            tokio::select! {
+                connected = connect_over(stream, role, position.agent, order.session, &order.key) =>
+                    connected.map(|(parent, now)| (parent, Clock::joined(now))),
+                // The parent may be stopped for longer than the dead time.
+                () = keep_alive(guardian, order.dead_time) => return Ok(JoinOutcome::Exit(0)),
+            }
+        }
     };
     match connected {
-        Ok((mut parent, now)) => {
-            if order.links == Links::Pipes {
-                parent.stop_sealing();
-            }
+        Ok((parent, clock)) => {
             close_channel(order.is_remote());
             let started = starter.as_ref().map(Starter::processes).unwrap_or_default();
             let children = starter.map_or(ChildLinks::None, ChildLinks::Shells);
-            let clock = Clock::joined(now);
             Ok(JoinOutcome::Joined(Box::new(Joined {
                 position,
                 here,

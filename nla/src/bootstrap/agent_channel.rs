@@ -303,6 +303,7 @@ mod tests {
             heartbeat: Duration::from_secs(5),
             below: None,
             log: None,
+            place: None,
         }
     }
 

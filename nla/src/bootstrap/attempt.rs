@@ -12,11 +12,12 @@ use super::channel_links;
 use super::decide::conversation::{Conversation, Heard, Next};
 use super::decide::failure::{StartFailure, StartPhase};
 use super::decide::schedule::{ScheduleInput, Task};
-use super::protocol::{BootCommand, BootOrder, BootReport, Method};
+use super::protocol::{BootCommand, BootOrder, BootReport, Method, Place};
 use super::shell::Shell;
 use super::starter::Shared;
+use crate::core::AgentId;
 use crate::link::Accepted;
-use crate::wire::{encode, framed};
+use crate::wire::{TreePosition, encode, framed};
 
 /// Why a start failed.
 struct Failed {
@@ -65,7 +66,10 @@ pub(super) async fn run(shared: Rc<Shared>, mut task: Task) {
     let began = shared.now();
     let target = task.target;
     let callback = shared.callbacks.get().map_or_else(Vec::new, |callbacks| callbacks.addresses.clone());
-    let order = BootOrder { target, callback, reach: task.reach, below: task.below.clone(), ..shared.order.clone() };
+    let place = |place: Place| Place { position: TreePosition { agent: AgentId(target), ..place.position }, ..place };
+    let place = shared.order.place.map(place);
+    let (reach, below) = (task.reach, task.below.clone());
+    let order = BootOrder { target, callback, reach, below, place, ..shared.order.clone() };
     let (mut channel, report) = loop {
         match open(&shared, &task, &order).await {
             Ok(opened) => break opened,

@@ -1,8 +1,8 @@
 //! Links over bootstrap channels, at the process that started the agents: over remote shells (`--no-ports`), or over pipes
 //! between the launcher and the agents on its machine.
 //!
-//! The process that started an agent is its parent. Once the agent was told its position and answered that it joins, the
-//! pipes to it are no bootstrap channel any more: the handshake goes over them, and then the link. A remote shell lasts as
+//! The process that started an agent is its parent. Once the agent knows its position and has reported that it joins, the
+//! pipes to it are no bootstrap channel any more: the handshake goes over remote shells, and then the link. A remote shell lasts as
 //! long as its link. A position whose agent has not joined after
 //! [`HELLO_TIME`] stays empty, and is reported.
 
@@ -18,7 +18,7 @@ use super::shell::Shell;
 use super::starter::{END_TIME, Shared};
 use crate::core::AgentId;
 use crate::core::limits::HELLO_TIME;
-use crate::link::{Authenticator, accept_over};
+use crate::link::{Accepted, Authenticator, accept_over};
 use crate::wire::Role;
 
 /// Reports the agent at a target as late if it has not joined after [`HELLO_TIME`].
@@ -32,22 +32,27 @@ pub(super) async fn time_out(shared: Rc<Shared>, target: u32) {
 /// Makes the link over the channel of an agent that joins, and reads its standard error until it ends.
 pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
     let process = shell.process.clone();
-    let agent = shared.pending_joins.borrow().agent(target);
+    let agent = match shared.order.links {
+        Links::Pipes => Some(shared.admitted(target).await),
+        Links::RemoteShells | Links::Connections => shared.pending_joins.borrow().agent(target),
+    };
     let (stream, mut errors) = shell.into_parts();
     let (Some(agent), Some((clock, joined))) = (agent, shared.links.get()) else {
         // No `Join` was sent for this agent, so it does not belong to this session.
         return process.end();
     };
-    // Where links take over channels, a starter's number is its target.
-    let role = Role::Link { parent: AgentId(shared.order.starter) };
-    let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), role, [agent]);
-    let accepted = accept_over(stream, &RefCell::new(authenticator), || clock.now()).await;
+    let accepted = match shared.order.links {
+        Links::Pipes => Ok(Accepted::over_inherited(stream, agent)),
+        Links::RemoteShells | Links::Connections => {
+            // Where links take over channels, a starter's number is its target.
+            let role = Role::Link { parent: AgentId(shared.order.starter) };
+            let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), role, [agent]);
+            accept_over(stream, &RefCell::new(authenticator), || clock.now()).await
+        }
+    };
     let Some(took) = shared.settle(target) else { return process.end() };
     match accepted {
-        Ok(mut accepted) => {
-            if shared.order.links == Links::Pipes {
-                accepted.stop_sealing();
-            }
+        Ok(accepted) => {
             shared.report(target, BootReport::Joined { took });
             let _ = joined.send(accepted).await;
         }

@@ -47,7 +47,7 @@ pub use decide::node_choice::NodeChoice;
 pub(crate) use processes::{Processes, Started};
 pub use program::own_program;
 pub use protocol::{
-    Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, RemoteProgram, Sent,
+    Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, Place, RemoteProgram, Sent,
     TargetReport,
 };
 pub use root::{Bootstrap, Launch, NotAssembled, PlannedTree, RemoteTargets, assemble};

@@ -70,6 +70,18 @@ pub struct BootOrder {
     /// The launcher's log of long epochs, if this agent is on the same machine: the launcher's pid, and a descriptor of
     /// that process.
     pub log: Option<(u32, i32)>,
+    /// The place of an agent that inherits the link to its parent, the launcher. It waits for no command, and no handshake
+    /// follows.
+    pub place: Option<Place>,
+}
+
+/// What the launcher tells an agent that it has forked, so that it need not ask or search.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Place {
+    /// The agent's position in the tree.
+    pub position: TreePosition,
+    /// The machine of both, if the launcher knows its number.
+    pub machine: Option<u64>,
 }
 
 /// The carrier of a session's links.
@@ -80,7 +92,7 @@ pub enum Links {
     /// The remote shells that start the agents. The process that opened one is the parent, and no process listens.
     RemoteShells,
     /// The pipes between the launcher and agents that it has forked. All agents are its children in the tree, and no process
-    /// listens. The ends prove that they know the key, but do not encrypt: no other user can read or write the pipes.
+    /// listens. The ends prove nothing and do not encrypt: no other process has inherited the pipes.
     Pipes,
 }
 
@@ -287,7 +299,8 @@ pub enum BootReport {
         /// Its guardian, if the agent can see it in /proc.
         guardian: Option<GuardianAt>,
     },
-    /// The agent is about to begin the handshake with its parent over this channel, on which no other report follows.
+    /// The agent is about to use this channel as the link to its parent. No other report follows. A handshake does, unless the
+    /// link is inherited.
     /// Only if [links take over channels](Links::take_over_channels).
     Joining,
     /// The agent is connected to its parent.
@@ -362,6 +375,7 @@ mod tests {
                 timeout: Duration::ZERO,
             }),
             log: None,
+            place: None,
         }
     }
 

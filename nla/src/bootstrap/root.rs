@@ -15,12 +15,13 @@ use super::decide::arrival_times::ArrivalTimes;
 use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
 use super::decide::failure::StartFailure;
 use super::decide::node_choice::NodeChoice;
-use super::protocol::{Below, BootOrder, BootReport, HostAt, Method, TargetReport};
+use super::protocol::{Below, BootOrder, BootReport, HostAt, Links, Method, Place, TargetReport};
 use super::starter::Starter;
 use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Clock, Reach};
 use crate::sys::{self, ForkedGuardians};
 use crate::tasks::Tasks;
+use crate::wire::TreePosition;
 
 /// How long agents that are not to join may take to leave before others are started in their places.
 const LEAVE_TIME: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ impl Bootstrap {
     /// Starts all agents of `tree` on this machine, below `guardians`, one for each. `root` is where the launcher listens.
     pub fn local(
         guardians: ForkedGuardians,
-        order: BootOrder,
+        mut order: BootOrder,
         clock: Clock,
         tree: Subtree,
         fanout: u32,
@@ -67,6 +68,9 @@ impl Bootstrap {
         tasks: Tasks,
     ) -> Self {
         let agents = tree.size() - 1;
+        // The number of an agent is that of its target.
+        let position = TreePosition { agents, fanout, agent: AgentId::ROOT };
+        order.place = (order.links == Links::Pipes).then(|| Place { position, machine: sys::machine() });
         let starters = Subtree::whole(agents, agents.max(1));
         let settings =
             AssemblySettings { starters, crosses_nodes: false, links: order.links, root, rejoins: order.rejoins };

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use litemap::LiteMap;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::sleep_until;
 use tracing::Span;
@@ -73,6 +73,8 @@ pub(super) struct Shared {
     /// The session's clock, and the queue for links over channels. Set before any agent is told to join.
     pub(super) links: OnceCell<(Clock, mpsc::Sender<Accepted>)>,
     pub(super) pending_joins: RefCell<PendingJoins>,
+    /// Notified of each agent that may join.
+    admits: Notify,
     tasks: RefCell<Vec<AbortHandle>>,
 }
 
@@ -113,6 +115,7 @@ impl Starter {
             callbacks: OnceCell::new(),
             links: OnceCell::new(),
             pending_joins: RefCell::default(),
+            admits: Notify::new(),
             tasks: RefCell::default(),
         });
         let scheduling = run_schedule(Rc::clone(&shared), schedule, incoming);
@@ -214,15 +217,16 @@ impl Starter {
         let _ = self.shared.links.set((clock, joined));
     }
 
-    /// Tells the agent at a target, which was started from here, to join over its channel with this process as
-    /// its parent.
+    /// Lets the agent at a target, which was started from here, join over its channel with this process as its parent.
     pub(crate) fn admit(&self, target: u32, position: TreePosition) {
         self.shared.pending_joins.borrow_mut().expect(self.shared.now(), target, position.agent);
         self.shared.spawn(channel_links::time_out(Rc::clone(&self.shared), target));
-        self.tell(
-            target,
-            BootCommand::Join(Joining { position, parent: Vec::new(), opener_port: None, ancestors: Vec::new() }),
-        );
+        if self.shared.order.links == Links::Pipes {
+            // Its order has its position.
+            return self.shared.admits.notify_waiters();
+        }
+        let (parent, opener_port, ancestors) = Default::default();
+        self.tell(target, BootCommand::Join(Joining { position, parent, opener_port, ancestors }));
     }
 
     /// Tells the children of `here` to join over their remote shells. Their links go to `joined`. In their tree each
@@ -353,6 +357,18 @@ impl Shared {
         }
         // At the end of the session nothing receives reports any more.
         let _ = self.reports.send((target, report));
+    }
+
+    /// Waits until the agent at `target` may join, and returns its number. An agent whose order has its position may be earlier than
+    /// the report of its start. Cancel safe.
+    pub(super) async fn admitted(&self, target: u32) -> AgentId {
+        loop {
+            let agent = self.pending_joins.borrow().agent(target);
+            match agent {
+                Some(agent) => return agent,
+                None => self.admits.notified().await,
+            }
+        }
     }
 
     /// Stops waiting for the agent at a target to join. Returns how long it was waited for; `None` if it was not.

@@ -65,8 +65,8 @@ pub(super) struct AgentDriver {
     /// Readable once the guardian has exited.
     guardian_end: Watched,
     is_guarded: bool,
-    /// Ticks since the guardian last ran.
-    unanswered: u32,
+    /// When the guardian was last looked at, and for how long it had not run then.
+    guardian_seen: (Instant, Duration),
     links: LinkContext,
     pub(super) parent: Uplink,
     parent_id: AgentId,
@@ -197,7 +197,7 @@ impl AgentDriver {
             guardian_end: sys::watch_end(guardian.as_fd().try_clone_to_owned()?)?,
             guardian,
             is_guarded: true,
-            unanswered: 0,
+            guardian_seen: (Instant::now(), Duration::ZERO),
             pulse: Pulse::new(&links.ticks),
             links,
             parent,
@@ -285,6 +285,9 @@ impl AgentDriver {
     async fn live(&mut self) -> u8 {
         // A leaf reports itself as ready without any event.
         self.handle(Input::Timeout);
+        // After the report is sent, the parent's answer takes a while.
+        yield_now().await;
+        self.shared_files.look_ahead();
         loop {
             if let Some(code) = self.exit_code {
                 return code;
@@ -393,8 +396,8 @@ impl AgentDriver {
         }
     }
 
-    /// Shows the guardian that this process runs, and checks that the guardian does. Counts ticks, not time: a suspended
-    /// machine has none.
+    /// Shows the guardian that this process runs, and checks that the guardian does. It may need a tick more than the dead time,
+    /// since it looks seldom. Time in which this process was late does not count: a suspended machine runs neither.
     fn watch_guardian(&mut self) {
         if !self.is_guarded {
             // Another process may end what is left of it.
@@ -403,8 +406,11 @@ impl AgentDriver {
             self.is_guarded = false;
             self.handle(Input::GuardianLost);
         } else {
-            self.unanswered = if self.guardian.has_run() { 0 } else { self.unanswered + 1 };
-            if self.unanswered >= self.links.ticks.per_dead_time() {
+            let (ticks, (last, silent)) = (&self.links.ticks, self.guardian_seen);
+            let tick = last.elapsed().min(ticks.period_max());
+            let silent = if self.guardian.has_run() { Duration::ZERO } else { silent + tick };
+            self.guardian_seen = (Instant::now(), silent);
+            if silent >= ticks.dead_time() + ticks.period_max() {
                 self.is_guarded = false;
                 self.guardian.kill();
                 self.handle(Input::GuardianSilent);

@@ -6,6 +6,7 @@
 //! the first few fences.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,27 @@ enum Request {
     Clean { done: oneshot::Sender<FileReport> },
 }
 
+/// The files that exist in /dev/shm.
+struct Listing {
+    memory: SharedMemory,
+    /// The time of the last change before the files were listed.
+    changed: i128,
+    inodes: BTreeSet<u64>,
+}
+
+impl Listing {
+    fn take() -> io::Result<Self> {
+        let memory = SharedMemory::open()?;
+        let changed = memory.changed()?;
+        let inodes = memory.list(ENTRIES_MAX)?.into_iter().map(|(_, inode)| inode).collect();
+        Ok(Self { memory, changed, inodes })
+    }
+
+    fn is_current(&self) -> bool {
+        self.memory.changed().is_ok_and(|changed| changed == self.changed)
+    }
+}
+
 /// The state of /dev/shm when it was last looked at, and the thread that looks.
 struct Watching {
     memory: SharedMemory,
@@ -57,6 +79,8 @@ struct Watching {
 /// The files in /dev/shm that this agent's ranks use.
 #[derive(Default)]
 pub(super) struct SharedFiles {
+    /// The files that existed when the agent joined.
+    listing: Option<Listing>,
     /// `None` if the user wants no file removed, or /dev/shm cannot be read.
     watching: Option<Watching>,
     ends: EndWatch,
@@ -68,22 +92,25 @@ pub(super) struct SharedFiles {
 }
 
 impl SharedFiles {
+    /// Lists the files that exist, while the agent waits for the session. [`begin`](Self::begin) is then faster.
+    pub(super) fn look_ahead(&mut self) {
+        self.listing = Listing::take().ok();
+    }
+
     /// Records which files exist. Call this before the first rank is started.
-    pub(super) fn begin(policy: CleanShm, tasks: &Tasks) -> Self {
-        let watching = || {
-            let memory = SharedMemory::open()?;
-            let begun = memory.changed()?;
-            let before = memory.list(ENTRIES_MAX)?.into_iter().map(|(_, inode)| inode).collect();
-            let ledger = ShmLedger::new(policy, sys::user(), before);
-            Ok(Watching { memory, ledger, begun, seen: begun, thread: None, tasks: tasks.clone() })
-        };
+    pub(super) fn begin(&mut self, policy: CleanShm, tasks: &Tasks) {
+        let listing = self.listing.take().filter(Listing::is_current);
         if policy == CleanShm::None {
-            return Self::default();
+            return;
         }
-        let watching = watching().inspect_err(|error: &std::io::Error| {
+        let watching = listing.map_or_else(Listing::take, Ok).map(|Listing { memory, changed, inodes }| {
+            let ledger = ShmLedger::new(policy, sys::user(), inodes);
+            Watching { memory, ledger, begun: changed, seen: changed, thread: None, tasks: tasks.clone() }
+        });
+        let watching = watching.inspect_err(|error| {
             tracing::info!(%error, "files that killed ranks leave in /dev/shm are not removed");
         });
-        Self { watching: watching.ok(), ..Self::default() }
+        self.watching = watching.ok();
     }
 
     /// The session has no other agent with ranks on this node. Call this before the first rank is started.

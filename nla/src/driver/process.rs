@@ -9,6 +9,7 @@ use tokio::task::LocalSet;
 use super::agent::{AgentDriver, PANICKED};
 use crate::bootstrap::{self, BootOrder, JoinOutcome, StartFailure, StartPhase};
 use crate::core::limits::RANKS_PER_AGENT;
+use crate::link::Clock;
 use crate::sys::{self, GuardianLink};
 use crate::tasks::Panics;
 
@@ -16,12 +17,13 @@ use crate::tasks::Panics;
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
 /// Runs an agent. Its order must arrive on standard input within `dead_time` or `ORDER_TIME_MIN`, whichever is longer.
-/// Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned.
-pub fn run_agent(guardian: GuardianLink, dead_time: Duration) -> ExitCode {
+/// Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned. An agent that the
+/// launcher has forked has inherited its `clock`.
+pub fn run_agent(guardian: GuardianLink, dead_time: Duration, clock: Option<Clock>) -> ExitCode {
     bootstrap::with_order(dead_time, |order| {
         let descriptors = prepare_process().map_err(limits)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
-        let code = LocalSet::new().block_on(&runtime, run(order, guardian, descriptors, Panics::new("agent")));
+        let code = LocalSet::new().block_on(&runtime, run(order, clock, guardian, descriptors, Panics::new("agent")));
         // No task that still runs is worth waiting for.
         runtime.shutdown_background();
         code
@@ -41,12 +43,13 @@ fn prepare_process() -> io::Result<u64> {
 /// Joins the tree and takes part in it until the session is over. Returns the exit code.
 async fn run(
     order: &BootOrder,
+    clock: Option<Clock>,
     guardian: GuardianLink,
     descriptors: u64,
     mut panics: Panics,
 ) -> Result<u8, StartFailure> {
     let tasks = panics.tasks();
-    let joined = match panics.watch("bootstrap", bootstrap::join(order, descriptors, &guardian, &tasks)).await {
+    let joined = match panics.watch("bootstrap", bootstrap::join(order, clock, descriptors, &guardian, &tasks)).await {
         Ok(Ok(JoinOutcome::Joined(joined))) => *joined,
         Ok(Ok(JoinOutcome::Exit(code))) => return Ok(code),
         Ok(Err(failure)) => return Err(failure),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::core::Time;
 
 /// The time since the session began. An agent takes its offset from its parent's welcome, so its clock agrees with the
-/// root's to within the latency of the links between them.
+/// root's to within the latency of the links between them. An agent that has inherited its link has inherited the clock, too.
 #[derive(Copy, Clone, Debug)]
 pub struct Clock {
     began: Instant,

@@ -91,20 +91,58 @@ fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Forked> {
 
 /// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length.
 fn show_as(text: &str) -> io::Result<()> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let Some((from, to)) = arguments_at(&stat).filter(|(from, to)| from < to) else {
+    let arguments = match recorded::arguments() {
+        Some(recorded) => Some(recorded),
+        None => arguments_at(&fs::read_to_string("/proc/self/stat")?),
+    };
+    let Some((from, to)) = arguments.filter(|(from, to)| from < to) else {
         return Err(io::ErrorKind::Unsupported.into());
     };
     // The last byte stays zero: otherwise the kernel would show the environment, too.
     let (length, text) = (to - from, text.as_bytes());
     let shown = text.len().min(length - 1);
-    // SAFETY: the kernel names the bytes of this process's arguments, which are on the stack's page of `main`, writable, and exist
+    // SAFETY: these are the bytes of this process's arguments, by the C library or the kernel, which are on the stack's page of `main`, writable, and exist
     // as long as the process. No thread reads them: `main` has copied its arguments, and this process has one thread.
     let arguments =
         unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(from), length) };
     arguments.fill(0);
     arguments[..shown].copy_from_slice(&text[..shown]);
     Ok(())
+}
+
+/// The arguments as the C library has passed them to a constructor before `main`. That is faster than /proc: guardians show their
+/// session before they fork their agents.
+#[cfg(target_env = "gnu")]
+mod recorded {
+    use std::ffi::{CStr, c_char, c_int};
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    static FROM: AtomicUsize = AtomicUsize::new(0);
+    static TO: AtomicUsize = AtomicUsize::new(0);
+
+    // SAFETY (of the section): .init_array holds pointers to functions that glibc calls before main with argc, argv and envp.
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static RECORD: extern "C" fn(c_int, *const *const c_char) = record;
+
+    extern "C" fn record(argc: c_int, argv: *const *const c_char) {
+        let Some(last) = usize::try_from(argc).ok().and_then(|argc| argc.checked_sub(1)) else { return };
+        // SAFETY: argv has argc pointers to strings, which the kernel has stored one after the other.
+        let (first, last) = unsafe { (*argv, CStr::from_ptr(*argv.add(last))) };
+        FROM.store(first.expose_provenance(), Relaxed);
+        TO.store(last.as_ptr().expose_provenance() + last.to_bytes_with_nul().len(), Relaxed);
+    }
+
+    pub(super) fn arguments() -> Option<(usize, usize)> {
+        Some((FROM.load(Relaxed), TO.load(Relaxed))).filter(|(from, _)| *from > 0)
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+mod recorded {
+    pub(super) fn arguments() -> Option<(usize, usize)> {
+        None
+    }
 }
 
 /// Returns the addresses of the first byte of the arguments and of the one behind the last, from /proc/PID/stat.
@@ -132,6 +170,8 @@ mod tests {
     fn the_arguments_of_this_process_are_found() {
         let (from, to) = arguments_at(&fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
         assert_eq!(to - from, fs::read("/proc/self/cmdline").unwrap().len());
+        #[cfg(target_env = "gnu")]
+        assert_eq!(recorded::arguments(), Some((from, to)));
         let others = (4..48).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(arguments_at(&format!("1 (a) b) (c) S {others} 100 200 300")), Some((100, 200)));
         assert_eq!(arguments_at("1 (a) S 2"), None);

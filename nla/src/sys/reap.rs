@@ -251,6 +251,10 @@ fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
 
 /// Returns all children, including ended ones; `None` if /proc belongs to another pid namespace.
 fn children() -> Option<Vec<i32>> {
+    if !has_children() {
+        // Faster than /proc.
+        return Some(Vec::new());
+    }
     // The pids in a /proc of another namespace belong to other processes.
     let ours = fs::read_link("/proc/self").is_ok_and(|link| link == Path::new(&std::process::id().to_string()));
     ours.then(|| listed_children().unwrap_or_else(scanned_children))

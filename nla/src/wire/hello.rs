@@ -143,7 +143,7 @@ pub enum HelloError {
     Unexpected,
 }
 
-/// Both directions of a link after the handshake.
+/// Both directions of a link.
 #[derive(Debug)]
 pub struct Established {
     /// Seals outgoing records.
@@ -158,10 +158,9 @@ impl Established {
         Ok(Self { sealer: Sealer::new(Arc::clone(&transport)), opener: Opener::new(transport) })
     }
 
-    /// From now on records are not encrypted.
-    pub(crate) fn stop_sealing(&mut self) {
-        self.sealer.stop();
-        self.opener.stop();
+    /// Both directions of a link that needs neither a handshake nor encryption.
+    pub(crate) fn unencrypted() -> Self {
+        Self { sealer: Sealer::unencrypted(), opener: Opener::unencrypted() }
     }
 }
 

@@ -124,10 +124,9 @@ impl Sealer {
         Self { transport: Some(transport), nonce: 0, plain: Vec::with_capacity(256) }
     }
 
-    /// From now on records are not encrypted.
-    pub(super) fn stop(&mut self) {
-        self.transport = None;
-        self.plain = Vec::new();
+    /// Does not encrypt records.
+    pub(super) fn unencrypted() -> Self {
+        Self { transport: None, nonce: 0, plain: Vec::new() }
     }
 
     /// Appends a record with `content` to `out`. A piece must not exceed [`RECORD_BYTES_MAX`].
@@ -178,10 +177,9 @@ impl Opener {
         Self { transport: Some(transport), nonce: 0, plain: vec![0; 256] }
     }
 
-    /// From now on records are not encrypted.
-    pub(super) fn stop(&mut self) {
-        self.transport = None;
-        self.plain = Vec::new();
+    /// Expects records that are not encrypted.
+    pub(super) fn unencrypted() -> Self {
+        Self { transport: None, nonce: 0, plain: Vec::new() }
     }
 
     /// Opens the record at the start of `bytes`. Returns its content and its length on the wire; `None` if more bytes
@@ -224,12 +222,10 @@ mod tests {
     #[test]
     fn records_are_read_as_they_were_written_with_and_without_encryption() {
         let [child, parent] = transports().map(Arc::new);
-        let (mut sealer, mut opener) = (Sealer::new(child), Opener::new(parent));
-        for is_sealed in [true, false] {
-            if !is_sealed {
-                sealer.stop();
-                opener.stop();
-            }
+        let sealed = (Sealer::new(child), Opener::new(parent));
+        for (is_sealed, (mut sealer, mut opener)) in
+            [(true, sealed), (false, (Sealer::unencrypted(), Opener::unencrypted()))]
+        {
             let mut out = Vec::new();
             sealer.seal(&Content::Alive, &mut out);
             sealer.seal_piece(Lane::Stdout, &mut out, |plain| plain.extend_from_slice(&[7; RECORD_BYTES_MAX]));
@@ -252,9 +248,7 @@ mod tests {
 
     #[test]
     fn records_that_are_not_encrypted_have_bounds_and_kinds() {
-        let [_, parent] = transports().map(Arc::new);
-        let mut opener = Opener::new(parent);
-        opener.stop();
+        let mut opener = Opener::unencrypted();
         assert_eq!(opener.open(&[0xff, 0xff]), Err(RecordError::TooLong(0xffff)));
         assert_eq!(opener.open(&[0, 0]), Err(RecordError::Short));
         assert_eq!(opener.open(&[0, 1, 99]), Err(RecordError::Kind(99)));

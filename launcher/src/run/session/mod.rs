@@ -25,7 +25,7 @@ use nla::sys::{self, ForkedGuardians};
 use nla::tasks::{Panic, Panics, Tasks};
 use nla::wire::SessionId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::task::LocalSet;
+use tokio::task::{LocalSet, yield_now};
 use tokio::time::{Instant, Interval, sleep_until};
 use tracing::Instrument;
 
@@ -318,6 +318,11 @@ impl Session {
                 Event::Root(RootEvent::Over(outcome)) => return outcome,
                 event => self.on_event(event),
             }
+            if self.has_joined && self.input.is_some() {
+                // The agents get the job first: they start ranks while the thread starts here.
+                yield_now().await;
+                self.start_input();
+            }
         }
     }
 
@@ -385,7 +390,6 @@ impl Session {
         match notice {
             Notice::Joined => {
                 self.has_joined = true;
-                self.start_input();
             }
             Notice::Busy(..) => self.files_stall = true,
             Notice::Bound(agent, report) => self.bindings.add(self.locations.of_agent(*agent), report),

@@ -13,6 +13,7 @@ use nla::sys::{self, ForkedGuardians, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::yield_now;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::ending::Reports;
@@ -94,7 +95,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let locations = Arc::new(locations);
     // Bounded by two closed streams, two ends, the input and the number of files: each is reported once.
     let (events, output) = unbounded_channel();
-    let (out, err) = start_writers(&options, &locations, &plan.label, &events, &tasks)?;
+    let (out, err) = writers(&options, &locations, &plan.label, &events, &tasks);
     let Plan { mut settings, input, demo, .. } = plan;
     if log.is_some() {
         // Agents read long epochs there.
@@ -211,6 +212,7 @@ fn boot_order(
         rejoins: plan.settings.session.on_failure.adopts() && links == Links::Connections,
         below: None,
         log: log.map(Segment::place),
+        place: None,
     }
 }
 
@@ -237,18 +239,17 @@ fn style(stream: Stream, options: &Options, locations: &Arc<RankLocations>, sess
     }
 }
 
-/// Starts the threads that write standard output and standard error.
-fn start_writers(
+/// Prepares the threads that write standard output and standard error.
+fn writers(
     options: &Options,
     locations: &Arc<RankLocations>,
     session: &str,
     events: &UnboundedSender<OutputEvent>,
     tasks: &Tasks,
-) -> io::Result<(Writer, Writer)> {
+) -> (Writer, Writer) {
     let style = |stream| style(stream, options, locations, session);
-    let out = Writer::start(Stream::Out, style(Stream::Out), events.clone(), tasks)?;
-    let err = Writer::start(Stream::Err, style(Stream::Err), events.clone(), tasks)?;
-    Ok((out, err))
+    let writer = |stream| Writer::new(stream, style(stream), events.clone(), tasks);
+    (writer(Stream::Out), writer(Stream::Err))
 }
 
 /// Sends output to the threads that write it, and ends the progress line at the first output.
@@ -274,6 +275,8 @@ impl Starting<'_> {
                 let (root, tasks) = (self.port.addresses.clone(), self.tasks.clone());
                 let bootstrap = Bootstrap::local(self.guardians, self.order, self.clock, tree, fanout, root, tasks);
                 bootstrap.take_links(self.port.joining());
+                // The agents read their orders while this process prepares the rest.
+                yield_now().await;
                 Ok(Ok((bootstrap, RankLocations::local(sys::host_name()))))
             }
             AgentHosts::Remote(launch) => self.remote_agents(plan, launch).await,

@@ -12,7 +12,6 @@ use super::AgentDriver;
 use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Time, Up};
 use crate::driver::accelerators::Accelerators;
 use crate::driver::binder::Binder;
-use crate::driver::leftovers::SharedFiles;
 use crate::driver::output::OutputPump;
 use crate::driver::shutdown::Sweep;
 use crate::driver::startup::Startup;
@@ -127,7 +126,7 @@ impl AgentDriver {
     /// Prepares to start ranks of `session`.
     fn configure(&mut self, session: SessionPlan) {
         self.table.note_oom_kills();
-        self.shared_files = SharedFiles::begin(session.clean_shm, &self.links.tasks);
+        self.shared_files.begin(session.clean_shm, &self.links.tasks);
         let pump = OutputPump::start(self.parent.clone(), session.hold_lines, &self.links.tasks);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
             (false, _) => session,
