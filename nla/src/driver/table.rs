@@ -68,6 +68,11 @@ impl RankTable {
         self.by_pid.contains_key(&pid)
     }
 
+    /// Returns the number of running ranks.
+    pub(super) fn len(&self) -> usize {
+        self.by_rank.len()
+    }
+
     /// Returns the processes of the running ranks.
     pub(super) fn pids(&self) -> Vec<u32> {
         self.by_pid.keys().copied().collect()
