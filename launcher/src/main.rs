@@ -44,6 +44,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 static ALLOCATOR: sys::LargePages = sys::LargePages;
 
 fn main() -> ExitCode {
+    sys::keep_freed_memory();
     stderr::queue_panic_messages();
     let (code, time) = begin();
     stderr::finish(time);

@@ -69,7 +69,7 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
-pub use large_pages::LargePages;
+pub use large_pages::{LargePages, keep_freed_memory};
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};
