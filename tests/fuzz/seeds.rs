@@ -14,7 +14,7 @@ use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, Blob, BoundRanks, CachePolicy, Cause,
     CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
     InquiryKind, Level, NamespaceId, NamespacePlan, Piece, RankGroup, RankSessions, ReleaseContent, Reply, Requester,
-    RingPosition, RingSegment, SessionPlan, SpanKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update,
+    RingPosition, RingSegment, SessionPlan, SpanKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update, pack,
 };
 use nla::link::Reach;
 use nla::pmix::message::{Fact, Outcome, Purpose, Registration, Row, ToAgent, ToHelper, write_frame};
@@ -35,6 +35,7 @@ pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
         "lanes" => lanes(),
         "mappings" => mappings(),
         "messages" => messages(),
+        "pieces" => pieces(),
         "pmix" => pmix(),
         "recordings" => vec![recording()],
         "shell_channel" => vec![shell_channel()],
@@ -61,6 +62,14 @@ fn boards() -> Vec<Vec<u8>> {
     log.push(at as u8);
     let keys = encode(&keys());
     vec![puts().bytes().to_vec(), epoch().bytes().to_vec(), log, keys[2..].to_vec()]
+}
+
+/// Returns packed pieces after their lengths.
+fn pieces() -> Vec<Vec<u8>> {
+    let packed = |bytes: &[u8]| [&(bytes.len() as u16).to_le_bytes(), &pack(bytes).expect("it repeats")[..]].concat();
+    let cards: String =
+        (0..40).map(|rank| format!("P{rank}-businesscard port#3{rank}$ifname#10.1.0.{rank}$")).collect();
+    vec![packed(cards.as_bytes()), packed(&[0; 300]), packed(&b"abc".repeat(50))]
 }
 
 /// Returns a list of keys: `[length u16][key]` for each.
@@ -249,6 +258,7 @@ fn downs() -> Vec<Down> {
         release(ReleaseContent::Update(Update::Overwritten(keys()))),
         release(ReleaseContent::Failed(Update::Pieces(Blob { bytes: 1000, hash: 7 }))),
         Down::Piece { namespace: NS, number: 0, piece: Piece::alone(Blob { bytes: 9, hash: 7 }, 4, "piece".into()) },
+        Down::Piece { namespace: NS, number: 0, piece: Piece::packed(Blob { bytes: 9, hash: 7 }, 0, 8, "lz4".into()) },
         release(ReleaseContent::Ring(RingPosition { position: 2, from_left: b"l".to_vec(), from_right: Vec::new() })),
         Down::Get { namespace: NS, key: "k".into() },
         Down::Got { namespace: NS, result: LookUpResult::Entry(Entry::new(b"k", b"v")) },

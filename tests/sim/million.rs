@@ -18,6 +18,8 @@ fn costs() -> Costs {
             byte_sent_ps: 845,
             byte_hashed_ps: 53,
             byte_copied_ps: 130,
+            byte_packed_ps: 800,
+            byte_unpacked_ps: 250,
             entry_merged: 100,
         },
         local: 5_000,

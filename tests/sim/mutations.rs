@@ -84,6 +84,10 @@ fn a_missed_update_is_detected() {
 fn a_damaged_piece_of_an_epoch_ends_the_session() {
     for after in [0, 1] {
         let caught = caught(|scenario| Mutation::DamagePiece { agent: mutated_agent(scenario), after });
-        assert_caught(&caught, 20, &["were damaged on their way: their hash is"]);
+        let words = ["were damaged on their way: their hash is", "the packed piece at byte"];
+        assert_caught(&caught, 20, &words);
+        for word in words {
+            assert!(caught.iter().any(|(_, violation)| violation.to_string().contains(word)), "{word}");
+        }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) const DEPENDENCIES: &[&str] = &[
     "dashmap",
     "libc",
     "litemap",
+    "lz4_flex",
     "lru",
     "memchr",
     "nix",

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use nla::core::limits::{PIECE_BYTES, RECORD_BYTES_MAX};
-use nla::core::{AgentId, Blob};
+use nla::core::{AgentId, Blob, pack, unpack};
 use nla::wire::{Assembler, Content, Established, Initiator, Lane, Responder, Role, Seen, SessionId, framed};
 use pmi::{Epoch, Puts, Rank};
 use sim::BoardCosts;
@@ -27,11 +27,15 @@ pub fn measure() -> io::Result<BoardCosts> {
     let links: Vec<(Duration, Duration)> = (0..ROUNDS).map(|_| link()).collect::<io::Result<_>>()?;
     let least = |times: &mut dyn Iterator<Item = Duration>| times.min().unwrap_or_default();
     let bytes = vec![7; BYTES];
+    let cards = cards();
+    let pieces = packed(&cards);
     Ok(BoardCosts {
         byte_sent_ps: per_byte(least(&mut links.iter().map(|(sent, _)| *sent))),
         byte_received_ps: per_byte(least(&mut links.iter().map(|(_, received)| *received))),
         byte_hashed_ps: per_byte(fastest(|| Blob::of(&bytes, piece_bytes()))),
         byte_copied_ps: per_byte(fastest(|| copied(&bytes))),
+        byte_packed_ps: per_byte(fastest(|| packed(&cards))),
+        byte_unpacked_ps: per_byte(fastest(|| unpacked(&pieces))),
         entry_merged: fastest(merged(ENTRIES)).as_nanos() as u64 / u64::from(ENTRIES),
     })
 }
@@ -62,6 +66,30 @@ fn copied(bytes: &[u8]) -> Vec<u8> {
         std::hint::black_box(piece.to_vec());
     }
     whole
+}
+
+/// Returns [`BYTES`] of business cards as MPI libraries make them: few parts of each differ from those of its neighbours.
+fn cards() -> Vec<u8> {
+    let card = |rank: u32| {
+        let (node, port, number) = (rank / 64, 30_000 + rank % 9973, rank.wrapping_mul(0x9e37_79b9));
+        let (high, low) = (node / 250, node % 250);
+        format!("P{rank}-businesscarddescription#node{node:05}$port#{port}$ifname#10.1.{high}.{low}$key#{number:08X}$")
+    };
+    (0..).flat_map(|rank| card(rank).into_bytes()).take(BYTES).collect()
+}
+
+/// Packs pieces as the root does. One that does not become shorter is left out.
+fn packed(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes.chunks(piece_bytes().get() as usize).filter_map(pack).collect()
+}
+
+/// Unpacks pieces to memory that was reserved, as agents do.
+fn unpacked(pieces: &[Vec<u8>]) -> Vec<u8> {
+    let mut all = Vec::with_capacity(BYTES);
+    let length = (piece_bytes().get() as usize).min(BYTES);
+    let whole = pieces.iter().all(|piece| unpack(piece, length, &mut all).is_some());
+    debug_assert!(whole, "what was packed can be unpacked");
+    all
 }
 
 /// Returns the work of merging one put of each of so many ranks.
@@ -122,16 +150,29 @@ fn established() -> Option<(Established, Established)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forecast::model::fence::PACKED_SHARE;
+
+    #[test]
+    fn cards_are_packed_and_unpacked_whole() {
+        let cards = cards();
+        let pieces = packed(&cards);
+        assert_eq!(unpacked(&pieces), cards);
+        let share = pieces.iter().map(Vec::len).sum::<usize>() as f64 / BYTES as f64;
+        assert!(share < PACKED_SHARE, "{share}");
+    }
 
     #[test]
     fn all_costs_are_measured() {
         let costs = measure().unwrap();
-        let BoardCosts { byte_received_ps, byte_sent_ps, byte_hashed_ps, byte_copied_ps, entry_merged } = costs;
+        let BoardCosts { byte_received_ps, byte_sent_ps, byte_hashed_ps, byte_copied_ps, .. } = costs;
+        let BoardCosts { byte_packed_ps, byte_unpacked_ps, entry_merged, .. } = costs;
         for (name, cost) in [
             ("received", byte_received_ps),
             ("sent", byte_sent_ps),
             ("hashed", byte_hashed_ps),
             ("copied", byte_copied_ps),
+            ("packed", byte_packed_ps),
+            ("unpacked", byte_unpacked_ps),
             ("merged", entry_merged),
         ] {
             // A million is a microsecond for a byte, a millisecond for an entry.

@@ -142,6 +142,8 @@ pub fn prepare_remote(
         }
         (Links::Connections, remote_launch::launch_fanout(launch.shape, typed, recommended, &method))
     };
+    let packs = recommended.packs;
+    plan.settings.packs = packs;
     let mut targets = plan.node_of_agent.clone();
     // In a tree of shell links, a spare gets a position only after another node has failed.
     if links == Links::Connections || fanout.is_none() {
@@ -164,7 +166,10 @@ pub fn prepare_remote(
     // The job keeps its size when nodes fail.
     let request = plan.with_sizes(&request);
     let replan = move |left_out: &BTreeSet<usize>| {
-        plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.with_hint())
+        let mut plan =
+            plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.with_hint())?;
+        plan.settings.packs = packs;
+        Ok(plan)
     };
     let remote = RemoteLaunch {
         nodes: all,

@@ -140,6 +140,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let settings = RootSettings {
         stuck_after: options.stuck_after,
         max_restarts: options.max_restarts.unwrap_or(request::MAX_RESTARTS_DEFAULT),
+        packs: false,
         tree: Subtree::whole(agents, options.fanout()),
         session: SessionPlan {
             environment: machine

@@ -27,6 +27,8 @@ pub struct Recommended {
     pub tree_fanout: u32,
     /// The fan-out of the tree of links, unless `--fanout` is typed.
     pub link_fanout: u32,
+    /// Whether long boards travel packed.
+    pub packs: bool,
 }
 
 /// Which process starts the agents.
@@ -338,8 +340,8 @@ mod tests {
     fn the_fanout_is_the_typed_one_or_the_models() {
         let chosen = |manager| method(&LaunchOptions::default(), manager, Path::new("/opt/scela-run")).unwrap();
         let (ssh, srun) = (chosen(None), chosen(Some(Manager::Slurm)));
-        let few = Recommended { shape: Shape::Flat, tree_fanout: 3, link_fanout: 8 };
-        let many = Recommended { shape: Shape::Tree, tree_fanout: 11, link_fanout: 8 };
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3, link_fanout: 8, packs: true };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11, link_fanout: 8, packs: true };
         use LaunchShape::{Auto, Flat, Linear, Tree};
         assert_eq!(launch_fanout(Auto, None, few, &ssh), None);
         assert_eq!(launch_fanout(Auto, None, many, &ssh), Some(many.tree_fanout));
@@ -365,8 +367,8 @@ mod tests {
         let ssh = ssh.unwrap();
         let exec = BootstrapKind::Exec("kubectl exec -i {host} --".into());
         let exec = chosen(&LaunchOptions { bootstrap: Some(exec), ..options }, None).unwrap();
-        let few = Recommended { shape: Shape::Flat, tree_fanout: 3, link_fanout: 8 };
-        let many = Recommended { shape: Shape::Tree, tree_fanout: 11, link_fanout: 8 };
+        let few = Recommended { shape: Shape::Flat, tree_fanout: 3, link_fanout: 8, packs: true };
+        let many = Recommended { shape: Shape::Tree, tree_fanout: 11, link_fanout: 8, packs: true };
         use LaunchShape::{Auto, Flat, Linear, Tree};
         assert_eq!(shell_link_fanout(Auto, None, few, &ssh), Ok(None));
         assert_eq!(shell_link_fanout(Auto, None, many, &ssh), Ok(Some(many.tree_fanout)));

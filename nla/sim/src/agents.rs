@@ -177,15 +177,16 @@ impl World {
 
     // ---- the root ----
 
-    /// Returns the processor time that the root spent before these actions: to merge the puts, and to hash an epoch that
-    /// it cuts into pieces.
+    /// Returns the processor time that the root spent before these actions: to merge the puts, and to hash and
+    /// pack an epoch that it cuts into pieces.
     pub(crate) fn work_of(&self, actions: &[RootAction]) -> u64 {
         let costs = &self.setup.costs;
         let work = |action: &RootAction| match action {
             RootAction::Notice(Notice::Released { entries, bytes, .. }) => {
                 let is_cut = self.setup.piece_bytes.is_some_and(|piece| *bytes > piece.get() as usize);
-                let hashed = if is_cut { *bytes as u64 } else { 0 };
-                *entries as u64 * costs.board.entry_merged + hashed * costs.board.byte_hashed_ps / 1000
+                let cut = if is_cut { *bytes as u64 } else { 0 };
+                let packed = if self.setup.packs { costs.board.byte_packed_ps } else { 0 };
+                *entries as u64 * costs.board.entry_merged + cut * (costs.board.byte_hashed_ps + packed) / 1000
             }
             _ => 0,
         };
@@ -200,7 +201,8 @@ impl World {
             }
             Down::Piece { piece, .. } => {
                 let board = &self.setup.costs.board;
-                piece.bytes().len() as u64 * (board.byte_hashed_ps + board.byte_copied_ps) / 1000
+                let unpacked = if piece.is_packed() { board.byte_unpacked_ps } else { 0 };
+                u64::from(piece.length()) * (board.byte_hashed_ps + board.byte_copied_ps + unpacked) / 1000
             }
             _ => 0,
         }

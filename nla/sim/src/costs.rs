@@ -14,6 +14,10 @@ pub struct BoardCosts {
     pub byte_hashed_ps: u64,
     /// Copying a byte of an epoch in pieces, in picoseconds: to the memory of the epoch, and to the message to the children.
     pub byte_copied_ps: u64,
+    /// Packing a byte of an epoch in pieces at the root, in picoseconds.
+    pub byte_packed_ps: u64,
+    /// Unpacking a byte of an epoch in pieces, in picoseconds. It counts unpacked.
+    pub byte_unpacked_ps: u64,
     /// Checking, merging, encoding and indexing one put at the root, in nanoseconds.
     pub entry_merged: u64,
 }
@@ -21,7 +25,15 @@ pub struct BoardCosts {
 impl Default for BoardCosts {
     /// The costs on the machine of `docs/results/simulation.md`.
     fn default() -> Self {
-        Self { byte_received_ps: 830, byte_sent_ps: 845, byte_hashed_ps: 53, byte_copied_ps: 130, entry_merged: 100 }
+        Self {
+            byte_received_ps: 830,
+            byte_sent_ps: 845,
+            byte_hashed_ps: 53,
+            byte_copied_ps: 130,
+            byte_packed_ps: 800,
+            byte_unpacked_ps: 250,
+            entry_merged: 100,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Links: how long a message is, when it arrives, and what happens to it when the link fails.
 
-use nla::core::{AgentId, Down, Input, Piece, ReleaseContent, RootInput, Up, Update};
+use nla::core::{AgentId, Down, Input, ReleaseContent, RootInput, Up, Update};
 use nla::wire::{Message, bytes_on_link, decode_down};
 use pmi::{Epoch, Keys};
 
@@ -205,7 +205,7 @@ impl World {
         {
             let mut bytes = piece.bytes().to_vec();
             bytes[0] ^= 1;
-            *piece = Piece::alone(piece.blob, piece.offset, bytes.into());
+            *piece = piece.with_bytes(bytes.into());
         }
         let before = self.counts.released;
         self.input(here, clock, Input::FromParent(message));

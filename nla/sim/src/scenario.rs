@@ -45,6 +45,8 @@ pub struct Scenario {
     pub cache: CachePolicy,
     /// The length of the pieces of long epochs.
     pub piece_bytes: PieceBytes,
+    /// Whether these pieces travel packed, where that makes them shorter.
+    pub packs: bool,
     /// The number of agents without ranks, on which ranks may start again. They are the first or the last ones.
     pub spares: u32,
     /// Whether they are the first ones.
@@ -84,6 +86,7 @@ impl Scenario {
             placement: *random.pick(&[Placement::Block, Placement::Cyclic, Placement::Uneven]),
             cache: *random.pick(&[CachePolicy::Hcs, CachePolicy::Hcma, CachePolicy::Hcmab, lru]),
             piece_bytes: piece_bytes(seed),
+            packs: Random::new(seed ^ 0x9ac4).once_in(2),
             rounds: random.between(1, 4) as u32,
             spares: 0,
             are_spares_first: false,
@@ -144,6 +147,7 @@ impl Scenario {
             program: Rc::new(self.program_of_all(&mut random)),
             costs: Costs::default(),
             piece_bytes: self.piece_bytes,
+            packs: self.packs,
             segment: false,
             cores: None,
             seed: self.seed,

@@ -47,6 +47,9 @@ pub struct Spec {
     pub costs: Costs,
     /// The length of the pieces of long epochs.
     pub piece_bytes: PieceBytes,
+    /// Whether these pieces travel packed, where that makes them shorter. How much that saves depends on the values: those of
+    /// simulated ranks are random.
+    pub packs: bool,
     /// The latency of a link. Overrides `costs`.
     pub latency: Option<Duration>,
     /// The bytes per second that a place can send. Overrides `costs`.
@@ -92,6 +95,7 @@ impl Default for Spec {
             value_max: 1000,
             costs: Costs::default(),
             piece_bytes: PIECE_BYTES,
+            packs: false,
             latency: None,
             bandwidth: None,
             cores: None,
@@ -195,6 +199,7 @@ impl Spec {
             program: Rc::new(Program::Exchange(Exchange::new(ranks, self.pattern, self.values(), self.ready))),
             costs,
             piece_bytes: self.piece_bytes,
+            packs: self.packs,
             segment: self.segment && self.cache == CachePolicy::Hcmab,
             cores: self.cores,
             seed: self.seed,

@@ -47,6 +47,8 @@ pub(crate) struct Setup {
     pub(crate) costs: Costs,
     /// The length of the pieces of long epochs.
     pub(crate) piece_bytes: PieceBytes,
+    /// Pieces travel packed, where that makes them shorter.
+    pub(crate) packs: bool,
     /// Ranks read a whole board themselves, in the shared segment.
     pub(crate) segment: bool,
     /// The number of cores that all places share. If `None`, each place has one of its own.

@@ -75,7 +75,8 @@ impl Exchange {
         let OpenFence { namespace, number, received } = open;
         if number.wrapping_add(1) == self.fence.number() {
             let last = self.last.as_ref();
-            let messages = |content| release_messages((namespace, number), content, received, self.piece_bytes);
+            let messages =
+                |content| release_messages((namespace, number), content, received, (self.piece_bytes, false));
             return last.map(messages).unwrap_or_default();
         }
         let Some((incoming, piece_bytes)) = self.incoming.as_ref().zip(self.piece_bytes) else { return Vec::new() };

@@ -65,7 +65,7 @@ pub use message::{
     Update,
 };
 pub(crate) use pieces::BorrowedPiece;
-pub use pieces::{Blob, Incoming, Piece, PieceBytes, PieceError, Taken};
+pub use pieces::{Blob, Incoming, Piece, PieceBytes, PieceError, Taken, pack, unpack};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, RankSessions, SessionPlan, Variable, is_bound_to_host};
 pub use reason::{LossReason, NotStartedReason, Violation};

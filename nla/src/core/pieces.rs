@@ -5,6 +5,9 @@
 //! ([`Incoming`]). The release of the fence follows in the same lane, so it never overtakes its epoch. It names the blob,
 //! and an agent publishes the epoch only if all bytes are there and have the announced hash.
 //!
+//! A piece may travel packed, in LZ4's block format, if that is shorter. The root packs each piece once, on its own; agents
+//! forward the packed bytes as they are and unpack a copy.
+//!
 //! The hash is [`pmi::board::hash_long`] of each piece, folded in order. Every record of a link is authenticated, so the hash need not
 //! resist forgery. It detects what no single link can: a piece that was lost, doubled or exchanged on its way through
 //! several agents, above all when an agent has taken the place of a lost one in the middle of an epoch.
@@ -67,9 +70,12 @@ pub struct Piece {
     pub blob: Blob,
     /// The offset of the first byte.
     pub offset: u64,
-    /// The length in bytes.
+    /// The length in bytes, unpacked.
     length: u32,
-    /// The piece's bytes; or, where the sender's memory is the receiver's, those of the whole blob.
+    /// The packed bytes, if the piece travels packed.
+    packed: Option<Bytes>,
+    /// The piece's bytes; or, where the sender's memory is the receiver's, those of the whole blob; or none, if the piece has
+    /// arrived packed.
     memory: Bytes,
 }
 
@@ -77,11 +83,46 @@ impl Piece {
     /// Makes a piece of bytes that have arrived alone.
     pub fn alone(blob: Blob, offset: u64, bytes: Bytes) -> Self {
         // A longer one is refused on arrival, because its length contradicts its memory.
-        Self { blob, offset, length: bytes.len() as u32, memory: bytes }
+        Self { blob, offset, length: bytes.len() as u32, packed: None, memory: bytes }
     }
 
-    /// Returns the bytes.
+    /// Makes a piece of `length` bytes that have arrived packed.
+    pub fn packed(blob: Blob, offset: u64, length: u32, packed: Bytes) -> Self {
+        Self { blob, offset, length, packed: Some(packed), memory: Bytes::new() }
+    }
+
+    /// Packs the piece, if that is worth it.
+    fn pack(mut self) -> Self {
+        self.packed = pack(self.plain()).map(Bytes::from);
+        self
+    }
+
+    /// Returns the number of its bytes, unpacked.
+    pub fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Whether the piece travels packed.
+    pub fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// Returns the bytes as they travel.
     pub fn bytes(&self) -> &[u8] {
+        self.packed.as_deref().unwrap_or(self.plain())
+    }
+
+    /// Returns the same piece with other bytes as they travel, for tests of damage.
+    #[must_use]
+    pub fn with_bytes(&self, bytes: Bytes) -> Self {
+        match self.packed {
+            Some(_) => Self::packed(self.blob, self.offset, self.length, bytes),
+            None => Self::alone(self.blob, self.offset, bytes),
+        }
+    }
+
+    /// Returns the bytes unpacked; none, if the piece has arrived packed.
+    fn plain(&self) -> &[u8] {
         match self.whole() {
             Some(whole) => &whole[self.offset as usize..self.offset as usize + self.length as usize],
             None => &self.memory,
@@ -102,7 +143,7 @@ impl Piece {
 /// Pieces are equal if they have the same bytes of the same blob, in any memory.
 impl PartialEq for Piece {
     fn eq(&self, other: &Self) -> bool {
-        (self.blob, self.offset, self.bytes()) == (other.blob, other.offset, other.bytes())
+        (self.blob, self.offset, self.length, self.bytes()) == (other.blob, other.offset, other.length, other.bytes())
     }
 }
 
@@ -118,23 +159,36 @@ impl fmt::Debug for Piece {
 pub(crate) struct BorrowedPiece<'a> {
     pub(crate) blob: Blob,
     pub(crate) offset: u64,
+    /// The length of packed bytes, unpacked; 0 if the bytes are not packed.
+    pub(crate) unpacked: u32,
     #[serde(borrow, with = "serde_bytes")]
     pub(crate) bytes: &'a [u8],
 }
 
+impl BorrowedPiece<'_> {
+    /// Returns the piece with these `bytes`, which are its own in memory that lasts. `None` if a piece cannot be so long.
+    pub(crate) fn with(&self, bytes: Bytes) -> Option<Piece> {
+        let Self { blob, offset, unpacked, .. } = *self;
+        match unpacked {
+            0 => ((bytes.len() as u64) < blob.bytes).then(|| Piece::alone(blob, offset, bytes)),
+            _ => (u64::from(unpacked) < blob.bytes && bytes.len() < unpacked as usize)
+                .then(|| Piece::packed(blob, offset, unpacked, bytes)),
+        }
+    }
+}
+
 impl Serialize for Piece {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        BorrowedPiece { blob: self.blob, offset: self.offset, bytes: self.bytes() }.serialize(serializer)
+        let unpacked = if self.is_packed() { self.length } else { 0 };
+        BorrowedPiece { blob: self.blob, offset: self.offset, unpacked, bytes: self.bytes() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Piece {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let BorrowedPiece { blob, offset, bytes } = Deserialize::deserialize(deserializer)?;
-        if bytes.len() as u64 >= blob.bytes {
-            return Err(D::Error::invalid_length(bytes.len(), &"a piece"));
-        }
-        Ok(Self::alone(blob, offset, Bytes::copy_from_slice(bytes)))
+        let piece = BorrowedPiece::deserialize(deserializer)?;
+        let bytes = Bytes::copy_from_slice(piece.bytes);
+        piece.with(bytes).ok_or_else(|| D::Error::invalid_length(piece.bytes.len(), &"a piece"))
     }
 }
 
@@ -163,6 +217,9 @@ pub enum PieceError {
         /// The offset that was due.
         next: u64,
     },
+    /// The packed bytes cannot be unpacked to the piece's length.
+    #[error("the packed piece at byte {0} was damaged on its way")]
+    Packed(u64),
     /// The release came before the last piece.
     #[error("only {received} of its {bytes} bytes arrived before the release")]
     Incomplete {
@@ -258,8 +315,13 @@ impl Incoming {
             return Err(PieceError::Misplaced { offset, bytes, next: self.received });
         }
         if let Memory::Copy(copy, hash) = &mut self.memory {
-            copy.extend_from_slice(piece.bytes());
-            hash.add(piece.bytes());
+            let from = copy.len();
+            match &piece.packed {
+                None => copy.extend_from_slice(piece.plain()),
+                // Its length is that of the place, so the memory was reserved.
+                Some(packed) => unpack(packed, piece.length as usize, copy).ok_or(PieceError::Packed(piece.offset))?,
+            }
+            hash.add(&copy[from..]);
         }
         self.received = piece.end();
         Ok(Taken::New)
@@ -296,6 +358,25 @@ impl Incoming {
     }
 }
 
+/// Returns `bytes` in LZ4's block format, if that is shorter by an eighth. Less would not be worth the time to unpack it.
+pub fn pack(bytes: &[u8]) -> Option<Vec<u8>> {
+    let packed = lz4_flex::block::compress(bytes);
+    (packed.len() <= bytes.len() / 8 * 7).then_some(packed)
+}
+
+/// Appends what `packed` holds to `all`, if that is exactly `length` bytes. Otherwise returns `None`, and `all` stays as it is.
+pub fn unpack(packed: &[u8], length: usize, all: &mut Vec<u8>) -> Option<()> {
+    let from = all.len();
+    all.resize(from + length, 0);
+    match lz4_flex::block::decompress_into(packed, &mut all[from..]) {
+        Ok(unpacked) if unpacked == length => Some(()),
+        _ => {
+            all.truncate(from);
+            None
+        }
+    }
+}
+
 /// Returns the places of the pieces of `blob` within `range`, which begins where a piece does.
 fn places(blob: Blob, range: Range<u64>, piece_bytes: NonZeroU32) -> impl Iterator<Item = Range<u64>> {
     let starts = (range.start..range.end).step_by(piece_bytes.get() as usize);
@@ -308,17 +389,18 @@ fn views(blob: Blob, whole: &Bytes, range: Range<u64>, piece_bytes: NonZeroU32) 
         blob,
         offset: place.start,
         length: (place.end - place.start) as u32,
+        packed: None,
         memory: whole.clone(),
     })
 }
 
 /// Returns the messages that release fence `number` at a child that has `received` bytes of the epoch: its other pieces, if
-/// the epoch is longer than one, then the release.
+/// the epoch is longer than one, then the release. If it `packs`, pieces are packed where that makes them shorter.
 pub(super) fn release_messages(
     (namespace, number): (NamespaceId, u32),
     content: &ReleaseContent,
     received: u64,
-    piece_bytes: PieceBytes,
+    (piece_bytes, packs): (PieceBytes, bool),
 ) -> Vec<Down> {
     let release = |content| Down::Release { namespace, number, content };
     let (epoch, named): (_, fn(Update) -> ReleaseContent) = match content {
@@ -332,6 +414,7 @@ pub(super) fn release_messages(
     };
     let blob = Blob::of(bytes, piece_bytes);
     let pieces = views(blob, bytes, received..blob.bytes, piece_bytes);
+    let pieces = pieces.map(|piece| if packs { piece.pack() } else { piece });
     let pieces = pieces.map(|piece| Down::Piece { namespace, number, piece });
     pieces.chain([release(named(Update::Pieces(blob)))]).collect()
 }
@@ -351,8 +434,12 @@ mod tests {
 
     /// The pieces of [`epoch`], as they arrive over a link if they are `sent`, and its name.
     fn pieces(sent: bool) -> (Vec<Piece>, Blob) {
+        pieces_of(sent, false)
+    }
+
+    fn pieces_of(sent: bool, packs: bool) -> (Vec<Piece>, Blob) {
         let content = ReleaseContent::Update(Update::Epoch(epoch()));
-        let mut messages = release_messages(FENCE, &content, 0, Some(PIECE));
+        let mut messages = release_messages(FENCE, &content, 0, (Some(PIECE), packs));
         let Some(Down::Release { content: ReleaseContent::Update(Update::Pieces(blob)), .. }) = messages.pop() else {
             panic!("the release is the last message")
         };
@@ -382,15 +469,60 @@ mod tests {
     }
 
     #[test]
+    fn packed_pieces_make_the_same_epoch_and_are_forwarded_as_they_are() {
+        let (plain, blob) = pieces(true);
+        for sent in [false, true] {
+            let (packed, same) = pieces_of(sent, true);
+            assert_eq!((packed.len(), same), (plain.len(), blob));
+            // Those with only random bytes of the index stay as they are.
+            assert!(packed.iter().any(Piece::is_packed));
+            for (packed, plain) in packed.iter().zip(&plain) {
+                assert_eq!((packed.offset, packed.length()), (plain.offset, plain.length()));
+                assert_eq!(packed.is_packed(), packed.bytes().len() < plain.bytes().len());
+                let again: Piece = decode(&encode(packed)).unwrap();
+                assert_eq!(&again, packed);
+            }
+            assert_eq!(incoming(&packed).finish(blob).unwrap(), epoch());
+            // A child that has joined later gets what it lacks from memory, unpacked.
+            let mut below = incoming(&packed[..2]);
+            for piece in incoming(&packed).pieces_from(200, PIECE) {
+                assert_eq!(below.push(&piece, PIECE), Ok(Taken::New));
+            }
+            assert_eq!(below.finish(blob).unwrap(), epoch());
+        }
+    }
+
+    #[test]
+    fn packed_bytes_that_are_not_a_piece_are_refused() {
+        let (packed, blob) = pieces_of(true, true);
+        let at = (1..packed.len()).find(|at| packed[*at].is_packed()).unwrap();
+        let piece = &packed[at];
+        let mut before = incoming(&packed[..at]);
+        let zeros = |length: usize| Bytes::from(lz4_flex::block::compress(&vec![0; length]));
+        for bytes in [Bytes::new(), piece.packed.as_ref().unwrap().slice(1..), zeros(99), zeros(101), zeros(1 << 24)] {
+            assert_eq!(before.push(&piece.with_bytes(bytes), PIECE), Err(PieceError::Packed(piece.offset)));
+            assert_eq!(before.received(), piece.offset, "nothing has changed");
+        }
+        // Of the right length, but other bytes: the hash shows it.
+        assert_eq!(before.push(&piece.with_bytes(zeros(100)), PIECE), Ok(Taken::New));
+        packed[at + 1..].iter().for_each(|piece| assert_eq!(before.push(piece, PIECE), Ok(Taken::New)));
+        assert!(matches!(before.finish(blob), Err(PieceError::Damaged { .. })));
+        // The announced length is that of the place, whatever the bytes are.
+        let long = Piece::packed(blob, piece.offset, 101, piece.packed.clone().unwrap());
+        let misplaced = PieceError::Misplaced { offset: piece.offset, bytes: 101, next: piece.offset };
+        assert_eq!(incoming(&packed[..at]).push(&long, PIECE), Err(misplaced));
+    }
+
+    #[test]
     fn a_short_epoch_and_other_content_are_not_cut() {
         let short = ReleaseContent::Update(Update::Epoch(Epoch::from_entries([(&b"k"[..], &b"v"[..])])));
         let long = ReleaseContent::Failed(Update::Epoch(epoch()));
         for (content, piece_bytes) in [(&short, Some(PIECE)), (&long, None), (&ReleaseContent::failed(), Some(PIECE))] {
-            let messages = release_messages(FENCE, content, 0, piece_bytes);
+            let messages = release_messages(FENCE, content, 0, (piece_bytes, true));
             let (namespace, number) = FENCE;
             assert_eq!(messages, [Down::Release { namespace, number, content: content.clone() }]);
         }
-        let messages = release_messages(FENCE, &long, 0, Some(PIECE));
+        let messages = release_messages(FENCE, &long, 0, (Some(PIECE), true));
         assert!(matches!(
             messages.last(),
             Some(Down::Release { content: ReleaseContent::Failed(Update::Pieces(_)), .. })
@@ -413,7 +545,7 @@ mod tests {
             }
             assert_eq!(below.finish(blob).unwrap(), epoch());
             let content = ReleaseContent::Update(Update::Epoch(epoch()));
-            let messages = release_messages(FENCE, &content, 500, Some(PIECE));
+            let messages = release_messages(FENCE, &content, 500, (Some(PIECE), false));
             assert_eq!(messages.len(), pieces.len() - 5 + 1);
         }
     }
@@ -469,5 +601,12 @@ mod tests {
         assert!(decode::<Down>(&message(b"abc")).is_ok());
         assert!(decode::<Down>(&message(b"abcd")).is_err());
         assert!(decode::<Down>(&message(b"abcde")).is_err());
+        let packed = |length, bytes: &'static [u8]| {
+            let piece = Piece::packed(Blob { bytes: 9, hash: 0 }, 0, length, Bytes::from_static(bytes));
+            encode(&Down::Piece { namespace: NamespaceId::FIRST, number: 0, piece })
+        };
+        assert!(decode::<Down>(&packed(8, b"abcdefg")).is_ok());
+        assert!(decode::<Down>(&packed(9, b"abcdefg")).is_err(), "as long as the blob");
+        assert!(decode::<Down>(&packed(7, b"abcdefg")).is_err(), "not shorter than unpacked");
     }
 }

@@ -276,6 +276,8 @@ pub struct RootSettings {
     pub nodes: LiteMap<AgentId, u32>,
     /// How long ranks may wait in a fence before a survey, once for each fence; `None`: for ever.
     pub stuck_after: Option<Duration>,
+    /// Whether the pieces of long epochs travel packed, where that makes them shorter.
+    pub packs: bool,
 }
 
 type Turn<'a> = turn::Turn<'a, RootAction>;
@@ -350,13 +352,15 @@ pub struct Root {
     surveys: u32,
     /// The survey under way.
     survey: Option<Collecting>,
+    /// Whether the pieces of long epochs travel packed.
+    packs: bool,
     wake_at: Option<Time>,
 }
 
 impl Root {
     /// A session that waits for its agents. The driver begins it with a [`RootInput::Timeout`].
     pub fn new(settings: RootSettings) -> Self {
-        let RootSettings { tree, session, first, nodes, stuck_after, max_restarts } = settings;
+        let RootSettings { tree, session, first, nodes, stuck_after, max_restarts, packs } = settings;
         // The tree may have grown by spares since the plan was made.
         let trace = session.trace.map(|_| TraceScope::of(tree.size() - 1));
         let session = SessionPlan { trace, ..session };
@@ -393,6 +397,7 @@ impl Root {
             stuck_after,
             surveys: 0,
             survey: None,
+            packs,
             wake_at: None,
         }
     }

@@ -10,7 +10,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use super::decoder::{DecodeError, Decoder};
-use crate::core::{BorrowedPiece, Down, NamespaceId, Piece, ReleaseContent, Up, Update};
+use crate::core::{BorrowedPiece, Down, NamespaceId, ReleaseContent, Up, Update};
 
 /// The reason why bytes could not be decoded.
 #[derive(Debug, Error)]
@@ -157,10 +157,13 @@ pub fn decode_down(bytes: &Bytes, in_log: impl FnOnce(u64, u64) -> Option<Bytes>
     }
     match BorrowedDown::deserialize(&mut Decoder::new(bytes)) {
         // The bytes must be the last part of the message.
-        Ok(BorrowedDown::Piece { namespace, number, piece: BorrowedPiece { blob, offset, bytes: piece } })
-            if piece.as_ptr_range().end == bytes.as_ptr_range().end && (piece.len() as u64) < blob.bytes =>
+        Ok(BorrowedDown::Piece { namespace, number, piece })
+            if piece.bytes.as_ptr_range().end == bytes.as_ptr_range().end =>
         {
-            Ok(Down::Piece { namespace, number, piece: Piece::alone(blob, offset, bytes.slice_ref(piece)) })
+            match piece.with(bytes.slice_ref(piece.bytes)) {
+                Some(piece) => Ok(Down::Piece { namespace, number, piece }),
+                None => decode(bytes),
+            }
         }
         Ok(BorrowedDown::Release {
             namespace,

@@ -16,6 +16,7 @@ mod mappings;
 mod messages;
 mod models;
 mod patterns;
+mod pieces;
 mod pmi1;
 mod pmi2;
 mod pmi_world;
@@ -51,6 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "messages", check: messages::check },
     Target { name: "models", check: models::check },
     Target { name: "patterns", check: patterns::check },
+    Target { name: "pieces", check: pieces::check },
     Target { name: "pmi1", check: pmi1::check },
     Target { name: "pmi2", check: pmi2::check },
     Target { name: "pmix", check: pmix::check },

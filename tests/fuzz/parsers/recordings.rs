@@ -151,8 +151,15 @@ fn root() -> Root {
         piece_bytes: None,
         sent: Duration::ZERO,
     };
-    let mut root =
-        Root::new(RootSettings { tree, session, first, nodes: nodes.collect(), stuck_after: None, max_restarts: 0 });
+    let mut root = Root::new(RootSettings {
+        tree,
+        session,
+        first,
+        nodes: nodes.collect(),
+        stuck_after: None,
+        max_restarts: 0,
+        packs: true,
+    });
     for child in tree.children() {
         root_turn(&mut root, Time::ZERO, RootInput::FromChild(child.head(), Up::Ready));
     }

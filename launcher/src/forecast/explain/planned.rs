@@ -15,8 +15,8 @@ use super::picture::picture;
 use super::{Bootstrap, Environment, Explained, HostGroup, Level, Tree};
 use crate::cluster::allocation::Allocation;
 use crate::cluster::hosts::fold;
-use crate::forecast::model::fence::LinkFanout;
-use crate::forecast::model::{self, Constants, FANOUT_MOST, Size};
+use crate::forecast::model::fence::{LinkFanout, Packing};
+use crate::forecast::model::{self, Constants, FANOUT_MOST, Recommendation, Size};
 use crate::plan::Plan;
 use crate::plan::checks;
 use crate::plan::environment::is_foreign;
@@ -69,7 +69,7 @@ pub fn explained(
             },
             fanout: fanout.unwrap_or(plan.options.fanout()),
             batch: launch.batch,
-            links: links(plan, agent_hosts, &recommended.links),
+            links: links(plan, agent_hosts, &recommended),
             has_shell_links: matches!(agent_hosts, AgentHosts::Remote(remote) if remote.links == Links::RemoteShells),
             is_local,
             levels: levels(&targets, fanout.or(is_local.then(|| plan.options.fanout()))),
@@ -99,9 +99,18 @@ pub fn explained(
     }
 }
 
-/// Returns the fan-out of links and its reason.
-fn links(plan: &Plan, agent_hosts: &AgentHosts, model: &LinkFanout) -> String {
+/// Returns the fan-out of links and whether they pack boards, with the reasons.
+fn links(plan: &Plan, agent_hosts: &AgentHosts, recommended: &Recommendation) -> String {
     let AgentHosts::Remote(remote) = agent_hosts else { return String::new() };
+    let Packing { costs_ps, saves_ps } = recommended.packing;
+    let packed = if recommended.packing.pays() { "packed" } else { "not packed" };
+    let [saves, costs] = [saves_ps, costs_ps].map(|ps| ps as f64 / 1000.0);
+    let fanout = fanout(plan, remote, &recommended.links);
+    format!("{fanout}, long boards {packed} (a byte saves {saves:.1} ns and costs {costs:.1} ns)")
+}
+
+/// Returns the fan-out of links and its reason.
+fn fanout(plan: &Plan, remote: &RemoteLaunch, model: &LinkFanout) -> String {
     let (fanout, recommended) = (plan.options.fanout(), model.fanout);
     if remote.links == Links::RemoteShells {
         return String::new();

@@ -26,6 +26,10 @@ const LARGE_TIMES: u64 = 128;
 /// For such a board, a fence that takes at most this much longer than with the best fan-out will do, or twice as long.
 const LARGE_TOLERANCE: Duration = Duration::from_millis(100);
 
+/// The share of a long board that packing leaves. Boards of MPICH, Intel MPI and Open MPI on one host leave 0.17 to 0.31
+/// (`docs/design/013-pieces.md`); more, where hosts have little in common.
+pub const PACKED_SHARE: f64 = 0.5;
+
 /// The network between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
@@ -52,6 +56,31 @@ pub struct LinkFanout {
     pub fence: Duration,
     /// The same with [`FANOUT_MOST`].
     pub fence_at_most: Duration,
+}
+
+/// What a byte of a long board costs and saves if the board travels packed, in picoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Packing {
+    /// To pack it at the root, once, and to unpack it at an agent.
+    pub costs_ps: u64,
+    /// The time on one link that it does not take.
+    pub saves_ps: u64,
+}
+
+impl Packing {
+    /// Whether packing saves more than it costs.
+    pub fn pays(self) -> bool {
+        self.saves_ps > self.costs_ps
+    }
+}
+
+/// Predicts what packing costs and saves.
+pub fn packing(board: &BoardCosts) -> Packing {
+    let link_ps = 1_000_000_000_000 / Network::ASSUMED.bandwidth + board.byte_sent_ps + board.byte_received_ps;
+    Packing {
+        costs_ps: board.byte_packed_ps + board.byte_unpacked_ps,
+        saves_ps: ((1.0 - PACKED_SHARE) * link_ps as f64) as u64,
+    }
 }
 
 /// Returns the fan-out for a job: the largest, from [`FANOUT_LEAST`] to [`FANOUT_MOST`], whose fence takes about as long as
@@ -126,6 +155,15 @@ mod tests {
         let best = (FANOUT_LEAST..=FANOUT_MOST).map(time).min().unwrap();
         let fanout = fanout(size.nodes, size.ppn);
         assert!(time(fanout) <= best * 2, "fan-out {fanout}: {:?}, best {best:?}", time(fanout));
+    }
+
+    #[test]
+    fn boards_are_packed_if_that_saves_more_than_it_costs() {
+        let usual = packing(&BoardCosts::default());
+        assert_eq!(usual, Packing { costs_ps: 1050, saves_ps: 4837 });
+        assert!(usual.pays());
+        let slow = packing(&BoardCosts { byte_packed_ps: 4_600, ..BoardCosts::default() });
+        assert!(!slow.pays(), "{slow:?}");
     }
 
     #[test]

@@ -111,9 +111,17 @@ impl Constants {
 }
 
 /// Returns all costs.
-fn board_fields(board: &BoardCosts) -> [u64; 5] {
-    let BoardCosts { byte_received_ps, byte_sent_ps, byte_hashed_ps, byte_copied_ps, entry_merged } = *board;
-    [byte_received_ps, byte_sent_ps, byte_hashed_ps, byte_copied_ps, entry_merged]
+fn board_fields(board: &BoardCosts) -> [u64; 7] {
+    let BoardCosts {
+        byte_received_ps,
+        byte_sent_ps,
+        byte_hashed_ps,
+        byte_copied_ps,
+        byte_packed_ps,
+        byte_unpacked_ps,
+        entry_merged,
+    } = *board;
+    [byte_received_ps, byte_sent_ps, byte_hashed_ps, byte_copied_ps, byte_packed_ps, byte_unpacked_ps, entry_merged]
 }
 
 /// The size of a job.
@@ -160,6 +168,8 @@ pub struct Recommendation {
     pub time: Duration,
     /// The fan-out of the tree of links.
     pub links: fence::LinkFanout,
+    /// Whether long boards travel packed.
+    pub packing: fence::Packing,
     /// The predictions for all strategies. The last two have the fan-out and the batch of the best tree, also if flat
     /// is recommended.
     pub predicted: Vec<Prediction>,
@@ -167,8 +177,8 @@ pub struct Recommendation {
 
 impl From<&Recommendation> for Recommended {
     fn from(recommendation: &Recommendation) -> Self {
-        let Recommendation { shape, tree_fanout, ref links, .. } = *recommendation;
-        Self { shape, tree_fanout, link_fanout: links.fanout }
+        let Recommendation { shape, tree_fanout, ref links, packing, .. } = *recommendation;
+        Self { shape, tree_fanout, link_fanout: links.fanout, packs: packing.pays() }
     }
 }
 
@@ -187,7 +197,7 @@ pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation 
     let (tree_time, tree_depth, tree_fanout) = trees.min().unwrap_or((Duration::MAX, 1, FANOUT_MOST));
     let tree_batch = least_batch(most, |batch| own::tree(size, tree_fanout, batch, constants));
     let predicted = predict(size, tree_fanout, tree_batch, constants);
-    let links = fence::recommend(size, &constants.board);
+    let (links, packing) = (fence::recommend(size, &constants.board), fence::packing(&constants.board));
     let flat_time = own::flat(size, most, constants);
     if flat_time <= tree_time {
         let batch = least_batch(most, |batch| own::flat(size, batch, constants));
@@ -199,11 +209,22 @@ pub fn recommend(nodes: u32, ppn: u32, constants: &Constants) -> Recommendation 
             batch,
             time: flat_time,
             links,
+            packing,
             predicted,
         }
     } else {
         let (fanout, depth, batch) = (tree_fanout, tree_depth, tree_batch);
-        Recommendation { shape: Shape::Tree, fanout, depth, tree_fanout, batch, time: tree_time, links, predicted }
+        Recommendation {
+            shape: Shape::Tree,
+            fanout,
+            depth,
+            tree_fanout,
+            batch,
+            time: tree_time,
+            links,
+            packing,
+            predicted,
+        }
     }
 }
 

@@ -203,7 +203,7 @@ proptest! {
         constants in any_constants(), nodes in any_count(), ppn in 1..256u32,
     ) {
         let size = Size { nodes, ppn };
-        let Recommendation { shape, fanout, depth: levels, tree_fanout, batch, time, predicted, links: _ } = recommend(nodes, ppn, &constants);
+        let Recommendation { shape, fanout, depth: levels, tree_fanout, batch, time, predicted, links: _, packing: _ } = recommend(nodes, ppn, &constants);
         let most = constants.shells_max;
         prop_assert!((1..=most).contains(&batch));
         prop_assert!(time <= flat(size, most, &constants));

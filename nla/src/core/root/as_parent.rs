@@ -95,11 +95,11 @@ impl Parent for Root {
     }
 
     fn on_contributed(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
-        let keeps = self.adopts();
+        let (keeps, packs) = (self.adopts(), self.packs);
         if let Some(ns) = self.namespaces.get_mut(&namespace)
             && ns.exchange.fence.is_complete()
         {
-            ns.release(keeps, turn);
+            ns.release(keeps, packs, turn);
         }
     }
 
@@ -202,7 +202,7 @@ impl Parent for Root {
         // Ahead of the release that does not wait for these ranks.
         turn.extend(children.map(|(child, _)| RootAction::ToChild(*child, message())));
         if ns.exchange.fence.is_complete() {
-            ns.release(true, turn);
+            ns.release(true, self.packs, turn);
         }
     }
 

@@ -181,8 +181,8 @@ impl Namespace {
         placement.get(at).map(|(agent, _)| *agent)
     }
 
-    /// Releases the open fence, which is complete, and stores the content if the session `keeps` it. The fence fails if a rank has died before its first fence.
-    pub(super) fn release(&mut self, keeps: bool, turn: &mut Turn<'_>) {
+    /// Releases the open fence, which is complete, and stores the content if the session `keeps` it. A long epoch is packed if it `packs`. The fence fails if a rank has died before its first fence.
+    pub(super) fn release(&mut self, keeps: bool, packs: bool, turn: &mut Turn<'_>) {
         let Exchange { fence, cache, children, last, piece_bytes, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
         let took = fence.since().map_or(Time::ZERO, |since| turn.now.saturating_sub(since));
@@ -199,7 +199,7 @@ impl Namespace {
                 let (update, entries) = cache.close(puts);
                 let content = content(update.clone());
                 // Piece by piece, so that all children can begin to forward at once.
-                for message in release_messages((namespace, number), &content, 0, *piece_bytes) {
+                for message in release_messages((namespace, number), &content, 0, (*piece_bytes, packs)) {
                     for (child, _) in children.iter() {
                         turn.push(RootAction::ToChild(*child, message.clone()));
                     }

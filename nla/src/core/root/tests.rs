@@ -55,6 +55,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
         nodes: ids.into_iter().map(|id| (id, 0)).collect(),
         stuck_after: None,
         max_restarts: 3,
+        packs: true,
     }
 }
 

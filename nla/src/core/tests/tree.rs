@@ -110,6 +110,7 @@ impl Tree {
         let settings = RootSettings {
             stuck_after: None,
             max_restarts: 100,
+            packs: seed % 3 > 0,
             tree,
             session: SessionPlan {
                 environment: Vec::new(),

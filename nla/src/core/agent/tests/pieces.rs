@@ -32,8 +32,13 @@ fn epoch() -> Epoch {
 
 /// The messages that release fence 0 with [`epoch`]. The last one is the release.
 fn messages() -> Vec<Down> {
+    messages_of(false)
+}
+
+/// The same, with packed pieces if it `packs`.
+fn messages_of(packs: bool) -> Vec<Down> {
     let content = ReleaseContent::Update(Update::Epoch(epoch()));
-    let messages = release_messages((NS, 0), &content, 0, PIECE_BYTES);
+    let messages = release_messages((NS, 0), &content, 0, (PIECE_BYTES, packs));
     assert!(messages.len() > 10);
     // As they arrive over a link.
     messages.iter().map(|message| crate::wire::decode(&crate::wire::encode(message)).unwrap()).collect()
@@ -55,17 +60,24 @@ fn reason(actions: &[Action]) -> String {
 
 #[test]
 fn pieces_are_forwarded_as_they_arrive_and_published_when_all_are_there() {
-    let mut world = arrived(FailurePolicy::Abort);
-    let messages = messages();
-    let (release, pieces) = messages.split_last().unwrap();
-    for piece in pieces {
-        assert_eq!(world.down(piece), [Action::ToChild(AgentId(2), piece.clone())]);
-        assert_eq!(world.down(piece), [], "it is known");
+    for packs in [false, true] {
+        let mut world = arrived(FailurePolicy::Abort);
+        let messages = messages_of(packs);
+        let (release, pieces) = messages.split_last().unwrap();
+        let is_packed = |message: &Down| matches!(message, Down::Piece { piece, .. } if piece.is_packed());
+        assert_eq!(pieces.iter().any(is_packed), packs);
+        for piece in pieces {
+            assert_eq!(world.down(piece), [Action::ToChild(AgentId(2), piece.clone())], "as it has arrived");
+            assert_eq!(world.down(piece), [], "it is known");
+        }
+        let expected = [
+            Action::ToChild(AgentId(2), release.clone()),
+            Action::Publish(NS, epoch()),
+            Action::Release(NS, ranks("0-1")),
+        ];
+        assert_eq!(world.down(release), expected);
+        assert_eq!(world.down(&pieces[0]), [], "the fence is over");
     }
-    let expected =
-        [Action::ToChild(AgentId(2), release.clone()), Action::Publish(NS, epoch()), Action::Release(NS, ranks("0-1"))];
-    assert_eq!(world.down(release), expected);
-    assert_eq!(world.down(&pieces[0]), [], "the fence is over");
 }
 
 #[test]
@@ -75,13 +87,31 @@ fn a_damaged_epoch_is_not_published_and_ends_the_session() {
     let Down::Piece { piece, .. } = &mut messages[4] else { panic!("a piece") };
     let mut bytes = piece.bytes().to_vec();
     bytes[17] ^= 4;
-    *piece = Piece::alone(piece.blob, piece.offset, bytes.into());
+    *piece = piece.with_bytes(bytes.into());
     let (release, pieces) = messages.split_last().unwrap();
     pieces.iter().for_each(|piece| drop(world.down(piece)));
     let actions = world.down(release);
     let why = reason(&actions);
     let beginning = "the entries of fence 0 that it received from the place above it cannot be used: its ";
     assert!(why.starts_with(beginning) && why.contains("were damaged on their way"), "{why}");
+    assert!(!actions.iter().any(|action| matches!(action, Action::Publish(..) | Action::Release(..))), "{actions:?}");
+}
+
+#[test]
+fn a_piece_that_cannot_be_unpacked_ends_the_session() {
+    let mut world = arrived(FailurePolicy::Abort);
+    let mut messages = messages_of(true);
+    let packed = |message: &mut Down| match message {
+        Down::Piece { piece, .. } if piece.is_packed() => {
+            *piece = piece.with_bytes(piece.bytes()[1..].to_vec().into());
+            true
+        }
+        _ => false,
+    };
+    assert!(messages.iter_mut().any(packed));
+    let actions: Vec<Action> = messages.iter().flat_map(|message| world.down(message)).collect();
+    let why = reason(&actions);
+    assert!(why.contains("the packed piece at byte ") && why.ends_with(" was damaged on its way"), "{why}");
     assert!(!actions.iter().any(|action| matches!(action, Action::Publish(..) | Action::Release(..))), "{actions:?}");
 }
 
@@ -120,26 +150,30 @@ fn an_agent_that_loses_its_parent_says_how_much_it_has_and_gets_the_rest() {
 
 #[test]
 fn an_adopted_child_gets_the_pieces_that_it_lacks() {
-    let mut world = arrived(FailurePolicy::Continue);
-    let messages = messages();
-    let (release, pieces) = messages.split_last().unwrap();
-    pieces[..5].iter().for_each(|piece| drop(world.down(piece)));
-    let rejoined = |received| {
-        let fences = vec![OpenFence { namespace: NS, number: 0, received }];
-        Input::FromChild(AgentId(2), Up::Rejoined { has_plan: true, fences })
-    };
-    let sent = |actions: Vec<Action>| -> Vec<Down> {
-        let board = |action| match action {
-            Action::ToChild(AgentId(2), message @ (Down::Piece { .. } | Down::Release { .. })) => Some(message),
-            _ => None,
+    let plain = messages();
+    for packs in [false, true] {
+        let mut world = arrived(FailurePolicy::Continue);
+        let messages = messages_of(packs);
+        let (release, pieces) = messages.split_last().unwrap();
+        pieces[..5].iter().for_each(|piece| drop(world.down(piece)));
+        let rejoined = |received| {
+            let fences = vec![OpenFence { namespace: NS, number: 0, received }];
+            Input::FromChild(AgentId(2), Up::Rejoined { has_plan: true, fences })
         };
-        actions.into_iter().filter_map(board).collect()
-    };
-    assert_eq!(sent(world.after(T, rejoined(200))), pieces[2..5]);
-    assert_eq!(sent(world.after(T, rejoined(900))), [], "it has more");
-    pieces[5..].iter().for_each(|piece| drop(world.down(piece)));
-    world.down(release);
-    assert_eq!(sent(world.after(T, rejoined(300))), messages[3..]);
+        let sent = |actions: Vec<Action>| -> Vec<Down> {
+            let board = |action| match action {
+                Action::ToChild(AgentId(2), message @ (Down::Piece { .. } | Down::Release { .. })) => Some(message),
+                _ => None,
+            };
+            actions.into_iter().filter_map(board).collect()
+        };
+        // From memory, they are not packed.
+        assert_eq!(sent(world.after(T, rejoined(200))), plain[2..5]);
+        assert_eq!(sent(world.after(T, rejoined(900))), [], "it has more");
+        pieces[5..].iter().for_each(|piece| drop(world.down(piece)));
+        world.down(release);
+        assert_eq!(sent(world.after(T, rejoined(300))), plain[3..]);
+    }
 }
 
 #[test]
