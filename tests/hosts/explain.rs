@@ -27,7 +27,7 @@ job: 5 ranks on 3 hosts, 3 agents
 
 launch: flat, fan-out 32, 1 level, 2 remote shells at a time
   level 1: scela-run starts node[001-003] (3 remote shells)
-  links between agents, fan-out 32 by the model (a fence with 840 B of entries: 168 us), long boards packed (a byte saves 4.8 ns and costs 1.1 ns):
+  links between agents, fan-out 32 by the model (a fence with 840 B of entries: 168 us), long boards packed (a byte saves 4.8 ns and costs 1.5 ns):
     scela-run ─── node[001-003]
 
 bootstrap: ssh, as there is no allocation

@@ -30,8 +30,8 @@ impl Default for BoardCosts {
             byte_sent_ps: 845,
             byte_hashed_ps: 53,
             byte_copied_ps: 130,
-            byte_packed_ps: 800,
-            byte_unpacked_ps: 250,
+            byte_packed_ps: 1200,
+            byte_unpacked_ps: 300,
             entry_merged: 100,
         }
     }

@@ -160,9 +160,9 @@ mod tests {
     #[test]
     fn boards_are_packed_if_that_saves_more_than_it_costs() {
         let usual = packing(&BoardCosts::default());
-        assert_eq!(usual, Packing { costs_ps: 1050, saves_ps: 4837 });
+        assert_eq!(usual, Packing { costs_ps: 1500, saves_ps: 4837 });
         assert!(usual.pays());
-        let slow = packing(&BoardCosts { byte_packed_ps: 4_600, ..BoardCosts::default() });
+        let slow = packing(&BoardCosts { byte_packed_ps: 4_700, ..BoardCosts::default() });
         assert!(!slow.pays(), "{slow:?}");
     }
 

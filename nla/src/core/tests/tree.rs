@@ -110,7 +110,7 @@ impl Tree {
         let settings = RootSettings {
             stuck_after: None,
             max_restarts: 100,
-            packs: seed % 3 > 0,
+            packs: !seed.is_multiple_of(3),
             tree,
             session: SessionPlan {
                 environment: Vec::new(),
