@@ -2,6 +2,7 @@
 //!
 //! | file | about |
 //! |---|---|
+//! | `boards` | boards that are long enough to travel in pieces |
 //! | `charm` | charm4py over ssh |
 //! | `cluster` | the tests' hosts behave as hosts and leave nothing behind |
 //! | `explain` | reports before and after a launch, and what a calibration stores |
@@ -19,6 +20,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
+mod boards;
 mod charm;
 mod cluster;
 mod explain;
