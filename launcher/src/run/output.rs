@@ -1,14 +1,15 @@
 //! Writes the ranks' output: to the launcher's standard output and error, or to files.
 //!
-//! Each stream has a thread, so that a slow reader of one delays neither the other nor the session. Agents send whole
-//! lines wherever the output has any. The thread writes them in order of arrival and then drops their receipts, which
-//! lets the agents send more.
+//! Agents send whole lines wherever the output has any. They are written in order of arrival, and then their receipts are
+//! dropped, which lets the agents send more. The session's thread writes what need not wait for a reader. Each stream
+//! that must wait has a thread, so that a slow reader of one delays neither the other nor the session.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -93,10 +94,13 @@ struct Flow {
 /// An order to a thread.
 enum Order {
     Write(Bytes, Receipt),
+    /// The first order may be the rest of a message that has been laid out.
+    Rest(Receipt),
     End,
 }
 
-/// The sending side of a stream's thread, which starts with the first output: many small jobs print nothing.
+/// The sending side of a stream. Its thread starts when output has to wait for its reader: until then the session's thread
+/// writes, which takes less time than to wake another one for each message. Many small jobs print little or nothing.
 #[derive(Clone)]
 pub(crate) struct Writer {
     orders: Sender<Order>,
@@ -155,13 +159,22 @@ impl Writer {
         }
     }
 
-    /// Queues an output message to be written; its receipt is dropped when that is done.
+    /// Writes an output message, or queues it to be written; its receipt is dropped when that is done.
     pub(crate) fn write(&self, message: Bytes, receipt: Receipt) {
-        self.start();
-        self.flow.queued.fetch_add(message.len() as u64, Ordering::Relaxed);
-        // The thread exits only after `end`, and nothing is sent after that. Without a thread the message is dropped.
         let length = message.len() as u64;
-        if self.orders.send(Order::Write(message, receipt)).is_err() {
+        self.flow.queued.fetch_add(length, Ordering::Relaxed);
+        let order = match &mut *self.thread.borrow_mut() {
+            Thread::Waiting(waiting) if waiting.0.may_write_now() => {
+                if waiting.0.write_now(message) {
+                    return;
+                }
+                Order::Rest(receipt)
+            }
+            _ => Order::Write(message, receipt),
+        };
+        self.start();
+        // The thread exits only after `end`, and nothing is sent after that. Without a thread the message is dropped.
+        if self.orders.send(order).is_err() {
             self.flow.done.fetch_add(length, Ordering::Relaxed);
         }
     }
@@ -221,6 +234,7 @@ impl Page {
                         self.take(message);
                         receipts.push(receipt);
                     }
+                    Order::Rest(receipt) => receipts.push(receipt),
                     Order::End => ended = true,
                 }
                 if self.gathered.len() >= GATHER_BYTES {
@@ -263,6 +277,32 @@ impl Page {
         }
     }
 
+    /// Returns whether nothing has to be written before the next message.
+    fn may_write_now(&self) -> bool {
+        let is_first = match self.stream {
+            Stream::Out => stderr::is_cleared(),
+            Stream::Err => stderr::wait_written(Duration::ZERO),
+        };
+        is_first && self.style.pattern.is_none() && !(self.stream == Stream::Out && sys::stdout_was_closed())
+    }
+
+    /// Writes as much of a message as can be written without waiting. Returns whether that was all; [`Page::write`] writes the
+    /// rest, and reports errors.
+    fn write_now(&mut self, message: Bytes) -> bool {
+        self.take(message);
+        while !self.gathered.is_empty() {
+            let written = match self.stream {
+                Stream::Out => sys::write_ready(io::stdout().as_fd(), &self.gathered),
+                Stream::Err => sys::write_ready(io::stderr().as_fd(), &self.gathered),
+            };
+            let Ok(count @ 1..) = written else { return false };
+            self.flow.written.fetch_add(count as u64, Ordering::Relaxed);
+            self.gathered.drain(..count);
+        }
+        self.note_done();
+        true
+    }
+
     fn write(&mut self) {
         if !self.closed && !self.gathered.is_empty() {
             let result = match self.stream {
@@ -283,6 +323,11 @@ impl Page {
             }
         }
         self.gathered.clear();
+        self.note_done();
+    }
+
+    /// Counts the messages that were taken since the last write as done.
+    fn note_done(&mut self) {
         self.flow.done.fetch_add(std::mem::take(&mut self.taken), Ordering::Relaxed);
         self.flow.written_done.store(self.flow.written.load(Ordering::Relaxed), Ordering::Relaxed);
     }
@@ -305,7 +350,7 @@ fn write_stdout(bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
 }
 
 /// Writes at once what needs no reader, and the rest in pieces of whole lines. Adds each length to `written`.
-fn write_pieces(target: &impl std::os::fd::AsFd, mut bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
+fn write_pieces(target: &impl AsFd, mut bytes: &[u8], written: &AtomicU64) -> io::Result<()> {
     let mut note = |length: usize| {
         written.fetch_add(length as u64, Ordering::Relaxed);
         bytes = &bytes[length..];
@@ -345,7 +390,7 @@ fn piece_length(bytes: &[u8]) -> usize {
 
 /// Writes all bytes without the standard library's buffer, which would hold back an unfinished line. Waits if the
 /// descriptor is nonblocking, as a process that shares it may have made it.
-pub(super) fn write_all(target: &impl std::os::fd::AsFd, mut bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_all(target: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     while !bytes.is_empty() {
         match nix::unistd::write(target, bytes) {

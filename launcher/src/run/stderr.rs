@@ -413,6 +413,11 @@ pub(super) fn wait_cleared() {
     STDERR.wait_cleared(CLEAR_TIME);
 }
 
+/// Returns whether [`wait_cleared`] would not wait.
+pub(super) fn is_cleared() -> bool {
+    STDERR.lock().cleared.is_none()
+}
+
 /// Queues the lines of `tracing`.
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Logs;
