@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::stream::READ_BYTES;
+
 /// Bytes that are read between two pauses while ranks wait in PMI.
 const BUDGET_BYTES: usize = 64 * 1024;
 /// The pause before the next budget: output gets at least 8 MB/s per agent.
@@ -66,10 +68,36 @@ impl Pace {
         None
     }
 
-    /// Counts bytes that were read, of a read of at most `bytes_max`.
-    pub(super) fn on_read(&mut self, bytes: usize) {
+    /// Counts a read. A short one counts as a long one: each wakes a writer.
+    pub(super) fn on_read(&mut self) {
         if self.pmi_waits.is_urgent() {
-            self.left = self.left.saturating_sub(bytes);
+            self.left = self.left.saturating_sub(READ_BYTES);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_read_uses_up_the_budget_while_ranks_wait() {
+        let waits = Arc::new(PmiWaits::new());
+        let mut pace = Pace::new(Arc::clone(&waits));
+        for _ in 0..3 {
+            assert_eq!(pace.next_read(), None);
+            pace.on_read();
+        }
+        waits.until_us.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(pace.next_read(), None);
+        pace.on_read();
+        // The first budget may follow at once.
+        assert_eq!(pace.next_read(), None);
+        pace.on_read();
+        // However slow this machine is.
+        pace.next_budget += Duration::from_secs(60);
+        assert_eq!(pace.next_read(), Some(pace.next_budget), "a pause follows");
+        waits.until_us.store(0, Ordering::Relaxed);
+        assert_eq!(pace.next_read(), None, "no rank waits");
     }
 }

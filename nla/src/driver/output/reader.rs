@@ -184,12 +184,13 @@ impl Reader {
     }
 
     fn follow(&mut self, namespace: NamespaceId, rank: Rank, pipes: [OwnedFd; 2]) {
-        let mut lane = 0..;
+        let mut lanes = 0..;
         let keys = pipes.map(|pipe| {
+            let lane = lanes.next().unwrap_or_default();
             let entry = self.streams.vacant_entry();
             let key = entry.key();
             match self.set.add(&pipe, key) {
-                Ok(()) => drop(entry.insert(Stream::new(namespace, rank, lane.next().unwrap_or(0), pipe))),
+                Ok(()) => drop(entry.insert(Stream::new(namespace, rank, lane, pipe))),
                 Err(error) => tracing::warn!(%rank, %error, "the output of a rank cannot be read"),
             }
             key
@@ -279,7 +280,7 @@ impl Reader {
         };
         let state = &mut self.lanes[stream.lane];
         if let Found::Bytes(count, message) = found {
-            self.pace.on_read(count);
+            self.pace.on_read();
             state.round.most = state.round.most.max(count);
             self.held = self.held - held + stream.held();
             if let Some(message) = message {
