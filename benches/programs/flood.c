@@ -1,4 +1,4 @@
-/* `flood ADDRESS BYTES`: sends so many bytes over TCP to the `flood` at ADDRESS, while it receives what another one sends.
+/* `flood ADDRESS BYTES`: sends BYTES bytes over TCP to the `flood` at ADDRESS, while it receives what another one sends.
  * Ends when both are done. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

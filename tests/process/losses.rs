@@ -293,7 +293,7 @@ fn a_silent_agent_is_reported_within_the_dead_time_and_a_second() {
 #[test]
 fn an_idle_session_lives_longer_than_its_dead_time() {
     let script = "echo here; until [ -e \"$1\" ]; do sleep 0.02; done";
-    let run = scela().np(3).agents(3).fanout(2).args(["--dead-time", "0.5", "--heartbeat", "0.25"]);
+    let run = scela().np(3).agents(3).fanout(2).args(["--dead-time", "0.75", "--heartbeat", "0.25"]);
     let file = run.world().file("end");
     let program = sh(script).into_iter().chain([file.clone().into()]).collect();
     let running = run.program(program).spawn();

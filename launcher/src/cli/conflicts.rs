@@ -51,14 +51,14 @@ pub(super) fn check<'a>(
         both(Global::GpusPerRank, Global::Gres, "each says how many GPUs a rank gets")?;
     }
     let Liveness { heartbeat, dead_time } = options.liveness();
-    if let (true, Some(at)) = (heartbeat > dead_time / 2, last(Global::Heartbeat)) {
-        let (typed, half) = (&items[at].typed, (dead_time / 2).as_secs_f64());
+    if let (true, Some(at)) = (heartbeat > dead_time / 3, last(Global::Heartbeat)) {
+        let (typed, most) = (&items[at].typed, (dead_time / 3).as_millis() as f64 / 1000.0);
         let text = format!(
-            "option '{typed}': {} s is more than half of the dead time of {} s",
+            "option '{typed}': {} s is more than a third of the dead time of {} s",
             heartbeat.as_secs_f64(),
             dead_time.as_secs_f64()
         );
-        return Err(UsageError::new(&items[at].place, text, format!("write '{typed} {half}', or leave '{typed}' out")));
+        return Err(UsageError::new(&items[at].place, text, format!("write '{typed} {most}', or leave '{typed}' out")));
     }
     if let (Some(at), true) = (last(Global::MaxRestarts), !options.on_failure.starts_again()) {
         let typed = &items[at].typed;

@@ -28,8 +28,8 @@ pub(super) const DEAD_TIME_MAX: Duration = Duration::from_secs(3600);
 pub(super) const RESTARTS_MAX: u32 = 1000;
 /// The shortest `--heartbeat`.
 pub(super) const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
-/// The longest `--heartbeat`, half of the longest dead time.
-pub(super) const HEARTBEAT_MAX: Duration = Duration::from_secs(1800);
+/// The longest `--heartbeat`, a third of the longest dead time.
+pub(super) const HEARTBEAT_MAX: Duration = Duration::from_secs(1200);
 /// The longest `--start-timeout`, a day.
 pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The longest `--label`, in bytes. It goes into process titles, which are short.

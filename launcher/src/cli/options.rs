@@ -364,8 +364,8 @@ pub(super) const OPTIONS: &[Spec] = &[
          (default: 20 seconds; 5 seconds with --on-failure\n\
          continue or restart)"),
     spec(Id::Global(Global::Heartbeat), &["heartbeat"], &["TIME"], group::ENDING,
-        "send heartbeats over links every TIME, at most half of\n\
-         the dead time (default, and most: a third of it)"),
+        "send heartbeats over links every TIME, at most a third\n\
+         of the dead time (the default)"),
     spec(Id::Global(Global::CleanShm), &["clean-shm"], &["WHICH"], group::ENDING,
         "after an abnormal end, remove files in /dev/shm that\n\
          ranks had mapped: mpi (default), those with names\n\

@@ -194,9 +194,9 @@ fn options_of_the_session() {
     check_options(&["-dead-time 1.5", "--dead-time=1.5s"], |o| {
         o.dead_time = Some(Duration::from_millis(1500));
     });
-    check_options(&["-heartbeat 10", "--heartbeat=10"], |o| o.heartbeat = Some(Duration::from_secs(10)));
-    check_options(&["--heartbeat 11 --dead-time 22"], |o| {
-        (o.heartbeat, o.dead_time) = (Some(Duration::from_secs(11)), Some(Duration::from_secs(22)));
+    check_options(&["-heartbeat 6", "--heartbeat=6"], |o| o.heartbeat = Some(Duration::from_secs(6)));
+    check_options(&["--heartbeat 11 --dead-time 33"], |o| {
+        (o.heartbeat, o.dead_time) = (Some(Duration::from_secs(11)), Some(Duration::from_secs(33)));
     });
     check_options(&["", "--on-failure abort", "-disable-auto-cleanup -on-failure ABORT"], |_| {});
     check_options(&["--on-failure continue", "-on-failure=Continue", "-disable-auto-cleanup"], |o| {

@@ -198,8 +198,12 @@ fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
         Refusal::new(format!("'{}' is not a length of time", shown(value)), hint)
     };
     let too_long = || {
-        let (hours, unit) = (max.as_secs_f64() / 3600.0, if max.as_secs() == 3600 { "hour" } else { "hours" });
-        let text = format!("'{}' is too long, the most is {hours} {unit}", shown(value));
+        let most = match max.as_secs() {
+            3600 => "1 hour".to_owned(),
+            seconds if seconds < 3600 => format!("{} minutes", seconds / 60),
+            seconds => format!("{} hours", seconds / 3600),
+        };
+        let text = format!("'{}' is too long, the most is {most}", shown(value));
         Refusal::new(text, described())
     };
     let (digits, unit_seconds) = match some(value)?.as_bytes() {
@@ -518,10 +522,10 @@ pub(super) mod tests {
         );
         check(
             heartbeat,
-            &[("0.05", HEARTBEAT_MIN), ("30m", HEARTBEAT_MAX)],
+            &[("0.05", HEARTBEAT_MIN), ("20m", HEARTBEAT_MAX)],
             &[
                 ("0.049", "'0.049' is too short, the least is 0.05 seconds"),
-                ("1801", "'1801' is too long, the most is 0.5 hours"),
+                ("1201", "'1201' is too long, the most is 20 minutes"),
             ],
         );
     }

@@ -68,7 +68,7 @@ fn copied(bytes: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// Returns [`BYTES`] of business cards as MPI libraries make them: few parts of each differ from those of its neighbours.
+/// Returns [`BYTES`] of business cards as MPI libraries make them: neighbours differ in few parts.
 fn cards() -> Vec<u8> {
     let card = |rank: u32| {
         let (node, port, number) = (rank / 64, 30_000 + rank % 9973, rank.wrapping_mul(0x9e37_79b9));

@@ -210,7 +210,8 @@ fn local_agents(size: u32, options: &Options, per_node: Option<u32>, machine: &M
         return size.div_ceil(ppn);
     }
     let open_files = open_files_max(&machine.shell);
-    let own = DESCRIPTORS_OF_AGENT + unauthenticated_max(open_files) as u64;
+    // Under a low limit, more agents with fewer ranks each: what an agent needs for itself is an upper bound.
+    let own = (DESCRIPTORS_OF_AGENT + unauthenticated_max(open_files) as u64).min(open_files / 8 * 7);
     let by_descriptors = open_files.saturating_sub(own) / DESCRIPTORS_PER_RANK;
     let ranks_max = u64::from(RANKS_PER_AGENT).min(by_descriptors).max(1) as u32;
     let by_cores = if size >= RANKS_FOR_AGENT_PER_CORE { machine.cores } else { 1 };

@@ -202,6 +202,10 @@ const THREADS_PER_AGENT: u64 = 3;
 /// The threads of the launcher that read its input and write its output.
 const LAUNCHER_THREADS: u64 = 3;
 
+/// The open files of the launcher: pipes to and from each agent, and its own.
+const LAUNCHER_FILES_PER_AGENT: u64 = 2;
+const LAUNCHER_FILES: u64 = 28;
+
 /// The least memory of a rank. An idle static program of 20 lines has 125 KiB (Linux 6.18, x86-64: page tables 42, kernel stack 16,
 /// slabs 28, and its own pages). A real MPI program has a hundred times as much.
 const RANK_BYTES_MIN: u64 = 96 << 10;
@@ -219,6 +223,17 @@ fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Ref
         ));
     }
     let all = format!("{ranks} ranks and {agents} agents do not fit on this machine");
+    let needed = u64::from(agents) * LAUNCHER_FILES_PER_AGENT + LAUNCHER_FILES;
+    if files < needed {
+        let text = format!(
+            "{all}: scela-run needs {needed} open files for them, and the hard limit (ulimit -Hn) allows {files}"
+        );
+        let agents_max = files.saturating_sub(LAUNCHER_FILES) / LAUNCHER_FILES_PER_AGENT;
+        let hint = format!(
+            "run it from a shell with a higher hard limit, or with at most {agents_max} agents (--agents-per-node)"
+        );
+        return Err(Refusal::new(text, hint));
+    }
     let fewer = "start fewer ranks with -np, or name other hosts with -hosts or -f";
     let (ranks, agents) = (u64::from(ranks), u64::from(agents));
     // A guardian has one thread.

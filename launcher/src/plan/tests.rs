@@ -384,3 +384,18 @@ fn a_hard_limit_below_the_open_files_of_an_agent_is_refused() {
     assert_eq!(error.hint(), "run it from a shell with a higher hard limit (limits.conf); 1024 is usual");
     assert!(limited(40).is_ok());
 }
+
+#[test]
+fn low_limits_on_open_files_give_more_agents_until_the_launcher_has_too_few() {
+    let limited = |files: u64| {
+        let shell = ShellState { limits: vec![(libc_nofile(), files, files)], ..machine().shell };
+        planned("-np 64 ./a", &Machine { shell, ..machine() })
+    };
+    let agents = |files: u64| limited(files).expect("it fits").agents();
+    assert_eq!([256, 128].map(agents), [3, 16]);
+    let error = limited(64).unwrap_err();
+    let expected = "64 ranks and 32 agents do not fit on this machine: scela-run needs 92 open files for them, and the hard limit \
+                    (ulimit -Hn) allows 64";
+    assert_eq!(error.to_string(), expected);
+    assert!(error.hint().ends_with("or with at most 18 agents (--agents-per-node)"), "{}", error.hint());
+}

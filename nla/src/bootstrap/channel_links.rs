@@ -2,7 +2,7 @@
 //! between the launcher and the agents on its machine.
 //!
 //! The process that started an agent is its parent. Once the agent knows its position and has reported that it joins, the
-//! pipes to it are no bootstrap channel any more: the handshake goes over remote shells, and then the link. A remote shell lasts as
+//! pipes to it are no bootstrap channel any more: over remote shells a handshake follows, and then the link. A remote shell lasts as
 //! long as its link. A position whose agent has not joined after
 //! [`HELLO_TIME`] stays empty, and is reported.
 

@@ -92,7 +92,7 @@ pub enum Links {
     /// The remote shells that start the agents. The process that opened one is the parent, and no process listens.
     RemoteShells,
     /// The pipes between the launcher and agents that it has forked. All agents are its children in the tree, and no process
-    /// listens. The ends prove nothing and do not encrypt: no other process has inherited the pipes.
+    /// listens. The ends prove nothing and do not encrypt: no other process keeps the pipes open.
     Pipes,
 }
 

@@ -359,8 +359,8 @@ impl Shared {
         let _ = self.reports.send((target, report));
     }
 
-    /// Waits until the agent at `target` may join, and returns its number. An agent whose order has its position may be earlier than
-    /// the report of its start. Cancel safe.
+    /// Waits until the agent at `target` may join, and returns its number. An agent that knows its position may join before its
+    /// start is reported. Cancel safe.
     pub(super) async fn admitted(&self, target: u32) -> AgentId {
         loop {
             let agent = self.pending_joins.borrow().agent(target);

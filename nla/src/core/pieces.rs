@@ -166,7 +166,7 @@ pub(crate) struct BorrowedPiece<'a> {
 }
 
 impl BorrowedPiece<'_> {
-    /// Returns the piece with these `bytes`, which are its own in memory that lasts. `None` if a piece cannot be so long.
+    /// Returns the piece with these `bytes`, which must own their memory. `None` if a piece cannot be so long.
     pub(crate) fn with(&self, bytes: Bytes) -> Option<Piece> {
         let Self { blob, offset, unpacked, .. } = *self;
         match unpacked {
@@ -507,7 +507,7 @@ mod tests {
         assert_eq!(before.push(&piece.with_bytes(zeros(100)), PIECE), Ok(Taken::New));
         packed[at + 1..].iter().for_each(|piece| assert_eq!(before.push(piece, PIECE), Ok(Taken::New)));
         assert!(matches!(before.finish(blob), Err(PieceError::Damaged { .. })));
-        // The announced length is that of the place, whatever the bytes are.
+        // A length that differs from that of the place is refused, whatever the bytes are.
         let long = Piece::packed(blob, piece.offset, 101, piece.packed.clone().unwrap());
         let misplaced = PieceError::Misplaced { offset: piece.offset, bytes: 101, next: piece.offset };
         assert_eq!(incoming(&packed[..at]).push(&long, PIECE), Err(misplaced));

@@ -49,8 +49,8 @@ use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
 const SIGTERM: i32 = 15;
-/// With so many ranks, an agent pauses after it has reaped: the kernel looks at each child to find the ended ones, which
-/// takes some 30 ns per child. The pause bounds that to a thirtieth of the time, with 1,000 ranks.
+/// From this many ranks on, an agent pauses after each pass of reaping: the kernel looks at each child to find the ended
+/// ones, which takes some 30 ns per child. The pause bounds that to a thirtieth of the time, with 1,000 ranks.
 const REAPED_TOGETHER: usize = 256;
 const REAP_PAUSE: Duration = Duration::from_millis(1);
 
@@ -407,8 +407,9 @@ impl AgentDriver {
         }
     }
 
-    /// Shows the guardian that this process runs, and checks that the guardian does. It may need a tick more than the dead time,
-    /// since it looks seldom. Time in which this process was late does not count: a suspended machine runs neither.
+    /// Shows the guardian that this process runs, and checks that the guardian does. A guardian notes seldom that it runs, so
+    /// a stopped one is noticed after one to two dead times. Time in which this process was late does not count: a suspended
+    /// machine runs neither.
     fn watch_guardian(&mut self) {
         if !self.is_guarded {
             // Another process may end what is left of it.

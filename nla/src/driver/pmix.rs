@@ -95,7 +95,8 @@ impl Watch {
         (self.beats, self.is_asked) = (0, false);
     }
 
-    /// A tick of the agent, of which a dead time has so many. It asks after a dead time, and gives the answer another one.
+    /// Handles a tick; a dead time has `per_dead_time` of them. Asks after one silent dead time, and reports the loss after a
+    /// second one.
     fn beat(&mut self, per_dead_time: u32) -> Beat {
         if self.registering > 0 {
             return Beat::Wait;

@@ -20,8 +20,7 @@ impl Pulse {
         Self { dead_time: ticks.dead_time(), due: ticker.due(), ticker }
     }
 
-    /// Waits for the next tick, and returns `None`, or until this process has not run for the dead time or longer, and returns
-    /// for how long. Cancel-safe.
+    /// Waits for the next tick. Returns how long this process was stopped, if that was a dead time or longer. Cancel-safe.
     pub(super) async fn beat(&mut self) -> Option<Duration> {
         // The tick itself may be noticed after other events.
         if self.stop(Instant::now()).is_none() {

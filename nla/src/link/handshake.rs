@@ -74,8 +74,8 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// A link over pipes that the launcher has made and one forked agent has inherited: no other process has their ends, so there
-    /// is nothing to prove and nothing to hide. The key has come the same way.
+    /// A link over pipes that the launcher has made and one forked agent has inherited. No other process keeps their ends open, and
+    /// the key arrives over the same pipes: such a link needs neither a handshake nor encryption.
     pub(crate) fn over_inherited(stream: Stream, peer: AgentId) -> Self {
         stream.widen_pipes();
         Self { peer, stream, established: Established::unencrypted() }

@@ -30,7 +30,7 @@ const LANES: usize = Lane::ALL.len();
 /// How many bytes the writer passes to the kernel at a time: the most that an urgent message waits for in this process.
 const WRITE_BYTES: usize = 64 * 1024;
 /// How many bytes the reader takes from the kernel at a time.
-const READ_BYTES: usize = 4 * WRITE_BYTES;
+const RECEIVE_BYTES: usize = 4 * WRITE_BYTES;
 /// The shortest wait before the silence of a peer is measured again.
 const TICK_MIN: Duration = Duration::from_millis(1);
 /// The least window that is granted to the sender in one record.
@@ -201,7 +201,7 @@ pub type StreamSink = Box<dyn FnMut(Lane, Bytes, Receipt)>;
 
 impl Link {
     /// Starts the tasks of a link in this thread's `LocalSet`. Its events go to `events` with the peer's number, the
-    /// messages of lanes with a window to `streams`. It sends heartbeats at the ticks, and is lost by their dead
+    /// messages of lanes with a window to `streams`. It sends heartbeats at the ticks. It is lost after the ticks' dead
     /// time, unless `suspended` is set. `meter` counts what is written.
     pub fn start(
         accepted: Accepted,
@@ -329,7 +329,7 @@ impl Reader {
                 }
             }
             bytes::Buf::advance(&mut buffer, used);
-            buffer.reserve(READ_BYTES);
+            buffer.reserve(RECEIVE_BYTES);
             match stream.read_buf(&mut buffer).await {
                 Ok(0) if buffer.is_empty() => return LossReason::Closed,
                 Ok(0) => return LossReason::Truncated,

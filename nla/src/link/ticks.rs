@@ -84,8 +84,8 @@ impl Ticks {
         self.0.last.send_replace(Instant::now());
     }
 
-    /// Notes a heartbeat of a peer. That of an ancestor, which has a lower number, is a tick, unless there was one shortly before:
-    /// that heartbeat was late.
+    /// Notes a heartbeat of a peer. A heartbeat from an ancestor, which has a lower number, triggers a tick, unless the last tick
+    /// was less than two thirds of a period ago.
     pub fn on_heartbeat(&self, peer: AgentId) {
         let spacing = self.0.period_max * 2 / 3;
         if peer < self.0.here && self.0.last.borrow().elapsed() >= spacing {

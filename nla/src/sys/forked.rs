@@ -101,8 +101,8 @@ fn show_as(text: &str) -> io::Result<()> {
     // The last byte stays zero: otherwise the kernel would show the environment, too.
     let (length, text) = (to - from, text.as_bytes());
     let shown = text.len().min(length - 1);
-    // SAFETY: these are the bytes of this process's arguments, by the C library or the kernel, which are on the stack's page of `main`, writable, and exist
-    // as long as the process. No thread reads them: `main` has copied its arguments, and this process has one thread.
+    // SAFETY: the range holds the arguments of this process. It is writable, and exists as long as the process. No thread
+    // reads it: `main` has copied its arguments, and this process has one thread.
     let arguments =
         unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(from), length) };
     arguments.fill(0);

@@ -2,8 +2,9 @@
 //! dead.
 //!
 //! **They watch each other.** Each notes in memory that they share when it last ran ([`Signs`]). That wakes neither of them. An
-//! agent whose guardian has not run for a dead time reports itself as lost and ends its ranks (a stopped guardian). When the guardian dies, the kernel sends SIGCONT to the agent
-//! (PR_SET_PDEATHSIG), so that a stopped agent runs on and notices. An agent that exits continues its guardian, which may
+//! agent whose guardian has not run for one to two dead times, as if it was stopped, reports itself as lost and ends its
+//! ranks. When the guardian dies, the kernel sends SIGCONT to the agent (PR_SET_PDEATHSIG), so that a stopped agent runs on
+//! and notices. An agent that exits continues its guardian, which may
 //! have been stopped shortly before. When the agent dies, the kernel kills its ranks, even if the guardian is dead.
 //!
 //! That leaves gaps. The kernel does not kill setuid programs, which clear the setting, nor processes that ranks have

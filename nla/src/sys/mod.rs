@@ -20,6 +20,7 @@
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
+pub mod allocator;
 mod cgroup;
 mod cgroup_files;
 mod child;
@@ -31,7 +32,6 @@ pub mod guardian;
 pub mod identity;
 pub mod image;
 pub mod inherited;
-pub mod large_pages;
 mod launching;
 pub mod new_file;
 pub mod output_file;
@@ -53,6 +53,7 @@ mod timer;
 #[cfg(test)]
 mod users;
 
+pub use allocator::{LargePages, keep_freed_memory};
 pub use cgroup::end_group_of;
 pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
@@ -69,7 +70,6 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
-pub use large_pages::{LargePages, keep_freed_memory};
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};

@@ -96,7 +96,7 @@ impl Silence {
         }
     }
 
-    /// A wait took so much longer than it should. A suspended or overloaded machine does not kill a healthy agent.
+    /// Records that a wait ended `late` after its deadline. A suspended or overloaded machine does not kill a healthy agent.
     pub(super) fn on_waited(&mut self, late: Duration) {
         self.delay += late;
     }

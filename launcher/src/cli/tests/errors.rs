@@ -235,13 +235,13 @@ fn values() {
         ),
         (
             "--heartbeat 11 ./a",
-            "option '--heartbeat': 11 s is more than half of the dead time of 20 s",
-            "write '--heartbeat 10', or leave '--heartbeat' out",
+            "option '--heartbeat': 11 s is more than a third of the dead time of 20 s",
+            "write '--heartbeat 6.666', or leave '--heartbeat' out",
         ),
         (
             "-heartbeat 0.6 -dead-time 1 ./a",
-            "option '-heartbeat': 0.6 s is more than half of the dead time of 1 s",
-            "write '-heartbeat 0.5', or leave '-heartbeat' out",
+            "option '-heartbeat': 0.6 s is more than a third of the dead time of 1 s",
+            "write '-heartbeat 0.333', or leave '-heartbeat' out",
         ),
         (
             "--max-restarts 2 ./a",

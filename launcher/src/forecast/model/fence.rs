@@ -23,7 +23,7 @@ const TOLERANCE: Duration = Duration::from_millis(2);
 /// expected, too.
 const LARGE_TIMES: u64 = 128;
 
-/// For such a board, a fence that takes at most this much longer than with the best fan-out will do, or twice as long.
+/// For such a board, a fence may take this much longer than with the best fan-out, or twice as long, whichever is more.
 const LARGE_TOLERANCE: Duration = Duration::from_millis(100);
 
 /// The share of a long board that packing leaves. Boards of MPICH, Intel MPI and Open MPI on one host leave 0.17 to 0.31
@@ -95,7 +95,7 @@ pub fn recommend(size: Size, board: &BoardCosts) -> LinkFanout {
     let (best, best_large) = (least(board_bytes), least(large_bytes));
     let (enough, enough_large) = (best + TOLERANCE.max(best / 10), best_large + LARGE_TOLERANCE.max(best_large));
     let will_do = |fanout: &u32| time(board_bytes, *fanout) <= enough && time(large_bytes, *fanout) <= enough_large;
-    // Few children suit large boards. If they suited only the larger one of the two, they would still be the better choice.
+    // Few children suit large boards. If no fan-out suits both boards, the smallest is chosen.
     let fanout = fanouts.clone().rev().find(will_do).unwrap_or(FANOUT_LEAST);
     LinkFanout { fanout, board_bytes, fence: time(board_bytes, fanout), fence_at_most: time(board_bytes, FANOUT_MOST) }
 }

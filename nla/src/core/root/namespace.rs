@@ -181,7 +181,8 @@ impl Namespace {
         placement.get(at).map(|(agent, _)| *agent)
     }
 
-    /// Releases the open fence, which is complete, and stores the content if the session `keeps` it. A long epoch is packed if it `packs`. The fence fails if a rank has died before its first fence.
+    /// Releases the open fence, which is complete, and stores the content if the session `keeps` it. A long epoch is packed if it
+    /// `packs`. The fence fails if a rank has died before its first fence.
     pub(super) fn release(&mut self, keeps: bool, packs: bool, turn: &mut Turn<'_>) {
         let Exchange { fence, cache, children, last, piece_bytes, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());

@@ -24,7 +24,7 @@ use crate::wire::Lane;
 
 /// Pipes of a lane that are read before the other lane, and commands, have their turn.
 const READS_PER_TURN: usize = 32;
-/// The pause between two rounds through the busy pipes: the shortest one, and the longest one, which nobody sees.
+/// The bounds of the pause between two rounds through the busy pipes. No user notices the longest one.
 const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(4);
 /// A round that found so many bytes in one pipe is followed by the next without a pause: the rank may wait for it.
@@ -303,8 +303,10 @@ impl Reader {
             }
         }
         match stream.watch {
-            // A pipe that has more is not reported again.
-            Watch::Reported { .. } if count == READ_BYTES || stream.has_no_writer => state.enqueue(key, stream),
+            // A pipe that has more is not reported again. A read of a pipe in packet mode returns one packet.
+            Watch::Reported { .. } if stream.has_no_writer || count > 0 && stream.unread() > 0 => {
+                state.enqueue(key, stream);
+            }
             Watch::Reported { .. } if stream.is_busy() && self.set.remove(&stream.pipe).is_ok() => {
                 stream.watch = Watch::POLLED;
                 if state.polled.is_empty() && !state.round.is_running {
@@ -493,6 +495,21 @@ mod tests {
         let mut out = writer.join().expect("it does not panic");
         out.write_all(b"after\n").expect("the pipe has room");
         assert_eq!(reader.arrived(Lane::Stdout, 6), b"after\n");
+        reader.order(Command::Stop);
+        assert_eq!(reader.thread.join().expect("it does not panic"), None);
+    }
+
+    /// A rank may set O_DIRECT: each read of the pipe then returns one write.
+    #[test]
+    fn all_packets_of_a_pipe_in_packet_mode_arrive() {
+        let reader = Fixture::start(true);
+        let [mut out, _err] = reader.follow();
+        let flags = nix::fcntl::OFlag::O_DIRECT;
+        nix::fcntl::fcntl(out.as_fd(), nix::fcntl::FcntlArg::F_SETFL(flags)).expect("a pipe has this mode");
+        for _ in 0..100 {
+            out.write_all(b"packet\n").expect("the pipe has room");
+        }
+        assert_eq!(reader.arrived(Lane::Stdout, 700), b"packet\n".repeat(100));
         reader.order(Command::Stop);
         assert_eq!(reader.thread.join().expect("it does not panic"), None);
     }

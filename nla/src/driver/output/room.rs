@@ -35,7 +35,7 @@ impl Room {
     /// Returns whether `bytes` more may be queued. If not, the waker is used once half of the room is free.
     pub(super) fn has(&self, bytes: usize) -> bool {
         let has = || self.0.queued.load(SeqCst) + bytes <= ROOM_BYTES;
-        // Asked again after the note: all may have been written in between, and nobody would wake the thread.
+        // Checked again after setting `awaited`: the link may have written all in between, and no wake-up would follow.
         has() || {
             self.0.awaited.store(true, SeqCst);
             has()

@@ -15,20 +15,21 @@ use crate::sys;
 pub(super) const READ_BYTES: usize = 64 * 1024;
 /// Bytes of the buffer from which messages are cut.
 const BUFFER_BYTES: usize = 4 * READ_BYTES;
-/// A pipe is busy if it was reported so often in succession,
+/// The number of close reports in succession after which a pipe is busy.
 const REPORTS_OF_BUSY: u8 = 4;
-/// each time with so many bytes, or so soon after the report before.
-const BUSY_BYTES: usize = 8 * 1024;
+/// A report is close to the one before if it comes within this time,
 const BUSY_TIME: Duration = Duration::from_millis(2);
-/// A busy pipe that was found empty so often in succession is quiet again.
+/// or if it brings at least this many bytes.
+const BUSY_BYTES: usize = 8 * 1024;
+/// The number of empty reads in succession after which a busy pipe is quiet again.
 const READS_OF_QUIET: u8 = 4;
 
 /// The reader of a pipe learns of its bytes in one of two ways.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Watch {
-    /// The epoll set reports it. So many reports followed each other closely.
+    /// The epoll set reports it. `busy` counts close reports in succession.
     Reported { busy: u8 },
-    /// It is read again and again. So many reads in succession found nothing.
+    /// The reader polls it. `idle` counts empty reads in succession.
     Polled { idle: u8 },
 }
 
@@ -106,7 +107,7 @@ impl Stream {
             Err(error) if [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::Interrupted].contains(&error.kind()) => {
                 buffer.clear();
                 if let Watch::Polled { idle } = &mut self.watch {
-                    *idle += 1;
+                    *idle = idle.saturating_add(1);
                 }
                 return Found::Nothing;
             }

@@ -1,4 +1,4 @@
-//! The allocator of the program: the system's, with large pages for long allocations.
+//! The allocator of the program: the system's, which keeps some freed memory, with large pages for long allocations.
 //!
 //! A board of a large job is written once, to fresh memory. The kernel then maps and clears each page of 4 KiB on first
 //! use, which takes longer than to merge the entries. With pages of 2 MiB that is a small part of the time. Kernels whose
