@@ -9,10 +9,12 @@ use crate::family;
 use crate::launcher::{Client, Kind, LIBRARY, Launcher};
 use crate::machine::{self, Machine};
 use crate::options::Options;
+use crate::overview::Overview;
 use crate::policy::{Bound, Caching, Policy};
 use crate::programs::Programs;
 use crate::report::Report;
 use crate::scratch::Scratch;
+use crate::services::Services;
 use crate::suite::Suite;
 
 /// A bench that is ready to run.
@@ -28,8 +30,12 @@ pub struct Bench {
     pub programs: Programs,
     /// The floor, scela-run and then the rivals, in the order of their turns.
     pub launchers: Vec<Launcher>,
+    /// The services of the rivals. They end before their files are removed.
+    pub services: Services,
     /// The destination of results.
     pub report: Report,
+    /// The rows of the README's table so far.
+    pub overview: Overview,
     /// Temporary directories, removed on drop.
     pub scratch: Scratch,
 }
@@ -48,7 +54,8 @@ impl Bench {
         let own = own(&options, &target, &scratch)?;
         let programs = Programs::compile(scratch.programs(), own.iter().find_map(Launcher::library))?;
 
-        let (rivals, absent) = Launcher::rivals(&target, options.suite);
+        let mut services = Services::new(scratch.programs());
+        let (rivals, absent) = Launcher::rivals(&target, &options, &mut services);
         let mut launchers: Vec<Launcher> = own.into_iter().chain(rivals).filter(is_wanted).collect();
         if matches!(options.suite, Suite::Launch | Suite::Scale) {
             // `--without` does not apply: every ratio is relative to the floor.
@@ -56,12 +63,22 @@ impl Bench {
         }
 
         // Launchers that were asked for their version may have left processes.
-        let _ended = family::settle();
+        let _ended = family::settle(services.processes());
 
         let machine = Machine::ask()?;
         let mut report = Report::open(options.csv.as_deref())?;
         report.introduce(&machine, &launchers, &absent, options.runs)?;
-        Ok(Self { options, machine, target, programs, launchers, report, scratch })
+        Ok(Self {
+            options,
+            machine,
+            target,
+            programs,
+            launchers,
+            services,
+            report,
+            overview: Overview::default(),
+            scratch,
+        })
     }
 
     /// Returns the program with which a launcher's ranks speak PMI.

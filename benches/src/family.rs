@@ -4,7 +4,7 @@
 //! exited is still a descendant, and no process that a launcher starts is missed. Only descendants are
 //! ever signalled.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,18 +37,18 @@ pub fn descendants(ancestor: Pid) -> Vec<Pid> {
 /// Waits until no process of a run whose launcher has exited is left. Kills those that remain after a
 /// timeout, and returns their number.
 ///
-/// The bench must have no other child.
+/// The bench must have no other child, except the processes of services.
 #[must_use]
-pub fn settle() -> usize {
+pub fn settle(services: &BTreeSet<Pid>) -> usize {
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
         reap();
-        let left = descendants(getpid());
+        let left = others(services);
         if left.is_empty() {
             return 0;
         }
         if Instant::now() > deadline {
-            end_all();
+            end_all_but(services);
             return left.len();
         }
         thread::sleep(TICK);
@@ -57,8 +57,12 @@ pub fn settle() -> usize {
 
 /// Kills all descendants of the bench, again and again until none is left, within a bound.
 pub fn end_all() {
+    end_all_but(&BTreeSet::new());
+}
+
+fn end_all_but(services: &BTreeSet<Pid>) {
     for _ in 0..ROUNDS_MAX {
-        let left = descendants(getpid());
+        let left = others(services);
         if left.is_empty() {
             return;
         }
@@ -69,6 +73,14 @@ pub fn end_all() {
         reap();
         thread::sleep(TICK);
     }
+}
+
+/// Returns all descendants of the bench that do not belong to services.
+#[must_use]
+pub fn others(services: &BTreeSet<Pid>) -> Vec<Pid> {
+    let mut all = descendants(getpid());
+    all.retain(|pid| !services.contains(pid));
+    all
 }
 
 /// Returns the command line of a process.

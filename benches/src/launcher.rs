@@ -7,7 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::options::Options;
 use crate::policy::Caching;
+use crate::services::{Service, Services};
 use crate::suite::Suite;
 
 /// A launcher installed on this machine.
@@ -25,6 +27,8 @@ pub struct Launcher {
     pub caching: Option<Caching>,
     /// Further options of scela-run.
     pub options: Vec<OsString>,
+    /// The service that it needs, if the bench has started one.
+    pub service: Service,
 }
 
 /// How a rank speaks PMI.
@@ -47,6 +51,8 @@ pub enum Kind {
     Hydra,
     /// Slurm's srun, with its daemons running.
     Srun,
+    /// Flux's `flux run`, in a running instance.
+    Flux,
     /// Open MPI's mpirun.
     OpenMpi,
 }
@@ -55,20 +61,13 @@ impl Launcher {
     /// Returns the floor, which is a program of this crate.
     #[must_use]
     pub fn floor(path: PathBuf) -> Self {
-        Self {
-            kind: Kind::Floor,
-            version: String::new(),
-            path,
-            client: Client::Wire,
-            caching: None,
-            options: Vec::new(),
-        }
+        rival(Kind::Floor, "", path)
     }
 
     /// Returns scela-run.
     #[must_use]
     pub fn scela(path: PathBuf, client: Client, caching: Option<Caching>) -> Self {
-        Self { kind: Kind::Scela, version: String::new(), path, client, caching, options: Vec::new() }
+        Self { client, caching, ..rival(Kind::Scela, "", path) }
     }
 
     /// Sets the fan-out of the tree, if the bench sets a cache policy.
@@ -87,12 +86,13 @@ impl Launcher {
         self
     }
 
-    /// Returns the installed launchers that can take part in a suite, and why others cannot.
+    /// Returns the installed launchers that can take part in a suite, and why others cannot. Starts the services that
+    /// launchers need, except for those that `--without` leaves out.
     #[must_use]
-    pub fn rivals(target: &Path, suite: Suite) -> (Vec<Self>, Vec<String>) {
+    pub fn rivals(target: &Path, options: &Options, services: &mut Services) -> (Vec<Self>, Vec<String>) {
         let mut present = Vec::new();
         let mut absent = Vec::new();
-        if matches!(suite, Suite::Caches | Suite::Scale) {
+        if matches!(options.suite, Suite::Caches | Suite::Scale) {
             return (present, absent);
         }
         let mut note = |found: Result<Self, String>| match found {
@@ -106,8 +106,14 @@ impl Launcher {
         for path in hydras {
             note(hydra(path));
         }
-        note(srun());
-        if suite == Suite::Launch {
+        let is_wanted = |kind: Kind| !options.without.iter().any(|name| kind.is_called(name));
+        if is_wanted(Kind::Srun) {
+            note(srun(services));
+        }
+        if is_wanted(Kind::Flux) {
+            note(flux(services));
+        }
+        if options.suite == Suite::Launch {
             note(open_mpi());
         }
         (present, absent)
@@ -130,7 +136,9 @@ impl Launcher {
             (Some(caching), _) => caching.policy.to_string(),
             // There is one of each, with the version of the repository.
             (None, Kind::Floor | Kind::Scela) => self.kind.name().to_owned(),
-            (None, Kind::Hydra | Kind::Srun | Kind::OpenMpi) => format!("{} {}", self.kind.name(), self.version),
+            (None, Kind::Hydra | Kind::Srun | Kind::Flux | Kind::OpenMpi) => {
+                format!("{} {}", self.kind.name(), self.version)
+            }
         };
         if let Client::Library(_) = self.client {
             label += " with ";
@@ -151,7 +159,7 @@ impl Launcher {
     /// Returns whether it serves the PMI wire protocol.
     #[must_use]
     pub fn serves_pmi(&self) -> bool {
-        matches!(self.kind, Kind::Scela | Kind::Hydra | Kind::Srun)
+        matches!(self.kind, Kind::Scela | Kind::Hydra | Kind::Srun | Kind::Flux)
     }
 
     /// Returns the maximal size of a value in bytes if it is not the 1,023 of its `get_maxes`.
@@ -176,6 +184,7 @@ impl Launcher {
     #[must_use]
     pub fn command(&self, np: u32, program: &Path) -> Command {
         let mut command = Command::new(&self.path);
+        command.envs(self.service.environment.iter().map(|(name, value)| (name, value)));
         match self.kind {
             Kind::Floor => {}
             Kind::Scela | Kind::Hydra => {
@@ -185,6 +194,10 @@ impl Launcher {
             }
             Kind::Srun => {
                 command.args(["-n", &np.to_string(), "--mpi=pmi2", "--overcommit", "--quiet"]);
+            }
+            Kind::Flux => {
+                // Many ranks share the cores of this machine: no rank is bound to one.
+                command.args(["run", "-n", &np.to_string(), "-o", "cpu-affinity=off"]);
             }
             Kind::OpenMpi => {
                 command.args(["-n", &np.to_string(), "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]);
@@ -221,6 +234,7 @@ impl Kind {
             Self::Scela => "scela-run",
             Self::Hydra => "hydra",
             Self::Srun => "srun",
+            Self::Flux => "flux",
             Self::OpenMpi => "open mpi",
         }
     }
@@ -252,6 +266,7 @@ fn rival(kind: Kind, version: &str, path: PathBuf) -> Launcher {
         client: Client::Wire,
         caching: None,
         options: Vec::new(),
+        service: Service::default(),
     }
 }
 
@@ -264,15 +279,29 @@ fn hydra(path: PathBuf) -> Result<Launcher, String> {
     }
 }
 
-fn srun() -> Result<Launcher, String> {
+fn srun(services: &mut Services) -> Result<Launcher, String> {
     let path = in_path("srun").ok_or("srun: not installed")?;
-    // scontrol asks each controller once and prints `UP` for one that replies.
-    if !output_of(Path::new("timeout"), &["10", "scontrol", "ping"]).contains(" is UP") {
-        return Err("srun: no controller replies".to_owned());
-    }
     let version = output_of(&path, &["--version"]);
+    // scontrol asks each controller once and prints `UP` for one that replies.
+    let is_running = output_of(Path::new("timeout"), &["10", "scontrol", "ping"]).contains(" is UP");
+    let service = if is_running {
+        Service { environment: Vec::new(), description: "in the Slurm of this machine".to_owned() }
+    } else {
+        services.slurm().map_err(|why| format!("srun: no controller replies, and the bench cannot start one: {why}"))?
+    };
     // `slurm 23.11.4`, or the name of a distribution's package: `slurm-wlm 22.05.8`.
-    Ok(rival(Kind::Srun, version.split_whitespace().last().unwrap_or_default(), path))
+    Ok(Launcher { service, ..rival(Kind::Srun, version.split_whitespace().last().unwrap_or_default(), path) })
+}
+
+/// Returns Flux from SCELA_BENCH_FLUX or else from PATH.
+fn flux(services: &mut Services) -> Result<Launcher, String> {
+    let named = env::var_os("SCELA_BENCH_FLUX").map(PathBuf::from);
+    let path = named.or_else(|| in_path("flux")).ok_or("flux: not in PATH, and SCELA_BENCH_FLUX is not set")?;
+    let output = output_of(&path, &["version"]);
+    let version = output.lines().find_map(|line| line.trim().strip_prefix("commands:"));
+    let version = version.ok_or_else(|| format!("flux: {} prints no version", path.display()))?;
+    let service = services.flux(&path).map_err(|why| format!("flux: {why}"))?;
+    Ok(Launcher { service, ..rival(Kind::Flux, version, path) })
 }
 
 fn open_mpi() -> Result<Launcher, String> {

@@ -20,10 +20,12 @@ pub mod bench;
 pub mod cargo;
 pub mod error;
 pub mod family;
+pub mod flux;
 pub mod launcher;
 pub mod machine;
 pub mod mark;
 pub mod options;
+pub mod overview;
 pub mod page;
 pub mod policy;
 pub mod programs;
@@ -33,6 +35,7 @@ pub mod rounds;
 pub mod run;
 pub mod scratch;
 pub mod sections;
+pub mod services;
 pub mod smaps;
 pub mod stats;
 pub mod suite;
@@ -44,6 +47,7 @@ use std::process::ExitCode;
 use bench::Bench;
 use error::BenchError;
 use options::Options;
+use overview::Overview;
 use suite::Suite;
 
 /// Runs the bench; prints an error with its causes if it cannot run.
@@ -65,5 +69,5 @@ fn start(suite: Suite) -> Result<(), BenchError> {
     for section in bench.options.only.clone() {
         sections::run(&mut bench, section)?;
     }
-    Ok(())
+    Overview::write(&bench)
 }

@@ -27,7 +27,7 @@ pub struct Options {
     pub deadline: Duration,
     /// The CSV file for single runs.
     pub csv: Option<PathBuf>,
-    /// The directory for result files; `None` prints results only.
+    /// README.md, or the directory for result files; `None` prints results only.
     pub write: Option<PathBuf>,
 }
 
@@ -40,7 +40,13 @@ impl Options {
 
     fn from_matches(suite: Suite, matches: &ArgMatches) -> Self {
         let typed: Vec<Section> = matches.get_many("only").unwrap_or_default().copied().collect();
-        let is_asked = |section: &Section| typed.is_empty() || typed.contains(section);
+        let write: Option<PathBuf> = matches.get_one("write").cloned();
+        // Without `--only`, a table of README.md needs only the sections that have a row in it.
+        let is_for_overview = write.is_some() && suite.has_overview();
+        let is_asked = |section: &Section| match () {
+            () if typed.is_empty() => !is_for_overview || section.is_in_overview(),
+            () => typed.contains(section),
+        };
         Self {
             suite,
             np: matches.get_many("np").map(|sizes| sizes.copied().collect()),
@@ -50,7 +56,7 @@ impl Options {
             fences: if suite == Suite::Launch { number(matches, "fences") } else { 0 },
             deadline: Duration::from_secs(number(matches, "deadline").into()),
             csv: matches.get_one("csv").cloned(),
-            write: if matches!(suite, Suite::Caches | Suite::Scale) { matches.get_one("write").cloned() } else { None },
+            write,
         }
     }
 }
@@ -89,22 +95,26 @@ fn command(suite: Suite) -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("Also write every single run to FILE"),
         )
+        .arg(write_option(suite))
         .arg(Arg::new("bench").long("bench").action(ArgAction::SetTrue).hide(true));
     match suite {
         Suite::Launch => {
             command.arg(count("fences", "1000", 1_000_000).help("Fences measured in each run of the fence section"))
         }
-        Suite::Pmi => command,
-        Suite::Caches | Suite::Scale => command.arg(
-            Arg::new("write")
-                .long("write")
-                .value_name("DIR")
-                .num_args(0..=1)
-                .require_equals(true)
-                .default_missing_value(RESULTS)
-                .value_parser(value_parser!(PathBuf))
-                .help("Also write tables, numbers and plots to DIR [default: docs/results]"),
-        ),
+        Suite::Pmi | Suite::Caches | Suite::Scale => command,
+    }
+}
+
+fn write_option(suite: Suite) -> Arg {
+    let option = Arg::new("write").long("write").num_args(0..=1).require_equals(true);
+    let option = option.value_parser(value_parser!(PathBuf));
+    if suite.has_overview() {
+        let help = "Also write the table of FILE, between its markers, with the sections that have a row in it \
+                    [default: README.md]";
+        option.value_name("FILE").default_missing_value(README).conflicts_with("only").help(help)
+    } else {
+        let help = "Also write tables, numbers and plots to DIR [default: docs/results]";
+        option.value_name("DIR").default_missing_value(RESULTS).help(help)
     }
 }
 
@@ -122,17 +132,23 @@ fn words(suite: Suite) -> Words {
         Suite::Launch => Words {
             about: "Measures scela-run, the kernel's floor and every launcher installed here, in turns",
             after_help: "SCELA_RUN=PATH measures that scela-run instead of building one.\n\
-                                  SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; those in virtual environments in target/ are found.",
-            sizes: "64,256,1024,4096 to launch; 64,128,256,512 to exchange; 64 for fences; 1024 for memory; 8 for quiet",
-            without: "Launchers to leave out: hydra, srun, ...",
+                                  SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; those in virtual environments in target/ are found.\n\
+                                  SCELA_BENCH_FLUX=PATH measures that Flux instead of the one in PATH.\n\
+                                  Slurm (unless a controller replies: SLURM_CONF) and Flux are started by the bench.\n\
+                                  A run that takes more than 20 s is not repeated.",
+            sizes: "1,4,64,1024,4096 for the empty program; 64,1024 for hello; 512 to exchange; 64 for fences; 1024 for \
+                    memory; 8 for quiet",
+            without: "Launchers to leave out: hydra, srun, flux, ...",
             deadline: "60",
         },
         Suite::Pmi => Words {
             about: "Measures PMI over scela-run's wire, through libpmi.so, and over the wires of Hydra and srun, in turns",
             after_help: "SCELA_RUN=PATH and SCELA_PMI_LIBRARY=PATH measure those instead of building them.\n\
                                   SCELA_BENCH_HYDRA=PATH adds a second mpiexec.hydra; those in virtual environments in target/ are found.\n\
-                                  srun takes part if its controller replies (SLURM_CONF).",
-            sizes: "64,256,1024,4096 to exchange (fewer for slow launchers); 64 for get; 4096 for memory",
+                                  SCELA_BENCH_FLUX=PATH measures that Flux instead of the one in PATH.\n\
+                                  Slurm (unless a controller replies: SLURM_CONF) and Flux are started by the bench.\n\
+                                  A run that takes more than 20 s is not repeated.",
+            sizes: "256,1024 to exchange; 64 for get; 4096 for memory",
             without: "Launchers to leave out: hydra, srun, libpmi (scela-run with it), wire (scela-run without it), ...",
             deadline: "300",
         },
@@ -155,6 +171,8 @@ fn words(suite: Suite) -> Words {
     }
 }
 
+/// The default page for tables of launchers.
+const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
 /// The default directory for results.
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results");
 /// More ranks than one machine can run; larger numbers are taken for typing errors.
@@ -200,7 +218,14 @@ mod tests {
         assert_eq!(parsed("caches --bench").write, None);
         assert!(parsed("caches --write --runs 1").write.unwrap().ends_with("docs/results"));
         assert_eq!(parsed("caches --write=elsewhere").write, Some(PathBuf::from("elsewhere")));
-        assert!(command(Suite::Pmi).try_get_matches_from(["pmi", "--write"]).is_err());
+    }
+
+    #[test]
+    fn a_table_of_the_readme_has_every_row() {
+        let options = parsed("launch --write");
+        assert!(options.write.unwrap().ends_with("README.md"));
+        assert!(options.only.contains(&Section::Empty) && !options.only.contains(&Section::Quiet));
+        assert!(command(Suite::Pmi).try_get_matches_from(["pmi", "--write", "--only", "get"]).is_err());
     }
 
     #[test]

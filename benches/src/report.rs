@@ -49,7 +49,8 @@ impl Report {
             let what = match (launcher.kind, launcher.library()) {
                 (Kind::Floor, _) => format!("posix_spawn from {} processes, without PMI", machine.cores),
                 (_, Some(library)) => format!("{} with {}", launcher.path.display(), library.display()),
-                (Kind::Scela | Kind::Hydra | Kind::Srun | Kind::OpenMpi, None) => launcher.path.display().to_string(),
+                (_, None) if launcher.service.description.is_empty() => launcher.path.display().to_string(),
+                (_, None) => format!("{}, {}", launcher.path.display(), launcher.service.description),
             };
             writeln!(out, "{}: {what}", launcher.label())?;
         }

@@ -68,11 +68,19 @@ impl<T> Series<T> {
         rounds.filter_map(|(index, result)| Some((index + 1, result.as_ref().ok()?)))
     }
 
-    /// Returns the number of runs that do not count, and the first reason.
+    /// Returns the number of runs that do not count, and the first reason. Runs that were not repeated because they are
+    /// slow are not among them.
     #[must_use]
     pub fn voids(&self) -> Option<(usize, &Void)> {
         let voids = || self.results.iter().filter_map(|result| result.as_ref().err());
+        let voids = || voids().filter(|why| !matches!(why, Void::Slow(_)));
         voids().next().map(|first| (voids().count(), first))
+    }
+
+    /// Returns why runs were not repeated, if some were not.
+    #[must_use]
+    pub fn not_repeated(&self) -> Option<&Void> {
+        self.results.iter().find_map(|result| result.as_ref().err().filter(|why| matches!(why, Void::Slow(_))))
     }
 
     /// Returns whether the launcher was not to run at this size.

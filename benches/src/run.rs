@@ -4,6 +4,7 @@
 //! time, from before it forks its workers until it has reaped the last rank, so that its own start does
 //! not count.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -87,6 +88,9 @@ pub enum Void {
     /// This size takes too long and must be requested explicitly.
     #[error("more than {0} ranks only with --np")]
     NotTyped(u32),
+    /// An earlier run of this size took longer than this.
+    #[error("a run that took more than {} s is not repeated", .0.as_secs())]
+    Slow(Duration),
     /// The launcher or ranks failed, statistics are missing, or the run was skipped: the reason as text.
     #[error("{0}")]
     Failed(String),
@@ -96,6 +100,7 @@ pub enum Void {
 #[derive(Debug)]
 struct Running<'a> {
     launcher: &'a Launcher,
+    services: &'a BTreeSet<Pid>,
     child: Child,
     started: Instant,
     deadline: Duration,
@@ -131,7 +136,7 @@ pub fn run_inspected<T>(
 }
 
 impl<'a> Running<'a> {
-    fn start(bench: &Bench, launcher: &'a Launcher, job: Job) -> Result<Self, Void> {
+    fn start(bench: &'a Bench, launcher: &'a Launcher, job: Job) -> Result<Self, Void> {
         let deadline = bench.options.deadline;
         let page = Page::create(
             bench.scratch.pages().join("page"),
@@ -152,7 +157,8 @@ impl<'a> Running<'a> {
         let _no_clean_up_now = STARTING.lock();
         let started = Instant::now();
         let child = command.spawn()?;
-        Ok(Self { launcher, child, started, deadline, page, complaints, job })
+        let services = bench.services.processes();
+        Ok(Self { launcher, services, child, started, deadline, page, complaints, job })
     }
 
     fn launcher_pid(&self) -> Pid {
@@ -173,7 +179,7 @@ impl<'a> Running<'a> {
         let in_time = self.wait();
         let wall = self.started.elapsed();
         let status = self.child.wait()?;
-        let left_behind = family::settle();
+        let left_behind = family::settle(self.services);
         if !in_time {
             return Err(Void::Hung(self.deadline));
         }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// A bench: a program that cargo starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +90,18 @@ impl Suite {
         self.sections().iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
 
+    /// Returns whether `--write` writes a table of README.md.
+    #[must_use]
+    pub fn has_overview(self) -> bool {
+        matches!(self, Self::Launch | Self::Pmi)
+    }
+
+    /// Returns the time of a run above which it is not repeated: a slow rival must not make a bench take an hour.
+    #[must_use]
+    pub fn repeated_up_to(self) -> Option<Duration> {
+        self.has_overview().then_some(Duration::from_secs(20))
+    }
+
     /// Returns its name.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -109,6 +122,14 @@ impl Suite {
             // The largest that fits into a PMI-1 line of 1024 bytes.
             Self::Pmi => 1..=1000,
         }
+    }
+}
+
+impl Section {
+    /// Returns whether the section has a row in README.md's tables.
+    #[must_use]
+    pub fn is_in_overview(self) -> bool {
+        self != Self::Quiet
     }
 }
 

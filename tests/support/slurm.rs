@@ -37,6 +37,8 @@ pub struct Slurm {
     _world: Option<World>,
     /// The directory of its files, the same on all its nodes.
     place: PathBuf,
+    /// How much its daemons log: a level of Slurm.
+    log_level: &'static str,
     /// The node of its controller and of its users.
     controller: Node,
     nodes: Vec<Node>,
@@ -87,19 +89,21 @@ impl Slurm {
     /// that is missing on this machine.
     #[track_caller]
     pub fn with_nodes(nodes: usize) -> Result<Self, String> {
-        // Slurm cuts the name of a host at the first dot.
-        let host = nla::sys::host_name();
-        let host = host.split('.').next().unwrap_or_default();
-        let node = |name: String, port| {
-            let host = host.to_owned();
-            Node { name, host, address: Ipv4Addr::LOCALHOST, port, nsenter: Vec::new() }
-        };
-        let mut ports = free_ports(nodes + 1).into_iter();
-        let controller = node(host.to_owned(), ports.next().expect("one more than nodes"));
-        let nodes = ports.zip(1..).map(|(port, number)| node(format!("node{number:03}"), port)).collect();
+        let (controller, nodes) = on_this_machine(nodes);
         let world = World::new();
         let place = world.file("slurm");
         Self::start(Some(world), place, controller, nodes)
+    }
+
+    /// Starts a Slurm as [`Slurm::with_nodes`] does, for measurements: its daemons log errors only, and its files are in
+    /// `place`, which must not exist.
+    ///
+    /// # Errors
+    /// If a program is missing on this machine, or if Slurm does not start. The first line is the reason, the others are
+    /// the daemons' logs.
+    pub fn for_measurements(place: PathBuf, nodes: usize) -> Result<Self, String> {
+        let (controller, nodes) = on_this_machine(nodes);
+        Self::launched(None, place, "error", controller, nodes)
     }
 
     /// Starts a Slurm whose nodes are the hosts of a cluster and whose users are on its front end. `Err` names the
@@ -113,6 +117,11 @@ impl Slurm {
         let nodes = cluster.hosts().iter().map(|host| node(host, 6818)).collect();
         let place = cluster.shared().join("slurm");
         Self::start(None, place, node(cluster.front_end(), 6817), nodes)
+    }
+
+    /// Returns the path of Slurm's configuration, which its commands read from `SLURM_CONF`.
+    pub fn configuration_file(&self) -> PathBuf {
+        self.file("slurm.conf")
     }
 
     /// Returns the command that starts `ranks` ranks on `nodes` nodes by `srun --mpi=MPI`. The caller adds the program
@@ -188,31 +197,41 @@ impl Slurm {
 
     #[track_caller]
     fn start(world: Option<World>, place: PathBuf, controller: Node, nodes: Vec<Node>) -> Result<Self, String> {
-        let missing: Vec<_> = PROGRAMS.into_iter().filter(|name| found(name).is_none()).collect();
-        if !missing.is_empty() {
-            return Err(format!(
-                "Slurm is not installed ({} missing); Debian has it in slurm-wlm and munge, ./tests/run installs it",
-                missing.join(", ")
-            ));
+        match missing() {
+            Some(why) => Err(why),
+            // An installed Slurm that does not start is a failure of the test.
+            None => Ok(Self::launched(world, place, "debug2", controller, nodes).unwrap_or_else(|why| panic!("{why}"))),
         }
-        let mut slurm = Self { daemons: Vec::new(), _world: world, place, controller, nodes };
+    }
+
+    fn launched(
+        world: Option<World>,
+        place: PathBuf,
+        log_level: &'static str,
+        controller: Node,
+        nodes: Vec<Node>,
+    ) -> Result<Self, String> {
+        if let Some(why) = missing() {
+            return Err(why);
+        }
+        let mut slurm = Self { daemons: Vec::new(), _world: world, place, log_level, controller, nodes };
         slurm.write_files();
         // All hosts reach the same munged: its socket is a file.
         let munged = slurm.command("munged");
-        slurm.add("munged", munged, &slurm.munged_words());
-        slurm.wait("munged listens", |slurm| UnixStream::connect(slurm.file("munge.socket")).is_ok());
+        slurm.add("munged", munged, &slurm.munged_words())?;
+        slurm.wait("munged listens", |slurm| UnixStream::connect(slurm.file("munge.socket")).is_ok())?;
         let controller = slurm.command("slurmctld");
-        slurm.add("slurmctld", controller, &["-D", "-i"].map(String::from));
-        slurm.wait("slurmctld answers", |slurm| slurm.says("scontrol", &["ping"]).contains("is UP"));
+        slurm.add("slurmctld", controller, &["-D", "-i"].map(String::from))?;
+        slurm.wait("slurmctld answers", |slurm| slurm.says("scontrol", &["ping"]).contains("is UP"))?;
         for index in 0..slurm.nodes.len() {
             let node = &slurm.nodes[index];
             let (name, slurmd) = (node.name.clone(), slurm.command_on(node, "slurmd"));
-            slurm.add(&format!("slurmd.{name}"), slurmd, &["-D", "-N", &name].map(String::from));
+            slurm.add(&format!("slurmd.{name}"), slurmd, &["-D", "-N", &name].map(String::from))?;
         }
         let idle = format!("idle {}", slurm.nodes.len());
         slurm.wait("the nodes are idle", |slurm| {
             slurm.says("sinfo", &["--noheader", "--format=%T %D"]).lines().any(|line| line.trim() == idle)
-        });
+        })?;
         Ok(slurm)
     }
 
@@ -224,11 +243,11 @@ impl Slurm {
         File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut random)).expect("random bytes");
         let key = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file("munge.key"));
         key.and_then(|mut key| key.write_all(&random)).expect("munge's key can be written");
-        fs::write(self.file("slurm.conf"), self.configuration()).expect("slurm.conf can be written");
+        fs::write(self.configuration_file(), self.configuration()).expect("slurm.conf can be written");
     }
 
     fn configuration(&self) -> String {
-        let place = self.place.display();
+        let (place, log_level) = (self.place.display(), self.log_level);
         let user = User::from_uid(Uid::effective()).ok().flatten().map_or_else(|| "root".into(), |user| user.name);
         let Node { host, address, port, .. } = &self.controller;
         let nodes: String = self
@@ -253,8 +272,8 @@ StateSaveLocation={place}/state
 SlurmdSpoolDir={place}/spool/%n
 SlurmctldPidFile={place}/slurmctld.pid
 SlurmdPidFile={place}/slurmd.%n.pid
-SlurmctldDebug=debug2
-SlurmdDebug=debug2
+SlurmctldDebug={log_level}
+SlurmdDebug={log_level}
 SlurmdLogFile={place}/steps.%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -299,7 +318,7 @@ KillWait=1
                 command.env_remove(name);
             }
         }
-        command.env("SLURM_CONF", self.file("slurm.conf")).stdin(Stdio::null());
+        command.env("SLURM_CONF", self.configuration_file()).stdin(Stdio::null());
         command
     }
 
@@ -318,21 +337,19 @@ KillWait=1
     }
 
     /// Starts a daemon.
-    #[track_caller]
-    fn add(&mut self, name: &str, mut command: Command, words: &[impl AsRef<OsStr>]) {
+    fn add(&mut self, name: &str, mut command: Command, words: &[impl AsRef<OsStr>]) -> Result<(), String> {
         let log = File::create(self.log(name)).expect("a log can be written");
         let also = log.try_clone().expect("a log can be written twice");
         let started = command.args(words).stdout(log).stderr(also).process_group(0).spawn();
-        match started {
-            Ok(child) => self.daemons.push(Daemon { name: name.to_owned(), child }),
-            Err(error) => panic!("failed to start {name}: {error}"),
-        }
+        let child = started.map_err(|error| format!("failed to start {name}: {error}"))?;
+        self.daemons.push(Daemon { name: name.to_owned(), child });
+        Ok(())
     }
 
     /// Returns all processes of this Slurm, ranks included. Slurm gives some of them an environment of its own, which
     /// still has SLURM_CONF, the path of the configuration.
     fn processes(&self) -> Vec<Process> {
-        let configuration = self.file("slurm.conf");
+        let configuration = self.configuration_file();
         let is_ours = |process: &Process| {
             process.environment().get("SLURM_CONF").is_some_and(|value| configuration.as_os_str() == value.as_str())
         };
@@ -347,8 +364,8 @@ KillWait=1
         said.map_or_else(|_| String::new(), |said| String::from_utf8_lossy(&said.stdout).into_owned())
     }
 
-    #[track_caller]
-    fn wait(&mut self, what: &str, condition: impl Fn(&Self) -> bool) {
+    /// Waits for a condition. The error has the daemons' logs.
+    fn wait(&mut self, what: &str, condition: impl Fn(&Self) -> bool) -> Result<(), String> {
         let over = eventually(|| {
             if condition(self) {
                 return Some(None);
@@ -357,9 +374,9 @@ KillWait=1
             daemons.find_map(|daemon| (!matches!(daemon.child.try_wait(), Ok(None))).then(|| Some(daemon.name.clone())))
         });
         match over {
-            Some(None) => {}
-            Some(Some(name)) => panic!("{name} ended before this condition held: {what}\n{}", self.logs()),
-            None => panic!("timeout: {what}\n{}", self.logs()),
+            Some(None) => Ok(()),
+            Some(Some(name)) => Err(format!("{name} ended before this condition held: {what}\n{}", self.logs())),
+            None => Err(format!("timeout: {what}\n{}", self.logs())),
         }
     }
 }
@@ -402,6 +419,32 @@ impl Drop for Allocation {
             let _ = self.salloc.wait();
         }
     }
+}
+
+/// Returns why Slurm cannot be started: the programs that are missing on this machine.
+fn missing() -> Option<String> {
+    let missing: Vec<_> = PROGRAMS.into_iter().filter(|name| found(name).is_none()).collect();
+    (!missing.is_empty()).then(|| {
+        format!(
+            "Slurm is not installed ({} missing); Debian has it in slurm-wlm and munge, ./tests/run installs it",
+            missing.join(", ")
+        )
+    })
+}
+
+/// Returns a controller and this number of nodes, all with ports of this machine.
+fn on_this_machine(nodes: usize) -> (Node, Vec<Node>) {
+    // Slurm cuts the name of a host at the first dot.
+    let host = nla::sys::host_name();
+    let host = host.split('.').next().unwrap_or_default();
+    let node = |name: String, port| {
+        let host = host.to_owned();
+        Node { name, host, address: Ipv4Addr::LOCALHOST, port, nsenter: Vec::new() }
+    };
+    let mut ports = free_ports(nodes + 1).into_iter();
+    let controller = node(host.to_owned(), ports.next().expect("one more than nodes"));
+    let nodes = ports.zip(1..).map(|(port, number)| node(format!("node{number:03}"), port)).collect();
+    (controller, nodes)
 }
 
 /// Returns ports on which no process listens and that the kernel does not assign by itself: the daemons bind them much

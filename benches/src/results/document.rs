@@ -1,6 +1,8 @@
 //! The results page of a suite: replaces the tables of a section between its markers.
 
-use crate::suite::{Section, Suite};
+use std::fmt::Display;
+
+use crate::suite::Suite;
 
 /// Returns a page that has only the markers of each section.
 pub(super) fn blank(suite: Suite) -> String {
@@ -9,26 +11,32 @@ pub(super) fn blank(suite: Suite) -> String {
     format!("# {}\n{}", suite.name(), places.collect::<String>())
 }
 
-/// Returns the page with `block` between the section's markers in place of the old text; fails with a
+/// Returns a page that has only the markers of the suite's overview.
+pub(crate) fn blank_overview(suite: Suite) -> String {
+    format!("{}\n{}\n", begin(suite.name()), end(suite.name()))
+}
+
+/// Returns the page with `block` between the markers of `place` in place of the old text; fails with a
 /// missing marker.
-pub(super) fn filled(page: &str, section: Section, block: &str) -> Result<String, String> {
-    let (begin, end) = (begin(section), end(section));
+pub(super) fn filled(page: &str, place: impl Display + Copy, block: &str) -> Result<String, String> {
+    let (begin, end) = (begin(place), end(place));
     let Some((before, rest)) = page.split_once(&begin) else { return Err(begin) };
     let Some((_, after)) = rest.split_once(&end) else { return Err(end) };
     Ok(format!("{before}{begin}\n\n{block}\n{end}{after}"))
 }
 
-fn begin(section: Section) -> String {
-    format!("<!-- {section}: written by the bench -->")
+fn begin(place: impl Display) -> String {
+    format!("<!-- {place}: written by the bench -->")
 }
 
-fn end(section: Section) -> String {
-    format!("<!-- {section}: end -->")
+fn end(place: impl Display) -> String {
+    format!("<!-- {place}: end -->")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suite::Section;
 
     #[test]
     fn text_outside_the_markers_is_kept() {

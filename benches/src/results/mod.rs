@@ -4,10 +4,11 @@
 //! written by hand.
 
 pub mod csv;
-mod document;
+pub(crate) mod document;
 pub mod plot;
 pub mod timeline;
 
+use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -96,14 +97,24 @@ impl Findings {
             block += &format!("\nNumbers: [{name}]({name})\n");
         }
         let page = directory.join(suite_name).with_extension("md");
-        let text = match fs::read_to_string(&page) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => document::blank(suite),
-            Err(error) => return Err(cannot_write(&page)(error)),
-        };
-        let no_marker = |marker| BenchError::new(format!("{} has no line {marker}", page.display()));
-        write(&page, &document::filled(&text, self.section, &block).map_err(no_marker)?)
+        replace(&page, || document::blank(suite), self.section, &block)
     }
+}
+
+/// Writes `block` between the markers of `place` on a page. A page that does not exist begins as `blank`.
+pub(crate) fn replace(
+    page: &Path,
+    blank: impl FnOnce() -> String,
+    place: impl Display + Copy,
+    block: &str,
+) -> Result<(), BenchError> {
+    let text = match fs::read_to_string(page) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => blank(),
+        Err(error) => return Err(cannot_write(page)(error)),
+    };
+    let no_marker = |marker| BenchError::new(format!("{} has no line {marker}", page.display()));
+    write(page, &document::filled(&text, place, block).map_err(no_marker)?)
 }
 
 /// Returns the first part of the names of a section's files.

@@ -1,9 +1,9 @@
 //! The processes of a job whose ranks wait for the bench: agents and ranks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use nix::unistd::{Pid, getpid};
+use nix::unistd::Pid;
 
 use crate::family;
 use crate::smaps;
@@ -19,10 +19,11 @@ pub(super) struct JobProcesses {
 impl JobProcesses {
     /// Lists the processes.
     ///
-    /// The bench runs one launcher at a time, so all other descendants of the bench belong to the launcher.
-    pub(super) fn of(launcher: Pid, rank_program: &Path) -> Self {
+    /// The bench runs one launcher at a time, so all other descendants of the bench belong to the launcher, except
+    /// `services`.
+    pub(super) fn of(launcher: Pid, rank_program: &Path, services: &BTreeSet<Pid>) -> Self {
         let mut processes = Self { agents: Vec::new(), ranks: Vec::new() };
-        for pid in family::descendants(getpid()).into_iter().filter(|pid| *pid != launcher) {
+        for pid in family::others(services).into_iter().filter(|pid| *pid != launcher) {
             let command_line = family::command_line(pid);
             let Some(first) = command_line.first() else {
                 continue;

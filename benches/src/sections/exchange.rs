@@ -6,6 +6,7 @@ use super::notes::{Notes, cell};
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::launcher::{Kind, Launcher};
+use crate::overview;
 use crate::run::{self, Finished, Job, Program, Void};
 use crate::suite::{Section, Suite};
 use crate::table::Table;
@@ -51,6 +52,10 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
             notes.take(launcher, np, series, |run| run);
         }
         table.row(row);
+        let cells = launchers.iter().zip(&all);
+        let cells =
+            cells.map(|(launcher, series)| (launcher, overview::cell(series, number(series.median(inside)), None)));
+        bench.overview.row(format!("{}, np {np}", row_title(section)), cells);
     }
     let gets = match section {
         Section::OneToAll => "gets those of all p ranks in a random order",
@@ -66,6 +71,10 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
     Ok(())
 }
 
+fn row_title(section: Section) -> &'static str {
+    if section == Section::OneToAll { "each rank gets all entries" } else { "each rank gets 2 entries" }
+}
+
 fn inside(run: &Finished) -> f64 {
     run.reading.inside.map_or(f64::NAN, |inside| inside.as_secs_f64())
 }
@@ -77,8 +86,9 @@ fn wall(run: &Finished) -> f64 {
 /// Returns the default numbers of ranks.
 pub(super) fn sizes(suite: Suite) -> &'static [u32] {
     match suite {
-        Suite::Launch | Suite::Caches => &[64, 128, 256, 512],
-        Suite::Pmi | Suite::Scale => &[64, 256, 1024, 4096],
+        Suite::Launch => &[512],
+        Suite::Caches => &[64, 128, 256, 512],
+        Suite::Pmi | Suite::Scale => &[256, 1024],
     }
 }
 

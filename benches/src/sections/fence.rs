@@ -12,6 +12,7 @@ use super::notes::{Notes, cell};
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::launcher::Launcher;
+use crate::overview;
 use crate::page::Reading;
 use crate::rounds::{Series, Spread};
 use crate::run::{self, Finished, Job, Program, Void};
@@ -57,6 +58,13 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
             table.row(row(format!("{launcher}, last arrival"), series, |timed| &timed.after_last));
             notes.take(launcher, np, series, |pair| &pair.flood.run);
         }
+        let cells = launchers.iter().zip(&all).map(|(launcher, series)| {
+            let (quiet, flood) = (|pair: &Pair| pair.quiet.felt.p99, |pair: &Pair| pair.flood.felt.p99);
+            let to_quiet = series.median(|pair| flood(pair) / quiet(pair));
+            let to_quiet = to_quiet.map(|times| format!("{} x without", ratio(Some(times))));
+            (launcher, overview::cell(series, number(series.median(flood)), to_quiet))
+        });
+        bench.overview.row(format!("99th percentile of a fence during a flood of output, np {np}, ms"), cells);
         let fences = bench.options.fences;
         let title = format!(
             "fence at np {np}: {fences} fences, quiet and while {} ranks flood stdout\nms from a rank's own arrival, or \

@@ -10,6 +10,7 @@ use super::notes::{Notes, cell};
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::launcher::{Kind, Launcher};
+use crate::overview;
 use crate::rounds::{Series, Spread};
 use crate::run::{self, Finished, Job, Program};
 use crate::suite::Section;
@@ -46,7 +47,12 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
             table.row(row(format!("{launcher}, absent keys"), series, |timed| &timed.absent));
             notes.take(launcher, np, series, |timed| &timed.run);
         }
+        let cells = launchers.iter().zip(&all);
+        let cells = cells.map(|(launcher, series)| {
+            (launcher, overview::cell(series, number(series.median(|timed| timed.present.batched.p50)), None))
+        });
         let keys = job.keys();
+        bench.overview.row(format!("one get of {} entries, ns", np * keys), cells);
         let title = format!(
             "get at np {np}: one rank gets random keys of {} (each rank put {keys}), while the others wait in a fence",
             np * keys

@@ -5,6 +5,7 @@ use super::notes::{Notes, cell};
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::launcher::{Kind, Launcher};
+use crate::overview;
 use crate::run::{self, Finished, Job, Program};
 use crate::suite::Section;
 use crate::table::Table;
@@ -20,7 +21,7 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
     }
 
     let mut notes = Notes::default();
-    for np in bench.sizes(&SIZES) {
+    for np in bench.sizes(if needs_pmi { &[64, 1024] } else { &[1, 4, 64, 1024, 4096] }) {
         let job = Job { np, program };
         let run = |bench: &Bench, launcher: &Launcher| run::run(bench, launcher, job);
         let all = measure(bench, section, np, &launchers, run, |run| vec![("wall_s", seconds(run))])?;
@@ -33,6 +34,13 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
             notes.take(launcher, np, series, |run| run);
         }
         table.row(row);
+        let cells = launchers.iter().zip(&all).filter(|(launcher, _)| launcher.kind != Kind::Floor || !needs_pmi);
+        let cells = cells.map(|(launcher, series)| {
+            let to_floor = series.median_ratio(&all[0], seconds).filter(|_| launcher.kind != Kind::Floor);
+            let to_floor = to_floor.map(|times| format!("{} x floor", ratio(Some(times))));
+            (launcher, overview::cell(series, number(series.median(seconds)), to_floor))
+        });
+        bench.overview.row(format!("{}, np {np}", row_title(program)), cells);
     }
     bench.report.section(title(program), &table, notes.lines())?;
     Ok(())
@@ -48,8 +56,10 @@ fn title(program: Program) -> &'static str {
     }
 }
 
+fn row_title(program: Program) -> &'static str {
+    if program == Program::Empty { "empty program" } else { "PMI hello" }
+}
+
 fn seconds(run: &Finished) -> f64 {
     run.wall.as_secs_f64()
 }
-
-const SIZES: [u32; 4] = [64, 256, 1024, 4096];

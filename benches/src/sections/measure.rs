@@ -1,6 +1,7 @@
 //! The measurement of all launchers in rounds, and the format of its numbers.
 
 use std::io;
+use std::time::Instant;
 
 use crate::bench::Bench;
 use crate::launcher::Launcher;
@@ -13,7 +14,8 @@ pub(super) fn participants(bench: &Bench, can: impl Fn(&Launcher) -> bool) -> Ve
     bench.launchers.iter().filter(|launcher| can(launcher)).cloned().collect()
 }
 
-/// Runs rounds of one job and records each run; `values` are the quantities for the CSV file.
+/// Runs rounds of one job and records each run. A launcher that takes longer than the suite repeats is not run again;
+/// `values` are the quantities for the CSV file.
 pub(super) fn measure<T>(
     bench: &mut Bench,
     section: Section,
@@ -23,9 +25,18 @@ pub(super) fn measure<T>(
     values: impl Fn(&T) -> Vec<(&'static str, f64)>,
 ) -> io::Result<Vec<Series<T>>> {
     let mut recorded = Ok(());
+    let limit = bench.options.suite.repeated_up_to();
+    let mut slow: Vec<&Launcher> = Vec::new();
     let turns: Vec<&Launcher> = launchers.iter().collect();
     let all = rounds(&turns, bench.options.runs, |round, launcher| {
-        let result = run(bench, launcher);
+        let began = Instant::now();
+        let result = match limit {
+            Some(limit) if slow.contains(&launcher) => Err(Void::Slow(limit)),
+            _ => run(bench, launcher),
+        };
+        if limit.is_some_and(|limit| began.elapsed() > limit) {
+            slow.push(launcher);
+        }
         let values = result.as_ref().map(&values).map_err(ToString::to_string);
         if recorded.is_ok() {
             recorded = bench.report.record(section, np, launcher, round + 1, values);

@@ -9,6 +9,7 @@ use super::notes::{Notes, cell};
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::launcher::Launcher;
+use crate::overview;
 use crate::run::{Finished, Job, Program, Void, run_inspected};
 use crate::suite::Section;
 use crate::table::Table;
@@ -49,6 +50,11 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
             }
         }
         table.row(row);
+        let cells = launchers.iter().zip(&all);
+        let cells = cells.map(|(launcher, series)| {
+            (launcher, overview::cell(series, number(series.median(|measured| measured.agents_mb)), None))
+        });
+        bench.overview.row(format!("memory of agents and guardians, np {np}, MB"), cells);
     }
     let title = "memory while all ranks but one wait in a fence: PSS in MB of all agents (and guardians) together";
     bench.report.section(title, &table, notes.lines())?;
@@ -59,7 +65,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
 fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Void> {
     let job = Job { np, program: Program::Sleep };
     let (run, (agents_mb, launcher_mb, agent_names)) = run_inspected(bench, launcher, job, |launcher_pid| {
-        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher), bench.services.processes());
         (processes.agents_mb(), pss_mb(launcher_pid), processes.agent_names())
     })?;
     Ok(Measured { run, agents_mb, launcher_mb, agent_names })

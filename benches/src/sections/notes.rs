@@ -27,6 +27,10 @@ impl Notes {
             }
             None => {}
         }
+        if let Some(why) = series.not_repeated() {
+            let count = series.counted().count();
+            self.add(format!("{launcher}, np {np}: {count} of {} runs: {why}", series.len()));
+        }
         let runs = || series.counted().map(&finished);
         let faults = runs().fold(Mark::default(), |faults, run| faults.union(run.faults));
         if !faults.is_clean() {

@@ -13,6 +13,7 @@ use super::notes::{Notes, cell};
 use crate::bench::Bench;
 use crate::error::BenchError;
 use crate::launcher::{Client, Kind, Launcher};
+use crate::overview;
 use crate::rounds::median;
 use crate::run::{Finished, Job, Program, Void, run_inspected};
 use crate::smaps::{self, Mapping};
@@ -58,6 +59,11 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
     for np in bench.sizes(&SIZES) {
         let measured = |bench: &Bench, launcher: &Launcher| measured(bench, launcher, np);
         let all = measure(bench, section, np, &launchers, measured, Measured::values)?;
+        let cells = launchers.iter().zip(&all);
+        let cells = cells.map(|(launcher, series)| {
+            (launcher, overview::cell(series, number(series.median(Measured::added_median_kib)), None))
+        });
+        bench.overview.row(format!("private memory that PMI adds to a rank, np {np}, KiB"), cells);
         for (launcher, series) in launchers.iter().zip(&all) {
             let median = |value: fn(&Measured) -> f64| number(series.median(value));
             table.row(vec![
@@ -95,7 +101,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
 fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Void> {
     let job = Job { np, program: Program::Memory };
     let (run, (boards, agents_mb, agent_names)) = run_inspected(bench, launcher, job, |launcher_pid| {
-        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher), bench.services.processes());
         (Boards::of(&processes), processes.agents_mb(), processes.agent_names())
     })?;
     let added_kib = run.reading.samples.chunks_exact(2).map(|pair| pair[1] as f64 - pair[0] as f64).collect();

@@ -78,7 +78,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
 fn measured(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Measured, Void> {
     let job = Job { np, program: Program::Sleep };
     let (run, (launcher, guardians, agents, names)) = run_inspected(bench, launcher, job, |launcher_pid| {
-        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher), bench.services.processes());
         // Work that the start has left is no noise.
         thread::sleep(SETTLING);
         let (guardians, agents): (Vec<_>, Vec<_>) = processes.agents.iter().partition(|(_, name)| name == GUARDIAN);

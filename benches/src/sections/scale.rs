@@ -164,7 +164,7 @@ fn held(bench: &Bench, launcher: &Launcher, np: u32) -> Result<Held, Void> {
     let launcher = launcher.clone().with_options([stats]);
     let job = Job { np, program: Program::Sleep };
     let (_, (agents_mb, launcher_mb)) = run_inspected(bench, &launcher, job, |launcher_pid| {
-        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(&launcher));
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(&launcher), bench.services.processes());
         (processes.agents_mb(), pss_mb(launcher_pid))
     })?;
     let messages = Stats::of_file(&file).map_err(Void::Failed)?.messages() as f64;

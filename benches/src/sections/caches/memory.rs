@@ -157,7 +157,7 @@ fn others(launcher: &Launcher) -> Line {
 fn measured(bench: &Bench, launcher: &Launcher, np: u32, rounds: u32) -> Result<Measured, Void> {
     let job = Job { np, program: Program::Rounds(rounds) };
     let (run, (agents_mb, launcher_mb)) = run_inspected(bench, launcher, job, |launcher_pid| {
-        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher));
+        let processes = JobProcesses::of(launcher_pid, bench.pmi_program(launcher), bench.services.processes());
         let agents = processes.agents.iter().filter(|(_, name)| name == AGENT);
         (agents.map(|(pid, _)| pss_mb(*pid)).sum(), pss_mb(launcher_pid))
     })?;
