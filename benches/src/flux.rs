@@ -1,4 +1,7 @@
 //! An instance of Flux on this machine, in which `flux run` starts jobs.
+//!
+//! It has several brokers, each with a host name of its own, because the time that one broker's shell takes grows with the
+//! square of its number of ranks.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -9,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 
 use tests::{Capture, event_timeout, eventually};
 
-/// A running instance of one broker. Dropping it ends the instance.
+/// A running instance. Dropping it ends the instance.
 #[derive(Debug)]
 pub struct Flux {
     instance: Child,
@@ -17,13 +20,13 @@ pub struct Flux {
 }
 
 impl Flux {
-    /// Starts an instance whose files are in `directory`, which must not exist.
+    /// Starts an instance of `brokers` brokers whose files are in `directory`, which must not exist.
     ///
     /// # Errors
     /// If it does not start; the text is the reason.
-    pub fn start(flux: &Path, directory: &Path) -> Result<Self, String> {
+    pub fn start(flux: &Path, directory: &Path, brokers: u32) -> Result<Self, String> {
         let complaints = directory.join("complaints");
-        let started = fs::create_dir(directory).and_then(|()| spawn(flux, directory, &complaints));
+        let started = fs::create_dir(directory).and_then(|()| spawn(flux, directory, brokers, &complaints));
         let mut instance = started.map_err(|error| format!("cannot start an instance: {error}"))?;
         let said = Capture::of(instance.stdout.take().expect("its output is a pipe"));
         let is_said = said.wait(event_timeout(), |said| said.ends_with('\n'));
@@ -42,17 +45,23 @@ impl Flux {
     }
 }
 
-fn spawn(flux: &Path, directory: &Path, complaints: &Path) -> io::Result<Child> {
-    // Flux starts no more ranks than there are cores. So this machine is said to have many.
-    let host = nla::sys::host_name();
-    let configuration =
-        format!("[resource]\nnoverify = true\n[[resource.config]]\nhosts = \"{host}\"\ncores = \"0-{}\"\n", CORES - 1);
+fn spawn(flux: &Path, directory: &Path, brokers: u32, complaints: &Path) -> io::Result<Child> {
+    let hosts = format!("node[0-{}]", brokers - 1);
+    // Flux starts no more ranks than there are cores. So each host is said to have many. Validators of jobs would be
+    // processes that come and go beside the runs.
+    let configuration = format!(
+        "[resource]\nnoverify = true\n[[resource.config]]\nhosts = \"{hosts}\"\ncores = \"0-{}\"\n\
+         [ingest.validator]\ndisable = true\n",
+        CORES - 1
+    );
     let file = directory.join("flux.toml");
     fs::write(&file, configuration)?;
     // The initial program of an instance tells where the instance is, and ends with its standard input.
     Command::new(flux)
         .arg("start")
         .arg(format!("--config-path={}", file.display()))
+        .arg(format!("--test-size={brokers}"))
+        .arg(format!("--test-hosts={hosts}"))
         .args(["sh", "-c", "echo \"$FLUX_URI\" && exec cat"])
         .env("TMPDIR", directory)
         .stdin(Stdio::piped())
@@ -74,5 +83,5 @@ impl Drop for Flux {
     }
 }
 
-/// More cores than ranks of any job.
-const CORES: u32 = 65_536;
+/// More cores than ranks of any job on one host.
+const CORES: u32 = 4096;

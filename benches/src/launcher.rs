@@ -185,6 +185,7 @@ impl Launcher {
     pub fn command(&self, np: u32, program: &Path) -> Command {
         let mut command = Command::new(&self.path);
         command.envs(self.service.environment.iter().map(|(name, value)| (name, value)));
+        let nodes = self.service.nodes_for(np).map(|nodes| format!("--nodes={nodes}"));
         match self.kind {
             Kind::Floor => {}
             Kind::Scela | Kind::Hydra => {
@@ -193,11 +194,11 @@ impl Launcher {
                 command.args(&self.options);
             }
             Kind::Srun => {
-                command.args(["-n", &np.to_string(), "--mpi=pmi2", "--overcommit", "--quiet"]);
+                command.args(["-n", &np.to_string(), "--mpi=pmi2", "--overcommit", "--quiet"]).args(nodes);
             }
             Kind::Flux => {
                 // Many ranks share the cores of this machine: no rank is bound to one.
-                command.args(["run", "-n", &np.to_string(), "-o", "cpu-affinity=off"]);
+                command.args(["run", "-n", &np.to_string(), "-o", "cpu-affinity=off"]).args(nodes);
             }
             Kind::OpenMpi => {
                 command.args(["-n", &np.to_string(), "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]);
@@ -281,14 +282,16 @@ fn hydra(path: PathBuf) -> Result<Launcher, String> {
 
 fn srun(services: &mut Services) -> Result<Launcher, String> {
     let path = in_path("srun").ok_or("srun: not installed")?;
-    let version = output_of(&path, &["--version"]);
     // scontrol asks each controller once and prints `UP` for one that replies.
     let is_running = output_of(Path::new("timeout"), &["10", "scontrol", "ping"]).contains(" is UP");
     let service = if is_running {
-        Service { environment: Vec::new(), description: "in the Slurm of this machine".to_owned() }
+        Service { description: "in the Slurm of this machine".to_owned(), ..Service::default() }
     } else {
         services.slurm().map_err(|why| format!("srun: no controller replies, and the bench cannot start one: {why}"))?
     };
+    // srun refuses to say its version without a configuration.
+    let asked = Command::new(&path).arg("--version").envs(service.environment.iter().cloned()).output();
+    let version = asked.map(|asked| String::from_utf8_lossy(&asked.stdout).into_owned()).unwrap_or_default();
     // `slurm 23.11.4`, or the name of a distribution's package: `slurm-wlm 22.05.8`.
     Ok(Launcher { service, ..rival(Kind::Srun, version.split_whitespace().last().unwrap_or_default(), path) })
 }

@@ -11,6 +11,7 @@ use crate::launcher::{Kind, Launcher};
 use crate::results::{document, replace};
 use crate::rounds::Series;
 use crate::run::Void;
+use crate::suite::REPEATED_UP_TO;
 
 /// The rows so far.
 #[derive(Debug, Default)]
@@ -65,6 +66,13 @@ impl Overview {
     }
 }
 
+/// Formats a ratio.
+#[must_use]
+pub fn times(ratio: f64) -> String {
+    let digits = if ratio < 9.995 { 2 } else { 0 };
+    format!("{ratio:.digits$}")
+}
+
 /// Returns the contents of a cell: the value, a remark about it, and how many runs it stands for, or why there is none.
 #[must_use]
 pub fn cell<T>(series: &Series<T>, value: String, remark: Option<String>) -> String {
@@ -87,7 +95,11 @@ pub fn cell<T>(series: &Series<T>, value: String, remark: Option<String>) -> Str
 
 /// Describes how the table was made.
 fn conditions(machine: &str, runs: u32, launchers: &[Launcher]) -> String {
-    let mut text = format!("{machine}. Seconds, unless the row says otherwise; medians of {runs} rounds.\n");
+    let mut text = format!(
+        "{machine}. Seconds, unless the row says otherwise; medians of {runs} rounds. In brackets: the ratio to the floor, or\n\
+         to the same without a flood; how many runs there were where one took more than {} s.\n",
+        REPEATED_UP_TO.as_secs()
+    );
     for launcher in launchers.iter().filter(|launcher| launcher.kind != Kind::Floor) {
         if !launcher.service.description.is_empty() {
             let _ = writeln!(text, "{launcher}: {}.", launcher.service.description);
@@ -115,10 +127,10 @@ mod tests {
         let of = |results: &[Result<f64, u64>]| {
             let series = series(results);
             let value = format!("{:?}", series.median(|value| *value));
-            cell(&series, value, Some("2 x floor".to_owned()))
+            cell(&series, value, Some(times(2.0)))
         };
-        assert_eq!(of(&[Ok(1.0), Ok(2.0), Ok(3.0)]), "Some(2.0) (2 x floor)");
-        assert_eq!(of(&[Ok(25.0), Err(20), Err(20)]), "Some(25.0) (2 x floor; one run)");
+        assert_eq!(of(&[Ok(1.0), Ok(2.0), Ok(3.0)]), "Some(2.0) (2.00)");
+        assert_eq!(of(&[Ok(25.0), Err(20), Err(20)]), "Some(25.0) (2.00; one run)");
         assert_eq!(of(&[Err(20), Err(20)]), "failed");
     }
 

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use ::tests::Slurm;
 use nix::unistd::{Pid, getpid};
-use tests::Slurm;
 
 use crate::family;
 use crate::flux::Flux;
@@ -29,6 +29,16 @@ pub struct Service {
     pub environment: Vec<(OsString, OsString)>,
     /// A description of the service; empty if there is none.
     pub description: String,
+    /// The number of nodes that this machine is for the service, if the bench has started it.
+    pub nodes: Option<u32>,
+}
+
+impl Service {
+    /// Returns the number of nodes for a job: one for few ranks, and more for more, as on a cluster.
+    #[must_use]
+    pub fn nodes_for(&self, np: u32) -> Option<u32> {
+        self.nodes.map(|nodes| np.div_ceil(NODE_RANKS).min(nodes))
+    }
 }
 
 impl Services {
@@ -43,12 +53,13 @@ impl Services {
     /// # Errors
     /// If that fails; the text is the reason.
     pub fn slurm(&mut self) -> Result<Service, String> {
-        let slurm = Slurm::for_measurements(self.directory.join("slurm"), SLURM_NODES);
+        let slurm = Slurm::for_measurements(self.directory.join("slurm"), NODES as usize);
         // Further lines are logs.
         let slurm = slurm.map_err(|why| why.lines().next().unwrap_or_default().to_owned())?;
         let service = Service {
             environment: vec![("SLURM_CONF".into(), slurm.configuration_file().into_os_string())],
-            description: format!("Slurm with {SLURM_NODES} slurmd, started by the bench on this machine"),
+            description: format!("in a Slurm of {NODES} slurmd, started by the bench on this machine"),
+            nodes: Some(NODES),
         };
         self.slurm = Some(slurm);
         self.take_over();
@@ -60,9 +71,9 @@ impl Services {
     /// # Errors
     /// If that fails; the text is the reason.
     pub fn flux(&mut self, flux: &Path) -> Result<Service, String> {
-        let flux = Flux::start(flux, &self.directory.join("flux"))?;
-        let description = "in a Flux instance of one broker, started by the bench on this machine".to_owned();
-        let service = Service { environment: flux.environment(), description };
+        let flux = Flux::start(flux, &self.directory.join("flux"), NODES)?;
+        let description = format!("in an instance of {NODES} brokers, started by the bench on this machine");
+        let service = Service { environment: flux.environment(), description, nodes: Some(NODES) };
         self.flux = Some(flux);
         self.take_over();
         Ok(service)
@@ -80,5 +91,27 @@ impl Services {
     }
 }
 
-/// Each slurmd starts 512 ranks of a job of 4,096.
-const SLURM_NODES: usize = 8;
+impl Drop for Services {
+    fn drop(&mut self) {
+        drop((self.slurm.take(), self.flux.take()));
+        // Adopted processes of services are reaped, and those that are left are killed.
+        let _ended = family::settle(&BTreeSet::new());
+    }
+}
+
+/// The number of nodes of a service. It divides a job of 4,096 ranks into 256 on each.
+const NODES: u32 = 16;
+/// The number of ranks that a node gets before the job extends to another one.
+const NODE_RANKS: u32 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_extends_to_all_nodes_but_not_for_few_ranks() {
+        let service = Service { nodes: Some(16), ..Service::default() };
+        assert_eq!([1, 128, 129, 1024, 4096].map(|np| service.nodes_for(np)), [1, 1, 2, 8, 16].map(Some));
+        assert_eq!(Service::default().nodes_for(1024), None);
+    }
+}

@@ -99,7 +99,7 @@ impl Suite {
     /// Returns the time of a run above which it is not repeated: a slow rival must not make a bench take an hour.
     #[must_use]
     pub fn repeated_up_to(self) -> Option<Duration> {
-        self.has_overview().then_some(Duration::from_secs(20))
+        self.has_overview().then_some(REPEATED_UP_TO)
     }
 
     /// Returns its name.
@@ -151,6 +151,9 @@ impl fmt::Display for Section {
         })
     }
 }
+
+/// See [`Suite::repeated_up_to`].
+pub const REPEATED_UP_TO: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
 mod tests {

@@ -283,6 +283,7 @@ JobCompType=jobcomp/none
 SwitchType=switch/none
 MailProg=/bin/true
 MpiDefault=none
+MaxTasksPerNode=65533
 SchedulerType=sched/builtin
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU

@@ -61,8 +61,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
         let cells = launchers.iter().zip(&all).map(|(launcher, series)| {
             let (quiet, flood) = (|pair: &Pair| pair.quiet.felt.p99, |pair: &Pair| pair.flood.felt.p99);
             let to_quiet = series.median(|pair| flood(pair) / quiet(pair));
-            let to_quiet = to_quiet.map(|times| format!("{} x without", ratio(Some(times))));
-            (launcher, overview::cell(series, number(series.median(flood)), to_quiet))
+            (launcher, overview::cell(series, number(series.median(flood)), to_quiet.map(overview::times)))
         });
         bench.overview.row(format!("99th percentile of a fence during a flood of output, np {np}, ms"), cells);
         let fences = bench.options.fences;

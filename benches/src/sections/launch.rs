@@ -37,8 +37,7 @@ pub(super) fn run(bench: &mut Bench, section: Section, program: Program) -> Resu
         let cells = launchers.iter().zip(&all).filter(|(launcher, _)| launcher.kind != Kind::Floor || !needs_pmi);
         let cells = cells.map(|(launcher, series)| {
             let to_floor = series.median_ratio(&all[0], seconds).filter(|_| launcher.kind != Kind::Floor);
-            let to_floor = to_floor.map(|times| format!("{} x floor", ratio(Some(times))));
-            (launcher, overview::cell(series, number(series.median(seconds)), to_floor))
+            (launcher, overview::cell(series, number(series.median(seconds)), to_floor.map(overview::times)))
         });
         bench.overview.row(format!("{}, np {np}", row_title(program)), cells);
     }
