@@ -7,11 +7,12 @@ use std::fmt::Write as _;
 
 use crate::bench::Bench;
 use crate::error::BenchError;
-use crate::launcher::{Kind, Launcher};
+use crate::launcher::Launcher;
+use crate::options::Options;
 use crate::results::{document, replace};
 use crate::rounds::Series;
 use crate::run::Void;
-use crate::suite::REPEATED_UP_TO;
+use crate::suite::{REPEATED_UP_TO, Suite};
 
 /// The rows so far.
 #[derive(Debug, Default)]
@@ -41,7 +42,7 @@ impl Overview {
         let options = &bench.options;
         match &options.write {
             Some(page) if options.suite.has_overview() => {
-                let conditions = conditions(&bench.machine.to_string(), options.runs, &bench.launchers);
+                let conditions = conditions(&bench.machine.to_string(), options, &bench.launchers);
                 let block = format!("{conditions}\n{}", bench.overview.markdown(&bench.launchers));
                 replace(page, || document::blank_overview(options.suite), options.suite.name(), &block)
             }
@@ -94,16 +95,15 @@ pub fn cell<T>(series: &Series<T>, value: String, remark: Option<String>) -> Str
 }
 
 /// Describes how the table was made.
-fn conditions(machine: &str, runs: u32, launchers: &[Launcher]) -> String {
-    let mut text = format!(
-        "{machine}. Seconds, unless the row says otherwise; medians of {runs} rounds. In brackets: the ratio to the floor, or\n\
-         to the same without a flood; how many runs there were where one took more than {} s.\n",
-        REPEATED_UP_TO.as_secs()
-    );
-    for launcher in launchers.iter().filter(|launcher| launcher.kind != Kind::Floor) {
-        if !launcher.service.description.is_empty() {
-            let _ = writeln!(text, "{launcher}: {}.", launcher.service.description);
-        }
+fn conditions(machine: &str, options: &Options, launchers: &[Launcher]) -> String {
+    let mut text = format!("{machine}.\nSeconds, unless the row says otherwise; medians of {} rounds.\n", options.runs);
+    if options.suite == Suite::Launch {
+        text += "In brackets: the ratio to the floor; for a fence, to one without the flood.\n";
+    }
+    let limit = REPEATED_UP_TO.as_secs();
+    let _ = writeln!(text, "A launcher that took more than {limit} s was not run again, as its cell says.");
+    for launcher in launchers.iter().filter(|launcher| !launcher.service.description.is_empty()) {
+        let _ = writeln!(text, "{launcher} ran {}.", launcher.service.description);
     }
     text
 }

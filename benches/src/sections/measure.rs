@@ -50,6 +50,7 @@ pub(super) fn measure<T>(
 pub(super) fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
+        Some(0.0) => "0".to_owned(),
         Some(value) if value < 0.0995 => format!("{value:.4}"),
         Some(value) if value < 9.995 => format!("{value:.3}"),
         Some(value) if value < 99.95 => format!("{value:.1}"),
