@@ -12,6 +12,7 @@
 //! [`programs`] (what they start) → [`sections`] (what is measured), each made of [`rounds`] of single
 //! [`run`]s, which communicate through a [`page`] → [`table`] and [`report`]. [`policy`] holds
 //! scela-run's cache options, [`stats`] reads the counters of a run, and [`results`] writes files.
+//! [`overview`] writes the tables of README.md. [`services`] starts Slurm and [`flux`] for launchers that need them.
 //! [`family`] finds and kills processes that a run left behind.
 
 #![deny(unsafe_code)]
