@@ -197,8 +197,11 @@ impl Launcher {
                 command.args(["-n", &np.to_string(), "--mpi=pmi2", "--overcommit", "--quiet"]).args(nodes);
             }
             Kind::Flux => {
-                // Many ranks share the cores of this machine: no rank is bound to one.
-                command.args(["run", "-n", &np.to_string(), "-o", "cpu-affinity=off"]).args(nodes);
+                // Many ranks share the cores of this machine: no rank is bound to one. Ranks of a flood end one by one,
+                // and Flux would end the job 30 s after the first.
+                command
+                    .args(["run", "-n", &np.to_string(), "-o", "cpu-affinity=off", "-o", "exit-timeout=none"])
+                    .args(nodes);
             }
             Kind::OpenMpi => {
                 command.args(["-n", &np.to_string(), "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none"]);
