@@ -1,7 +1,7 @@
 //! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
 //! dead.
 //!
-//! **They watch each other.** Each notes in memory that they share when it last ran ([`Signs`]). That wakes neither of them. An
+//! **They watch each other.** Each notes in memory that they share when it last ran (`signs.rs`). That wakes neither of them. An
 //! agent whose guardian has not run for one to two dead times, as if it was stopped, reports itself as lost and ends its
 //! ranks. When the guardian dies, the kernel sends SIGCONT to the agent (PR_SET_PDEATHSIG), so that a stopped agent runs on
 //! and notices. An agent that exits continues its guardian, which may
