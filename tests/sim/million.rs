@@ -1,6 +1,8 @@
 //! A million ranks: the time of the fence that brings all entries to all nodes.
 
-use sim::{BoardCosts, Costs, Pattern, Spec};
+use sim::{Costs, Pattern, Spec};
+
+use crate::MEASURED;
 
 /// A million ranks take about 20 s; without optimization, a sixteenth of them as long.
 const NODES: u32 = if cfg!(debug_assertions) { 1024 } else { 16_384 };
@@ -13,15 +15,7 @@ fn costs() -> Costs {
         bandwidth: 1_500_000_000,
         message_received: 13_000,
         message_sent: 9_000,
-        board: BoardCosts {
-            byte_received_ps: 830,
-            byte_sent_ps: 845,
-            byte_hashed_ps: 53,
-            byte_copied_ps: 130,
-            byte_packed_ps: 1200,
-            byte_unpacked_ps: 300,
-            entry_merged: 100,
-        },
+        board: MEASURED,
         local: 5_000,
         put: 7_000,
         arrival: 8_000,

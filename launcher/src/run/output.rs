@@ -141,11 +141,10 @@ impl Writer {
     /// Starts the thread, unless it runs.
     fn start(&self) {
         let mut thread = self.thread.borrow_mut();
-        if !matches!(*thread, Thread::Waiting(_)) {
-            return;
-        }
-        let Thread::Waiting(waiting) = std::mem::replace(&mut *thread, Thread::Running) else { return };
-        let (mut page, incoming) = *waiting;
+        let (mut page, incoming) = match std::mem::replace(&mut *thread, Thread::Running) {
+            Thread::Waiting(waiting) => *waiting,
+            started => return *thread = started,
+        };
         let stream = page.stream;
         let name = if stream == Stream::Out { "stdout" } else { "stderr" };
         let started = self.tasks.spawn_thread(name, move || {

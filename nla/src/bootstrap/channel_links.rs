@@ -44,7 +44,7 @@ pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
     let accepted = match shared.order.links {
         Links::Pipes => Ok(Accepted::over_inherited(stream, agent)),
         Links::RemoteShells | Links::Connections => {
-            // Where links take over channels, a starter's number is its target.
+            // If links take over channels, a starter's number is its target.
             let role = Role::Link { parent: AgentId(shared.order.starter) };
             let authenticator = Authenticator::new(shared.order.session, shared.order.key.clone(), role, [agent]);
             accept_over(stream, &RefCell::new(authenticator), || clock.now()).await

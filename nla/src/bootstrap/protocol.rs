@@ -75,7 +75,7 @@ pub struct BootOrder {
     pub place: Option<Place>,
 }
 
-/// What the launcher tells an agent that it has forked, so that it need not ask or search.
+/// The place of an agent that the launcher has forked. The launcher sends it, which saves the agent a request.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The agent's position in the tree.

@@ -18,6 +18,22 @@ enum State {
     Waiting(Vec<(Lane, Bytes, Receipt)>),
 }
 
+impl State {
+    fn queue(&mut self, lane: Lane, bytes: Bytes, receipt: Receipt) {
+        match self {
+            Self::Linked(link) => link.queue(lane, bytes, receipt),
+            Self::Waiting(output) if lane.has_window() => output.push((lane, bytes, receipt)),
+            Self::Waiting(_) => {}
+        }
+    }
+
+    fn flush(&self) {
+        if let Self::Linked(link) = self {
+            link.flush();
+        }
+    }
+}
+
 impl Uplink {
     pub(super) fn new(link: Link) -> Self {
         Self(Arc::new(Mutex::new(State::Linked(link))))
@@ -25,24 +41,19 @@ impl Uplink {
 
     /// Sends a message. Without a link, output is stored, and other messages are dropped: the core repeats them.
     pub(super) fn send(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
-        self.queue(lane, bytes, receipt);
-        self.flush();
+        let mut state = self.state();
+        state.queue(lane, bytes, receipt);
+        state.flush();
     }
 
     /// Like [`Uplink::send`], but the message may wait for the next [`Uplink::flush`].
     pub(super) fn queue(&self, lane: Lane, bytes: Bytes, receipt: Receipt) {
-        match &mut *self.state() {
-            State::Linked(link) => link.queue(lane, bytes, receipt),
-            State::Waiting(output) if lane.has_window() => output.push((lane, bytes, receipt)),
-            State::Waiting(_) => {}
-        }
+        self.state().queue(lane, bytes, receipt);
     }
 
     /// Sends the queued messages.
     pub(super) fn flush(&self) {
-        if let State::Linked(link) = &*self.state() {
-            link.flush();
-        }
+        self.state().flush();
     }
 
     /// Notes that the link was lost and another one may replace it.

@@ -384,7 +384,7 @@ impl GuardianLink {
     pub fn alive(&self) -> io::Result<()> {
         self.signs.agent().note();
         match nix::unistd::read(&self.link, &mut [0; 1]) {
-            // Nobody writes to the link.
+            // The guardian never writes to the link.
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),

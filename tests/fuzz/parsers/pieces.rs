@@ -18,7 +18,7 @@ pub(super) fn check(data: &[u8]) {
     check_packed(data);
 }
 
-/// What is packed is shorter, and the same when it is unpacked.
+/// Packed bytes are shorter than the original, and unpack to it.
 fn check_packed(plain: &[u8]) {
     let Some(packed) = pack(plain) else { return };
     assert!(packed.len() < plain.len());

@@ -58,7 +58,7 @@ pub struct LinkFanout {
     pub fence_at_most: Duration,
 }
 
-/// What a byte of a long board costs and saves if the board travels packed, in picoseconds.
+/// The costs and savings per byte of a long board that travels packed, in picoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packing {
     /// To pack it at the root, once, and to unpack it at an agent.

@@ -32,10 +32,9 @@ const BYTES_OF_FULL: usize = READ_BYTES / 2;
 
 /// An incomplete line that is sent if its pipe is quiet until then.
 struct Partial {
-    due: Instant,
     key: usize,
-    /// The value of [`Stream::reads`] when the line was read.
-    reads: u32,
+    /// When its last bytes were read.
+    read: Instant,
 }
 
 /// The reading of one lane.
@@ -149,7 +148,7 @@ impl Reader {
                     Err(Blocked::Until(at)) => Some(at),
                     Err(Blocked::NoRoom) => None,
                 };
-                next = next.into_iter().chain(at).min();
+                next = earlier(next, at);
             }
             if let Some(progress) = &mut self.draining {
                 if is_blocked {
@@ -163,9 +162,9 @@ impl Reader {
                     self.parent.flush();
                     return Some(leaked);
                 }
-                next = next.into_iter().chain([*progress + DRAIN_TIME]).min();
+                next = earlier(next, Some(*progress + DRAIN_TIME));
             }
-            next = next.into_iter().chain(self.send_due()).min();
+            next = earlier(next, self.send_due());
             if std::mem::take(&mut self.has_queued) {
                 self.parent.flush();
             }
@@ -288,13 +287,12 @@ impl Reader {
                 self.has_queued = true;
             }
             if !self.hold_lines && stream.held() > 0 {
-                let due = Instant::now() + PARTIAL_LINE_DELAY;
-                self.partials.push_back(Partial { due, key, reads: stream.reads });
+                self.partials.push_back(Partial { key, read: stream.last_read });
             }
         }
         if let Some(progress) = &mut self.draining {
             if count > 0 {
-                *progress = Instant::now();
+                *progress = stream.last_read;
             }
             if stream.left == Some(0) && stream.unread() > 0 {
                 // A process out of reach still writes.
@@ -338,12 +336,12 @@ impl Reader {
     fn send_due(&mut self) -> Option<Instant> {
         let now = Instant::now();
         while let Some(partial) = self.partials.front() {
-            if partial.due > now {
-                return Some(partial.due);
+            let Partial { key, read } = *partial;
+            if read + PARTIAL_LINE_DELAY > now {
+                return Some(read + PARTIAL_LINE_DELAY);
             }
-            let Partial { key, reads, .. } = *partial;
             self.partials.pop_front();
-            if self.streams.get(key).is_some_and(|stream| stream.reads == reads) {
+            if self.streams.get(key).is_some_and(|stream| stream.last_read == read) {
                 self.send_held(key);
             }
         }
@@ -372,6 +370,11 @@ impl Reader {
             let _ = self.set.remove(&stream.pipe);
         }
     }
+}
+
+/// Returns the earlier time of those that are known.
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 impl LaneState {
@@ -425,6 +428,11 @@ mod tests {
             self.commands.waker.wake();
         }
 
+        fn stop(self) {
+            self.order(Command::Stop);
+            assert_eq!(self.thread.join().expect("it does not panic"), None);
+        }
+
         /// Makes it read the pipes of a rank. Returns the rank's ends.
         fn follow(&self) -> [PipeWriter; 2] {
             let [(out, to_out), (err, to_err)] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
@@ -474,8 +482,7 @@ mod tests {
         let [mut out, _err] = reader.follow();
         out.write_all(b"name? ").expect("the pipe has room");
         assert_eq!(reader.arrived(Lane::Stdout, 6), b"name? ");
-        reader.order(Command::Stop);
-        assert_eq!(reader.thread.join().expect("it does not panic"), None);
+        reader.stop();
     }
 
     /// More than the pipes hold, so that pipes are polled, and returned to the epoll set when they are quiet.
@@ -495,8 +502,7 @@ mod tests {
         let mut out = writer.join().expect("it does not panic");
         out.write_all(b"after\n").expect("the pipe has room");
         assert_eq!(reader.arrived(Lane::Stdout, 6), b"after\n");
-        reader.order(Command::Stop);
-        assert_eq!(reader.thread.join().expect("it does not panic"), None);
+        reader.stop();
     }
 
     /// A rank may set O_DIRECT: each read of the pipe then returns one write.
@@ -510,8 +516,7 @@ mod tests {
             out.write_all(b"packet\n").expect("the pipe has room");
         }
         assert_eq!(reader.arrived(Lane::Stdout, 700), b"packet\n".repeat(100));
-        reader.order(Command::Stop);
-        assert_eq!(reader.thread.join().expect("it does not panic"), None);
+        reader.stop();
     }
 
     #[test]

@@ -50,10 +50,8 @@ pub(super) struct Stream {
     pub(super) is_queued: bool,
     /// No process has the other end open: the pipe is read until it is empty.
     pub(super) has_no_writer: bool,
-    /// Counts reads that found bytes; wraps.
-    pub(super) reads: u32,
     /// When bytes were found last.
-    last_read: Instant,
+    pub(super) last_read: Instant,
     /// Bytes of the pipe that are still to be read before its last line is sent, or before it is given up. Set when the
     /// rank exited, and again when no process was left: a process that outlived the rank may write for ever.
     pub(super) left: Option<usize>,
@@ -81,7 +79,6 @@ impl Stream {
             watch: Watch::REPORTED,
             is_queued: false,
             has_no_writer: false,
-            reads: 0,
             last_read: Instant::now(),
             left: None,
             held: Vec::new(),
@@ -152,7 +149,6 @@ impl Stream {
 
     fn note_read(&mut self, count: usize) {
         let before = std::mem::replace(&mut self.last_read, Instant::now());
-        self.reads = self.reads.wrapping_add(1);
         self.left = self.left.map(|left| left.saturating_sub(count));
         match &mut self.watch {
             Watch::Reported { busy } if count >= BUSY_BYTES || self.last_read - before < BUSY_TIME => {
