@@ -433,7 +433,9 @@ impl AgentDriver {
     fn flush_pump(&self) {
         if let Some(startup) = &self.startup {
             let in_segment = self.namespaces.values().any(|local| local.in_segment > 0);
-            startup.pump.set_pmi_waits(!self.waiting.is_empty() || in_segment);
+            // Ranks that are being released do not wait. Otherwise a new wait could begin before the last one has ended.
+            let waits = self.waiting.len() > self.releases.len() || in_segment;
+            startup.pump.set_pmi_waits(waits);
             startup.pump.flush();
         }
     }
