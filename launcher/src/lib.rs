@@ -7,6 +7,8 @@
 //! - [`plan`]: what the request means here: agents, environment, MPI library, and how to reach the nodes.
 //! - [`run`]: the session at work: agents, streams, signals, timing, reports.
 //! - [`forecast`]: beside a run: predicts, explains, calibrates and simulates.
+//! - [`pool`]: standing pools: launchers and agents that stand by for jobs.
+//! - [`program`]: the roles of the program's processes.
 //! - [`exit`]: the exit codes, in one place.
 //! - [`suggest`]: "did you mean ...?".
 //! - [`refusal`]: why scela-run does not start what was asked for.
@@ -15,7 +17,7 @@
 //! A module depends only on modules before it in this order; `tests/tidy` checks this:
 //!
 //! ```text
-//! exit, suggest, refusal, colour, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  main.rs
+//! exit, suggest, refusal, colour, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  pool  <-  program
 //! ```
 //!
 //! So the types that describe a request belong to the chapter that they are an idea of (a host list to `cluster`,
@@ -29,6 +31,8 @@ pub mod colour;
 pub mod exit;
 pub mod forecast;
 pub mod plan;
+pub mod pool;
+pub mod program;
 pub mod refusal;
 pub mod run;
 pub mod suggest;

@@ -1,11 +1,9 @@
-//! The one program of ScELA: launcher, agent and guardian.
+//! The one program of ScELA: launcher, agent and guardian, and the processes of a pool.
 //!
-//! With the hidden option `--guard`, which only a launcher types, it is a guardian and its child the agent. Otherwise
-//! it is `scela-run`, which forks the guardians of its own machine.
+//! It has two names. `scela-run` runs a job. `scela` has subcommands, of which `scela run` is the same. With the hidden option
+//! `--guard`, which only a launcher types, either is a guardian and its child the agent.
 
-#![forbid(unsafe_code)]
-
-use std::cell::LazyCell;
+use std::cell::{LazyCell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -15,44 +13,59 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use launcher::cli::{self, Typed};
-use launcher::exit::EarlyEnd;
-use launcher::forecast::calibrate;
-use launcher::forecast::explain::{explain, explained};
-use launcher::forecast::model;
-use launcher::forecast::simulate::{self, Simulation};
-use launcher::plan::DEMO_RANK_ARGUMENT;
-use launcher::plan::launch::{AgentHosts, Prepared, prepare};
-use launcher::plan::machine::Machine;
-use launcher::plan::remote_launch::Recommended;
-use launcher::plan::request::Request;
-use launcher::run::demo;
-use launcher::run::output;
-use launcher::run::report::Reporter;
-use launcher::run::session::{self, Planned, Secrets};
-use launcher::run::stderr::{self, Kind, Logs};
+use nla::core::limits::DEAD_TIME;
 use nla::core::printable;
-use nla::driver::PMIX_ARGUMENT;
+use nla::driver::{Origin, PMIX_ARGUMENT};
 use nla::link::Clock;
-use nla::sys::{self, Forked, ForkedGuardians};
+use nla::sys::{self, FirstSign, Forked, ForkedGuardians, Packets};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Boards of large jobs are long allocations.
-#[global_allocator]
-static ALLOCATOR: sys::LargePages = sys::LargePages;
+use crate::cli::{self, Typed};
+use crate::exit::EarlyEnd;
+use crate::forecast::calibrate;
+use crate::forecast::explain::{explain, explained};
+use crate::forecast::model;
+use crate::forecast::simulate::{self, Simulation};
+use crate::plan::DEMO_RANK_ARGUMENT;
+use crate::plan::Plan;
+use crate::plan::launch::{AgentHosts, Prepared, prepare};
+use crate::plan::machine::Machine;
+use crate::plan::remote_launch::Recommended;
+use crate::plan::request::Request;
+use crate::pool::client;
+use crate::pool::commands::{self, Subcommand};
+use crate::pool::standby;
+use crate::pool::start::{self, Role};
+use crate::refusal::Refusal;
+use crate::run::demo;
+use crate::run::front::Front;
+use crate::run::output;
+use crate::run::report::Reporter;
+use crate::run::session::{self, Planned, Secrets};
+use crate::run::stderr::{self, Kind, Logs};
 
-fn main() -> ExitCode {
+/// The name of the program file.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Called {
+    /// `scela-run`.
+    ScelaRun,
+    /// `scela`.
+    Scela,
+}
+
+/// Runs this process to its end, and returns its exit code. To be called by `main`, first.
+pub fn main(called: Called) -> ExitCode {
     sys::keep_freed_memory();
     stderr::queue_panic_messages();
-    let (code, time) = begin();
+    let (code, time) = begin(called);
     stderr::finish(time);
-    code
+    ExitCode::from(code)
 }
 
 /// Does what argv says. Returns the exit code, and how long texts for standard error may take to be written.
-fn begin() -> (ExitCode, Duration) {
+fn begin(called: Called) -> (u8, Duration) {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
@@ -89,60 +102,157 @@ fn begin() -> (ExitCode, Duration) {
             // The shell's state, which ranks get, was recorded before.
             sys::reset_sigchld();
             sys::ignore_file_size_signal();
-            trace();
-            // The panic hook has already printed where the panic happened.
-            return catch_unwind(AssertUnwindSafe(|| launch(&name, arguments))).unwrap_or_else(|_| {
-                let text = "this is a bug of ScELA; please report it with what is written above";
-                (fail(text, EarlyEnd::Bug.code()), stderr::EXIT_TIME)
+            return or_bug(|| match called {
+                Called::ScelaRun => {
+                    trace();
+                    launch(&name, arguments)
+                }
+                Called::Scela => follow(arguments),
             });
         }
     };
     (code, stderr::EXIT_TIME)
 }
 
+/// Returns the result of `work`, or the code for a bug after a panic, whose hook has printed where it happened.
+fn or_bug(work: impl FnOnce() -> (u8, Duration)) -> (u8, Duration) {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        let text = "this is a bug of ScELA; please report it with what is written above";
+        (fail(text, EarlyEnd::Bug.code()), stderr::EXIT_TIME)
+    })
+}
+
+/// Follows the words after `scela`. Returns as [`begin`] does.
+fn follow(mut arguments: Vec<OsString>) -> (u8, Duration) {
+    if arguments.first().is_some_and(|word| word == "run") {
+        trace();
+        arguments.remove(0);
+        return launch(&OsString::from("scela run"), arguments);
+    }
+    let code = match commands::parse(arguments) {
+        Ok(Subcommand::Text(text)) => print(&text),
+        Ok(Subcommand::Start(options)) => return start_pool(&options),
+        Ok(Subcommand::Ask(question)) => match commands::ask(&question) {
+            Ok((text, code)) if code == EarlyEnd::Done.code() => print(&text),
+            Ok((text, code)) => fail(&text, code),
+            Err(refusal) => refuse(&refusal),
+        },
+        Err(text) => fail(&text, EarlyEnd::Usage.code()),
+    };
+    (code, stderr::EXIT_TIME)
+}
+
+/// Starts a pool. Returns in each of its processes, as [`begin`] does.
+fn start_pool(options: &start::Options) -> (u8, Duration) {
+    let code = match start::start(options) {
+        Ok(Role::Starter(text)) => print(&text),
+        Ok(Role::Controller(controller)) => {
+            stderr::allow_thread();
+            trace();
+            match controller.run() {
+                Ok(()) => EarlyEnd::Done.code(),
+                Err(error) => fail(&format!("the pool has ended: {error}"), EarlyEnd::Bug.code()),
+            }
+        }
+        Ok(Role::ForkServer) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
+        Ok(Role::Launcher(controller)) => return or_bug(|| stand_by(controller)),
+        Err(refusal) => refuse(&refusal),
+    };
+    (code, stderr::EXIT_TIME)
+}
+
+/// Stands by for a job of the pool, with an agent that does the same, and runs it. Returns as [`begin`] does.
+fn stand_by(controller: Packets) -> (u8, Duration) {
+    let forked = Clock::start();
+    let guardians = match sys::fork_guardians(1, "of a pool") {
+        Ok(Forked::Launcher(guardians)) => guardians,
+        Ok(Forked::Guardian) => {
+            drop(controller);
+            let code = guard_forked(DEAD_TIME, FirstSign::AnyTime, Origin::StandsBy(forked));
+            return (code, stderr::AGENT_EXIT_TIME);
+        }
+        Err(error) => return (fail(&error.to_string(), EarlyEnd::NotLaunched.code()), stderr::AGENT_EXIT_TIME),
+    };
+    let job = match standby::next_job(&controller) {
+        Ok(Some(job)) => job,
+        Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
+        Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
+    };
+    trace();
+    let stood_by = forked.now();
+    let session = Session {
+        clock: Clock::start(),
+        front: Front::client(job.line, controller),
+        guardians: Some(ForkedGuardians { stood_by, ..guardians }),
+    };
+    let read_file = |path: &Path| job.description.configfile(path);
+    let mut arguments = job.description.arguments().into_iter();
+    let name = arguments.next().unwrap_or_default();
+    let (code, time, front) = match cli::parse(&name, arguments.collect(), &read_file) {
+        Ok(Typed::Run(mut request)) => {
+            standby::restrict(&mut request, job.slots);
+            run(*request, session)
+        }
+        Ok(_) => (fail("only jobs run in a pool", EarlyEnd::Usage.code()), stderr::EXIT_TIME, session.front),
+        Err(error) => (fail(&error.with_hint(), EarlyEnd::Usage.code()), stderr::EXIT_TIME, session.front),
+    };
+    // The client exits when it has the code, so everything is written before.
+    stderr::finish(time);
+    (front.ended(code), Duration::ZERO)
+}
+
 /// Runs a guardian and the agent below it. The guardian ends an agent that is silent for `dead_ms` milliseconds.
 /// Fails if `id` is not the version of this program.
-fn guard(id: &OsStr, dead_ms: &OsStr) -> ExitCode {
+fn guard(id: &OsStr, dead_ms: &OsStr) -> u8 {
     let own = nla::bootstrap::agent_id();
     if *id != *own {
         // Prefixed as an agent's messages are, not as scela-run's.
         let needed = printable(&id.to_string_lossy());
         stderr::line(Kind::Report, &format!("scela: this is {own}, and {needed} is needed"));
-        return ExitCode::from(EarlyEnd::NotLaunched.code());
+        return EarlyEnd::NotLaunched.code();
     }
     let Some(dead_ms) = dead_ms.to_str().and_then(|ms| ms.parse().ok()) else {
         return fail("--guard is for scela-run only", EarlyEnd::Usage.code());
     };
     let dead_time = Duration::from_millis(dead_ms);
-    let guardian = sys::guarded(dead_time);
+    let guardian = sys::guarded(dead_time, FirstSign::Soon);
     stderr::allow_thread();
     // An agent logs only on request: its standard error is read only then.
     if std::env::var_os("SCELA_LOG").is_some() {
         trace();
     }
-    nla::driver::run_agent(guardian, dead_time, None)
+    nla::driver::run_agent(guardian, dead_time, Origin::Executed)
 }
 
 /// Goes on as a guardian, or as the agent below it, in a process that the launcher has forked.
-fn guard_forked(dead_time: Duration, clock: Clock) -> ExitCode {
-    let guardian = sys::guarded(dead_time);
+fn guard_forked(dead_time: Duration, first: FirstSign, origin: Origin) -> u8 {
+    let guardian = sys::guarded(dead_time, first);
     stderr::allow_thread();
     if std::env::var_os("SCELA_LOG").is_none() {
         stderr::drop_logs();
     }
-    nla::driver::run_agent(guardian, dead_time, Some(clock))
+    nla::driver::run_agent(guardian, dead_time, origin)
 }
 
 /// Parses what was typed and does it. Returns as [`begin`] does.
-fn launch(name: &OsString, arguments: Vec<OsString>) -> (ExitCode, Duration) {
+fn launch(name: &OsString, arguments: Vec<OsString>) -> (u8, Duration) {
     let clock = Clock::start();
+    let configfile = RefCell::new(None);
     let read_file = |path: &Path| {
         let mut bytes = Vec::new();
         File::open(path)?.take(cli::CONFIGFILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+        *configfile.borrow_mut() = Some((path.to_owned(), bytes.clone()));
         Ok(bytes)
     };
-    let code = match cli::parse(name, arguments, &read_file) {
-        Ok(Typed::Run(request)) => return run(*request, clock),
+    let code = match cli::parse(name, arguments.clone(), &read_file) {
+        Ok(Typed::Run(request)) if request.options.pool.is_some() => {
+            let arguments = std::iter::once(name.clone()).chain(arguments).collect();
+            client::run(&request, arguments, configfile.take()).unwrap_or_else(|refusal| refuse(&refusal))
+        }
+        Ok(Typed::Run(request)) => {
+            let (code, time, _) = run(*request, Session { clock, front: Front::Own, guardians: None });
+            return (code, time);
+        }
         Ok(Typed::Simulate(mut simulation)) => {
             restart_with_large_pages();
             simulation.board = model::store::of_user().constants.board;
@@ -161,38 +271,68 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> (ExitCode, Duration) {
     (code, stderr::EXIT_TIME)
 }
 
-/// Runs or explains a session. Returns as [`begin`] does.
-fn run(request: Request, clock: Clock) -> (ExitCode, Duration) {
-    let planned = match plan(request) {
-        Ok(planned) => planned,
-        Err(code) => return (code, stderr::EXIT_TIME),
-    };
-    let guardians = match &planned.agent_hosts {
-        AgentHosts::Local => match sys::fork_guardians(planned.plan.agents(), &planned.plan.label) {
-            Ok(Forked::Launcher(guardians)) => Ok(guardians),
-            Ok(Forked::Guardian) => {
-                // The page of the key, which the kernel has wiped. The agent gets its own.
-                drop(planned.secrets);
-                return (guard_forked(planned.plan.options.liveness().dead_time, clock), stderr::AGENT_EXIT_TIME);
-            }
-            Err(error) => Err(io::Error::new(
-                error.kind(),
-                format!("{error}; try fewer agents with --agents-per-node, or a higher ulimit -Hn and -u"),
-            )),
-        },
-        AgentHosts::Remote(_) => Ok(ForkedGuardians::default()),
-    };
-    stderr::allow_thread();
-    let run = guardians.and_then(|guardians| session::run(planned, guardians, clock));
-    (run.map_or_else(not_launched, |ended| ExitCode::from(ended.code)), stderr::EXIT_TIME)
+/// What a session has before its plan is made.
+struct Session {
+    clock: Clock,
+    front: Front,
+    /// The guardian of one agent that stands by on this machine.
+    guardians: Option<ForkedGuardians>,
 }
 
-fn not_launched(error: io::Error) -> ExitCode {
+/// Runs or explains a session. Returns as [`begin`] does, and the front, unless this is a process that it has forked.
+fn run(request: Request, session: Session) -> (u8, Duration, Front) {
+    let Session { clock, front, guardians: ready } = session;
+    let planned = match plan(request) {
+        Ok(planned) => planned,
+        Err(code) => return (code, stderr::EXIT_TIME, front),
+    };
+    let dead_time = planned.plan.options.liveness().dead_time;
+    let is_local = matches!(planned.agent_hosts, AgentHosts::Local);
+    let guardians = match ready {
+        Some(ready) if is_local && planned.plan.agents() == 1 && dead_time == DEAD_TIME => Ok(Some(ready)),
+        ready => {
+            if let Some(ready) = ready {
+                ready.dismiss();
+            }
+            if is_local { fork_guardians(&planned.plan) } else { Ok(Some(ForkedGuardians::default())) }
+        }
+    };
+    let guardians = match guardians {
+        Ok(Some(guardians)) => guardians,
+        Ok(None) => {
+            // A guardian has no descriptors of its launcher. The page of the key was wiped by the kernel, and the agent gets its own.
+            drop((planned.secrets, front));
+            let code = guard_forked(dead_time, FirstSign::Soon, Origin::Forked(clock));
+            return (code, stderr::AGENT_EXIT_TIME, Front::Own);
+        }
+        Err(error) => return (not_launched(error), stderr::EXIT_TIME, front),
+    };
+    stderr::allow_thread();
+    let code = match session::run(planned, guardians, clock, &front) {
+        Ok(ended) => ended.code,
+        Err(error) => not_launched(error),
+    };
+    (code, stderr::EXIT_TIME, front)
+}
+
+/// Forks the guardians of the agents on this machine. Returns `None` in a guardian.
+fn fork_guardians(plan: &Plan) -> io::Result<Option<ForkedGuardians>> {
+    match sys::fork_guardians(plan.agents(), &plan.label) {
+        Ok(Forked::Launcher(guardians)) => Ok(Some(guardians)),
+        Ok(Forked::Guardian) => Ok(None),
+        Err(error) => Err(io::Error::new(
+            error.kind(),
+            format!("{error}; try fewer agents with --agents-per-node, or a higher ulimit -Hn and -u"),
+        )),
+    }
+}
+
+fn not_launched(error: io::Error) -> u8 {
     fail(&format!("the job could not be launched: {error}"), EarlyEnd::NotLaunched.code())
 }
 
 /// Plans a session, or explains it and returns the exit code.
-fn plan(mut request: Request) -> Result<Planned, ExitCode> {
+fn plan(mut request: Request) -> Result<Planned, u8> {
     let (session, secrets) = match Secrets::random() {
         Ok(random) => random,
         Err(error) => return Err(not_launched(error)),
@@ -244,9 +384,9 @@ fn restart_with_large_pages() {
 }
 
 /// Writes `text` to standard output, and returns the exit code.
-fn print(text: &str) -> ExitCode {
+fn print(text: &str) -> u8 {
     match output::print(text) {
-        Ok(()) => ExitCode::from(EarlyEnd::Done.code()),
+        Ok(()) => EarlyEnd::Done.code(),
         Err(error) => fail(&format!("standard output cannot be written: {error}"), EarlyEnd::OutputLost.code()),
     }
 }
@@ -259,10 +399,14 @@ fn say(simulation: &Simulation, text: &str) {
 }
 
 /// Reports an error at the end of the process, and returns the exit code.
-fn fail(text: &str, code: u8) -> ExitCode {
+fn fail(text: &str, code: u8) -> u8 {
     stderr::allow_thread();
     stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
-    ExitCode::from(code)
+    code
+}
+
+fn refuse(refusal: &Refusal) -> u8 {
+    fail(&refusal.with_hint(), refusal.early_end().code())
 }
 
 fn trace() {

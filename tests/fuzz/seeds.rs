@@ -6,6 +6,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
+use launcher::pool::message::{
+    Ask, Description, FromLauncher, JobRefusal, JobState, PoolState, ToClient, ToController,
+};
+use launcher::run::front::{FromJob, ToJob, ToLauncher};
 use nla::bootstrap::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, Place, RemoteProgram, Sent,
     StartFailure, StartPhase,
@@ -37,6 +41,7 @@ pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
         "messages" => messages(),
         "pieces" => pieces(),
         "pmix" => pmix(),
+        "pools" => pools(),
         "recordings" => vec![recording()],
         "shell_channel" => vec![shell_channel()],
         _ => Vec::new(),
@@ -300,6 +305,38 @@ fn messages() -> Vec<Vec<u8>> {
     inputs
 }
 
+fn pools() -> Vec<Vec<u8>> {
+    let words = "-np 4 ./a.out".to_owned();
+    let ask = Ask { ranks: Some(4), priority: -5, waits: true, words: words.clone() };
+    let pool = PoolState {
+        name: "night".to_owned(),
+        pid: 4711,
+        host: "n1".to_owned(),
+        age_ms: 90_000,
+        slots: 8,
+        ended: 12,
+        idle_ms: Some(60_000),
+        is_stopping: true,
+    };
+    let job = JobState { job: 3, launcher: Some(4712), slots: 4, priority: 0, age_ms: 1500, words };
+    let environment = vec![("PATH".into(), "/bin".into())];
+    let configfile = Some(("file".into(), b"-np 1 true\n".to_vec()));
+    let description = Description::of_process(vec!["scela-run".into(), "true".into()], configfile, environment);
+    vec![
+        encode(&ToController::Run(ask)),
+        encode(&ToController::Signal(vec![1, 2], 15)),
+        encode(&ToClient::Waits { job: 3, needs: 4, free: 1, ahead: 2 }),
+        encode(&ToClient::Refused(JobRefusal::Busy { needs: 4, free: 1 })),
+        encode(&ToClient::Pool(pool)),
+        encode(&ToClient::Job(job)),
+        encode(&ToLauncher::Run { job: 3, slots: 8 }),
+        encode(&FromLauncher::Ready { pid: 4712 }),
+        encode(&ToJob::Signal(2)),
+        encode(&FromJob::Ended(251)),
+        encode(&description),
+    ]
+}
+
 fn boot() -> Vec<Vec<u8>> {
     let host = |name: &str| HostAt { name: name.to_owned(), user: Some("ada".to_owned()), is_here: false };
     let sent = Sent { digest: "0123456789abcdef".to_owned(), size: 4 << 20 };
@@ -328,7 +365,7 @@ fn boot() -> Vec<Vec<u8>> {
         rejoins: true,
         below: Some(below.clone()),
         log: Some((4711, 5)),
-        place: Some(Place { position: position(), machine: Some(1 << 40) }),
+        place: Some(Place { position: position(), machine: Some(1 << 40), began: Duration::from_millis(5) }),
     };
     let step = Method::Step { words, program: RemoteProgram::Command("exec scela-run".to_owned()) };
     let shared = BootOrder { target: 0, below: Some(Below { method: step, ..below }), ..order.clone() };

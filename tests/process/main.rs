@@ -22,6 +22,7 @@
 //! | `environment` | the environment in which a rank starts |
 //! | `descriptors` | the launcher does not pass on descriptors that it inherits |
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
+//! | `pools` | standing pools: jobs, queues, kills |
 //! | `tree` | the processes and links form the planned tree |
 //! | `traces` | traces of sessions: their spans, their bounds |
 //! | `stats` | the statistics, compared with the kernel's counts |
@@ -57,6 +58,7 @@ mod malformed;
 mod output;
 mod output_files;
 mod panics;
+mod pools;
 mod recordings;
 mod restarts;
 mod security;

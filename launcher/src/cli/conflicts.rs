@@ -13,6 +13,27 @@ use super::scan::{Item, Segment};
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, Options, StatsTo, StdinTo};
 
+/// The options about what a pool has decided when it was started.
+const CHOICES_OF_POOL: [Global; 17] = [
+    Global::HostFile,
+    Global::HostList,
+    Global::Exclude,
+    Global::Select,
+    Global::ResourceManager,
+    Global::Bootstrap,
+    Global::LauncherExec,
+    Global::LaunchAgent,
+    Global::Launch,
+    Global::Batch,
+    Global::ConnectBack,
+    Global::Iface,
+    Global::PortRange,
+    Global::NoPorts,
+    Global::MinNodes,
+    Global::Spares,
+    Global::StartTimeout,
+];
+
 /// Fails on the first contradiction between typed options. `options` is their result, in which the last of
 /// an option given twice has won.
 pub(super) fn check<'a>(
@@ -38,6 +59,18 @@ pub(super) fn check<'a>(
         _ => {}
     }
     check_binding(options, both)?;
+    for global in CHOICES_OF_POOL {
+        both(global, Global::Pool, "the pool has its own hosts, which are known")?;
+    }
+    both(Global::Explain, Global::Pool, "an explanation starts no job")?;
+    for global in [Global::Priority, Global::NoWait] {
+        if let (Some(at), None) = (last(global), last(Global::Pool)) {
+            let typed = &items[at].typed;
+            let (text, hint) =
+                (format!("option '{typed}' has no effect without '--pool'"), "add '--pool', or leave it out");
+            return Err(UsageError::new(&items[at].place, text, hint));
+        }
+    }
     match launch.bootstrap {
         Some(BootstrapKind::Fork) => {
             both(Global::LauncherExec, Global::Bootstrap, "agents of this machine are started by no other program")?;

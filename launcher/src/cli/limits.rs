@@ -34,6 +34,8 @@ pub(super) const HEARTBEAT_MAX: Duration = Duration::from_secs(1200);
 pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The longest `--label`, in bytes. It goes into process titles, which are short.
 pub const LABEL_BYTES_MAX: usize = 64;
+/// The highest priority of a job in a pool; the lowest is its negative.
+pub(super) const PRIORITY_MAX: i32 = 1000;
 /// The longest `-memory-alloc-kinds`, in bytes: the longest value that PMI-1 clients read.
 pub(super) const MEMORY_ALLOC_KINDS_BYTES_MAX: usize = 1023;
 /// The most names in one `-envlist` or `-genvlist`.

@@ -65,6 +65,7 @@ mod variables;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 pub use self::error::UsageError;
 pub use self::help::{ENVIRONMENT, EXAMPLES, command};
@@ -78,6 +79,7 @@ pub use self::variables::apply_variables;
 use self::scan::Stop;
 use crate::forecast::simulate::Simulation;
 use crate::plan::request::{Options, Request};
+use crate::refusal::Refusal;
 
 /// The meaning of a command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +123,11 @@ fn called_name(argv0: &OsStr) -> String {
         Some(name) => text::shown(name),
         None => "scela-run".to_owned(),
     }
+}
+
+/// Parses a time, as `--timeout` does: more than zero.
+pub fn time(text: &str) -> Result<Duration, Refusal> {
+    values::timeout(OsStr::new(text))
 }
 
 #[cfg(test)]

@@ -89,6 +89,9 @@ pub(super) enum Global {
     Spares,
     StartTimeout,
     Explain,
+    Pool,
+    Priority,
+    NoWait,
     Simulate,
     Pattern,
     Latency,
@@ -116,6 +119,7 @@ pub(super) mod group {
     pub(in crate::cli) const HOSTS: &str = "Hosts";
     pub(in crate::cli) const BINDING: &str = "Processors, memory and devices of ranks";
     pub(in crate::cli) const LAUNCH: &str = "How agents are started";
+    pub(in crate::cli) const POOL: &str = "A job in a standing pool ('scela pool start')";
     pub(in crate::cli) const ENVIRONMENT: &str = "Environment of all programs";
     pub(in crate::cli) const STREAMS: &str = "Input and output";
     pub(in crate::cli) const ENDING: &str = "End of the session";
@@ -142,6 +146,9 @@ pub(super) struct Spec {
     /// The help text, in lines that fit a terminal.
     pub(super) help: &'static str,
 }
+
+/// The ending that no word has: a value follows only after `=`.
+const ONLY_AFTER_EQUALS: &str = "\0";
 
 /// An optional value. After `=` it may be anything; the next word is taken for it only if it ends with
 /// `ending`.
@@ -391,6 +398,14 @@ pub(super) const OPTIONS: &[Spec] = &[
          autogroups then give all ranks of an agent the share\n\
          of one program"),
 
+    spec(Id::Global(Global::Pool), &["pool"], &[], group::POOL,
+        "run the job in the pool NAME, or in the pool 'default';\n\
+         NAME follows '='").with("NAME", ONLY_AFTER_EQUALS),
+    spec(Id::Global(Global::Priority), &["priority"], &[N], group::POOL,
+        "start before the jobs that wait with a lower priority,\n\
+         -1000 to 1000 (default: 0)"),
+    spec(Id::Global(Global::NoWait), &["no-wait"], &[], group::POOL,
+        "fail if the job would have to wait for slots"),
     spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], group::SIMULATION,
         "simulate NODES nodes with PPN ranks each, with\n\
          the same code for the tree; --fanout and --cache apply"),

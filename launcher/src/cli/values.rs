@@ -11,10 +11,11 @@ use nla::core::{CachePolicy, CleanShm, FailurePolicy};
 use super::error::CALLED;
 use super::limits::{
     DEAD_TIME_MAX, DEAD_TIME_MIN, ENV_NAMES_MAX, HEARTBEAT_MAX, HEARTBEAT_MIN, KILL_GRACE_MAX, LABEL_BYTES_MAX,
-    MEMORY_ALLOC_KINDS_BYTES_MAX, TIMEOUT_MAX,
+    MEMORY_ALLOC_KINDS_BYTES_MAX, PRIORITY_MAX, TIMEOUT_MAX,
 };
 use super::text::{shown, thousands};
 use crate::plan::pattern::{self, PLACEHOLDERS};
+use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo, Universe};
 use crate::refusal::Refusal;
 use crate::suggest;
@@ -398,6 +399,22 @@ pub(super) fn choice<T: Clone>(
 }
 
 /// Parses the optional file of `--stats`.
+/// Returns the name of a pool: of the default one if `value` is `None`.
+pub(super) fn pool(value: Option<&OsString>) -> Parsed<String> {
+    let Some(value) = value else { return Ok(POOL_DEFAULT.to_owned()) };
+    let name = value.to_string_lossy().into_owned();
+    check_pool_name(&name)?;
+    Ok(name)
+}
+
+pub(super) fn priority(value: &OsStr) -> Parsed<i32> {
+    let number = value.to_str().and_then(|text| text.parse().ok());
+    number.filter(|number| (-PRIORITY_MAX..=PRIORITY_MAX).contains(number)).ok_or_else(|| {
+        let text = format!("'{}' is not a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}", shown(value));
+        Refusal::new(text, "a job with a higher number starts earlier")
+    })
+}
+
 pub(super) fn stats(value: Option<&OsString>) -> Parsed<StatsTo> {
     value.map_or(Ok(StatsTo::Table), |value| Ok(StatsTo::File(non_empty(value)?.into())))
 }

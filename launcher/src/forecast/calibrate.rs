@@ -27,6 +27,7 @@ use crate::plan::machine::Machine;
 use crate::plan::remote_launch::Recommended;
 use crate::plan::request::{Command, LaunchShape, Options, Program, Request, StdinTo, TypedAt};
 use crate::refusal::Refusal;
+use crate::run::front::Front;
 use crate::run::report::Reporter;
 use crate::run::session::{self, Ended, Planned, Secrets};
 
@@ -113,7 +114,7 @@ pub fn measure(options: Options) -> Result<String, CalibrateError> {
         let (plan, remote) =
             prepare_remote(request, machine, nodes, None, &recommend).map_err(|error| error.with_hint())?;
         let planned = Planned { plan, agent_hosts: AgentHosts::Remote(Box::new(remote)), session, secrets };
-        session::run(planned, sys::ForkedGuardians::default(), clock)
+        session::run(planned, sys::ForkedGuardians::default(), clock, &Front::Own)
             .map_err(|error| format!("the job could not be launched: {error}"))
     };
     calibrate(&request.options, &nodes, cores, &path, &run)

@@ -14,6 +14,7 @@ pub mod mpi;
 mod mpi_user;
 pub mod pattern;
 pub mod pmix;
+pub mod pool_name;
 mod python;
 pub mod remote_launch;
 pub mod request;

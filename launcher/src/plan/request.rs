@@ -266,6 +266,12 @@ pub struct Options {
     pub launch: LaunchOptions,
     /// `--explain`: print the plan, start nothing.
     pub explain: bool,
+    /// `--pool`: the pool that runs the job.
+    pub pool: Option<String>,
+    /// `--priority`: the job's priority in the pool.
+    pub pool_priority: Option<i32>,
+    /// `--no-wait`: the job must start at once.
+    pub pool_no_wait: bool,
     /// `-genv` and `-x`: changes for all programs, in the order typed.
     pub genv: Vec<EnvChange>,
     /// `-genvall`, `-genvnone`, `-genvlist`: the part of the launcher's environment that all programs

@@ -5,17 +5,16 @@
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
-use std::process::ExitCode;
 
 use pmi::v1::client::{Client, ClientError};
 
 /// Runs one rank of the demo. `connection` is the socket that PMI_FD names.
-pub fn run_rank(connection: UnixStream) -> ExitCode {
+pub fn run_rank(connection: UnixStream) -> u8 {
     match hello(connection) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(error) => {
             let _ = writeln!(io::stderr(), "demo rank: {error}");
-            ExitCode::from(1)
+            1
         }
     }
 }

@@ -3,6 +3,7 @@
 mod assemble;
 pub(crate) mod binding_text;
 pub mod demo;
+pub mod front;
 pub(crate) mod input;
 pub mod output;
 mod progress;
@@ -10,7 +11,7 @@ pub(crate) mod rank_locations;
 pub mod report;
 mod report_file;
 pub mod session;
-mod signals;
+pub(crate) mod signals;
 pub mod stats;
 pub mod stderr;
 mod survey_text;

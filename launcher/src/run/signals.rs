@@ -9,6 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::Span;
 
+use crate::run::front::Front;
+
 /// The meaning of a signal to the launcher.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Asked {
@@ -22,6 +24,32 @@ pub(crate) enum Asked {
     Stop,
     /// SIGCONT: the launcher has been continued.
     Continue,
+    /// No signal: the controller of the pool was lost, so end the session.
+    PoolLost,
+}
+
+impl Asked {
+    /// The meanings of signals.
+    const MEANINGS: [(i32, Self); 8] = [
+        (Signal::SIGINT as i32, Self::End(Signal::SIGINT as i32)),
+        (Signal::SIGTERM as i32, Self::End(Signal::SIGTERM as i32)),
+        (Signal::SIGHUP as i32, Self::End(Signal::SIGHUP as i32)),
+        (Signal::SIGQUIT as i32, Self::Survey),
+        (Signal::SIGUSR1 as i32, Self::Forward(Signal::SIGUSR1 as i32)),
+        (Signal::SIGUSR2 as i32, Self::Forward(Signal::SIGUSR2 as i32)),
+        (Signal::SIGTSTP as i32, Self::Stop),
+        (Signal::SIGCONT as i32, Self::Continue),
+    ];
+
+    /// Returns the meaning of a signal; `None` if it has none.
+    pub(crate) fn of_signal(signal: i32) -> Option<Self> {
+        Self::MEANINGS.into_iter().find(|(known, _)| *known == signal).map(|(_, meaning)| meaning)
+    }
+}
+
+/// Returns the signals that have a meaning.
+pub(crate) fn signals_with_meaning() -> impl Iterator<Item = i32> {
+    Asked::MEANINGS.into_iter().map(|(signal, _)| signal)
 }
 
 /// Receives signals.
@@ -31,25 +59,16 @@ pub(crate) struct Signals {
 
 impl Signals {
     /// Handles all signals that have a meaning, except those that this process was started to ignore (by nohup, or by
-    /// `&` in a script).
-    pub(crate) fn new(tasks: &Tasks) -> io::Result<Self> {
+    /// `&` in a script). So does the other process of the front.
+    pub(crate) fn new(front: &Front, tasks: &Tasks) -> io::Result<Self> {
         let ignored = sys::ShellState::recorded().ignored;
         let (received, asked) = mpsc::channel(64);
-        let meanings = [
-            (SignalKind::interrupt(), Asked::End(2)),
-            (SignalKind::terminate(), Asked::End(15)),
-            (SignalKind::hangup(), Asked::End(1)),
-            (SignalKind::quit(), Asked::Survey),
-            (SignalKind::user_defined1(), Asked::Forward(10)),
-            (SignalKind::user_defined2(), Asked::Forward(12)),
-            (SignalKind::from_raw(Signal::SIGTSTP as i32), Asked::Stop),
-            (SignalKind::from_raw(Signal::SIGCONT as i32), Asked::Continue),
-        ];
-        for (kind, meaning) in meanings {
-            if ignored >> (kind.as_raw_value() - 1) & 1 == 1 {
+        front.listen(&received, tasks)?;
+        for (number, meaning) in Asked::MEANINGS {
+            if ignored >> (number - 1) & 1 == 1 {
                 continue;
             }
-            let mut stream = signal(kind)?;
+            let mut stream = signal(SignalKind::from_raw(number))?;
             let received = received.clone();
             tasks.spawn("signals", Span::current(), async move {
                 while stream.recv().await.is_some() {

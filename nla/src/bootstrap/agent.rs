@@ -6,7 +6,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -30,8 +29,8 @@ use crate::wire::{Role, TreePosition};
 const NOT_STARTED: u8 = 251;
 
 /// Reads the order from standard input and runs the agent with it. Reports a failure to the process that started this
-/// one. Returns the exit code.
-pub(crate) fn with_order(dead_time: Duration, run: impl FnOnce(&BootOrder) -> Result<u8, StartFailure>) -> ExitCode {
+/// one. Returns the exit code. The order may take any time if `dead_time` is `None`.
+pub(crate) fn with_order(dead_time: Option<Duration>, run: impl FnOnce(&BootOrder) -> Result<u8, StartFailure>) -> u8 {
     // Nothing can be reported without the order.
     let order = match agent_channel::take_order(dead_time) {
         Ok(order) => order,
@@ -40,15 +39,14 @@ pub(crate) fn with_order(dead_time: Duration, run: impl FnOnce(&BootOrder) -> Re
             if error.kind() == io::ErrorKind::TimedOut {
                 last_words(&sys::host_name(), &error);
             }
-            return ExitCode::from(NOT_STARTED);
+            return NOT_STARTED;
         }
     };
-    let code = run(&order).unwrap_or_else(|failure| {
+    run(&order).unwrap_or_else(|failure| {
         tracing::error!(?failure, "the agent cannot start");
         agent_channel::report_failure(&order, failure);
         NOT_STARTED
-    });
-    ExitCode::from(code)
+    })
 }
 
 /// The result of an agent's attempt to join the tree.
@@ -320,7 +318,7 @@ async fn join_over_channel(
     }
     let stream = channel.into_stream();
     let connected = match inherited {
-        Some((_, clock)) => Ok((Accepted::over_inherited(stream, AgentId::ROOT), clock)),
+        Some((place, clock)) => Ok((Accepted::over_inherited(stream, AgentId::ROOT), clock.begun_at(place.began))),
         None => {
             let role = Role::Link { parent: parent_of(position) };
             tokio::select! {

@@ -193,10 +193,11 @@ pub(super) async fn connect_to_any(
 
 /// Reads the order from standard input, and writes the marker that precedes all reports to standard output. Fails if the
 /// whole order has not arrived within the dead time or [`ORDER_TIME_MIN`], whichever is longer: the starter's host may be
-/// lost.
-pub(super) fn take_order(dead_time: Duration) -> io::Result<BootOrder> {
+/// lost. Without a dead time it waits until its input ends.
+pub(super) fn take_order(dead_time: Option<Duration>) -> io::Result<BootOrder> {
     // srun holds the input of a step back until all nodes have answered. Slurm ends a step that it cannot reach.
-    let limit = std::env::var_os(TASK).is_none().then(|| dead_time.max(ORDER_TIME_MIN));
+    let dead_time = dead_time.filter(|_| std::env::var_os(TASK).is_none());
+    let limit = dead_time.map(|dead_time| dead_time.max(ORDER_TIME_MIN));
     let mut input = Input { until: limit.map(|limit| Instant::now() + limit) };
     let mut length = [0; 4];
     input.read_exact(&mut length)?;

@@ -70,7 +70,8 @@ impl Bootstrap {
         let agents = tree.size() - 1;
         // The number of an agent is that of its target.
         let position = TreePosition { agents, fanout, agent: AgentId::ROOT };
-        order.place = (order.links == Links::Pipes).then(|| Place { position, machine: sys::machine() });
+        let place = || Place { position, machine: sys::machine(), began: guardians.stood_by };
+        order.place = (order.links == Links::Pipes).then(place);
         let starters = Subtree::whole(agents, agents.max(1));
         let settings =
             AssemblySettings { starters, crosses_nodes: false, links: order.links, root, rejoins: order.rejoins };

@@ -1,7 +1,6 @@
 //! Runs an agent's process from its first instruction to its exit code: order, limits, runtime, tree, driver.
 
 use std::io;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use tokio::task::LocalSet;
@@ -16,11 +15,28 @@ use crate::tasks::Panics;
 /// The initial size of the descriptor table: enough for the ranks that an agent has by default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// Runs an agent. Its order must arrive on standard input within `dead_time` or `ORDER_TIME_MIN`, whichever is longer.
-/// Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned. An agent that the
-/// launcher has forked has inherited its `clock`.
-pub fn run_agent(guardian: GuardianLink, dead_time: Duration, clock: Option<Clock>) -> ExitCode {
-    bootstrap::with_order(dead_time, |order| {
+/// How the process of an agent has begun.
+#[derive(Copy, Clone, Debug)]
+pub enum Origin {
+    /// A remote shell or a step has executed it.
+    Executed,
+    /// The launcher has forked it, with its clock.
+    Forked(Clock),
+    /// The launcher has forked it, with its clock, before it knew the session. The order may take any time.
+    StandsBy(Clock),
+}
+
+/// Runs an agent. Unless it stands by, its order must arrive on standard input within `dead_time` or `ORDER_TIME_MIN`, whichever is
+/// longer. Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned.
+pub fn run_agent(guardian: GuardianLink, dead_time: Duration, origin: Origin) -> u8 {
+    let (clock, order_time) = match origin {
+        Origin::Executed => (None, Some(dead_time)),
+        Origin::Forked(clock) => (Some(clock), Some(dead_time)),
+        Origin::StandsBy(clock) => (Some(clock), None),
+    };
+    bootstrap::with_order(order_time, |order| {
+        // The first sign of life of an agent that stood by. If the guardian is dead, the driver notices.
+        let _ = guardian.alive();
         let descriptors = prepare_process().map_err(limits)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
         let code = LocalSet::new().block_on(&runtime, run(order, clock, guardian, descriptors, Panics::new("agent")));

@@ -23,6 +23,11 @@ impl Clock {
         Self { began: Instant::now(), offset: now }
     }
 
+    /// Returns the clock of a session that begins when this one shows `at`.
+    pub fn begun_at(self, at: Time) -> Self {
+        Self { began: self.began + at.saturating_sub(self.offset), offset: Duration::ZERO }
+    }
+
     /// Returns the session's time.
     pub fn now(&self) -> Time {
         self.began.elapsed() + self.offset

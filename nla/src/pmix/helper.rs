@@ -8,7 +8,6 @@ use std::ffi::OsStr;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,14 +28,14 @@ use crate::wire::{decode, encode};
 type Calls = Arc<Mutex<HashMap<u64, Completion>>>;
 
 /// Runs the process. Returns its exit code when the agent has closed the socket.
-pub fn run_helper() -> ExitCode {
+pub fn run_helper() -> u8 {
     let _ = sys::set_process_name(c"scela-pmix");
     match serve() {
         Ok(()) => sys::pmix::exit_now(0),
         Err(error) => {
             // The agent notices the end of the socket. Without SCELA_LOG, standard error is /dev/null.
             tracing::error!(%error, "scela-pmix ends");
-            ExitCode::FAILURE
+            1
         }
     }
 }

@@ -148,6 +148,11 @@ pub fn send_descriptor(socket: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -
     sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], &rights, flags, None)
 }
 
+/// Closes all descriptors but the standard streams. To be called before this process has opened any.
+pub fn close_inherited() {
+    close_from(3);
+}
+
 /// Closes all descriptors from `first` on. The process must not have opened any of them itself.
 pub(super) fn close_from(first: RawFd) {
     // SAFETY: numbers only. The closed descriptors were inherited and have no owner in this process: the caller has

@@ -7,8 +7,12 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
 
 use super::cgroup;
 use super::descriptors;
@@ -34,6 +38,21 @@ pub struct ForkedGuardians {
     pub guardians: Vec<ForkedGuardian>,
     /// The launcher adopts orphaned descendants; see [`adopt_orphans`](super::reap::adopt_orphans).
     pub adopts_orphans: bool,
+    /// How long they had stood by, on the clock that they have inherited, when their session began.
+    pub stood_by: Duration,
+}
+
+impl ForkedGuardians {
+    /// Ends guardians that got no order, and waits until they have exited. To be called while nothing else reaps children.
+    pub fn dismiss(self) {
+        let pids: Vec<u32> = self.guardians.iter().map(|guardian| guardian.pid).collect();
+        // An agent that stands by exits at the end of its input, and its guardian follows.
+        drop(self.guardians);
+        for pid in pids {
+            let pid = Pid::from_raw(pid.cast_signed());
+            while waitpid(pid, None) == Err(Errno::EINTR) {}
+        }
+    }
 }
 
 /// Which process [`fork_guardians`] has returned in.
@@ -86,11 +105,11 @@ fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Forked> {
         };
         guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output });
     }
-    Ok(Forked::Launcher(ForkedGuardians { guardians, adopts_orphans }))
+    Ok(Forked::Launcher(ForkedGuardians { guardians, adopts_orphans, stood_by: Duration::ZERO }))
 }
 
-/// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length.
-fn show_as(text: &str) -> io::Result<()> {
+/// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length. The process must have one thread.
+pub fn show_as(text: &str) -> io::Result<()> {
     let arguments = match recorded::arguments() {
         Some(recorded) => Some(recorded),
         None => arguments_at(&fs::read_to_string("/proc/self/stat")?),

@@ -62,6 +62,15 @@ const TICK_CLOSE: Duration = Duration::from_millis(50);
 /// The additional time for the first sign of life: the agent first waits for its order and connects to its starter.
 const FIRST_SIGN_MAX: Duration = Duration::from_secs(90);
 
+/// When an agent gives its first sign of life.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum FirstSign {
+    /// Within the dead time and 90 s: its order is on the way.
+    Soon,
+    /// At any time: it stands by for a session to come. It gives the first sign when its order arrives.
+    AnyTime,
+}
+
 /// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues
 /// the guardian and the agent one after the other.
 const STOPPED_MAX: Duration = Duration::from_secs(1);
@@ -78,12 +87,12 @@ const REFUSALS_MAX: u32 = 20;
 ///
 /// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself
 /// (INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
-/// ended. `dead_time` is how long an agent may be silent.
+/// ended. `dead_time` is how long an agent may be silent after its first sign of life.
 ///
 /// The guardian passes SIGTERM on to the agent, which ends the session and gives the ranks their grace. Meanwhile the
 /// guardian watches the agent as before.
-pub fn guarded(dead_time: Duration) -> GuardianLink {
-    let code = match Guardian::start(dead_time) {
+pub fn guarded(dead_time: Duration, first: FirstSign) -> GuardianLink {
+    let code = match Guardian::start(dead_time, first) {
         Ok(Side::Agent(link)) => return link,
         Ok(Side::Guardian(guardian)) => guardian.watch(),
         Err(error) => {
@@ -108,6 +117,7 @@ struct Guardian {
     signs: Signs,
     signals: SignalFd,
     dead_time: Duration,
+    first: FirstSign,
     /// The cgroup of the agent and its processes, where one may be created.
     group: Option<AgentGroup>,
 }
@@ -121,7 +131,7 @@ enum Cause {
 }
 
 impl Guardian {
-    fn start(dead_time: Duration) -> io::Result<Side> {
+    fn start(dead_time: Duration, first: FirstSign) -> io::Result<Side> {
         // EPERM: this process already leads a group or a session, which is as good unless it has a controlling
         // terminal. In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
         let _ = identity::new_session();
@@ -149,7 +159,7 @@ impl Guardian {
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
         let agent = agent.as_raw().unsigned_abs();
-        Ok(Side::Guardian(Self { agent, link: Some(ours), signs, signals, dead_time, group }))
+        Ok(Side::Guardian(Self { agent, link: Some(ours), signs, signals, dead_time, first, group }))
     }
 
     /// Waits for a reason to end, kills all processes, and returns the exit code.
@@ -186,7 +196,10 @@ impl Guardian {
 
     fn wait_for_cause(&mut self) -> Cause {
         // Until it reports, the agent gives no sign.
-        let first = self.dead_time.saturating_add(FIRST_SIGN_MAX);
+        let first = match self.first {
+            FirstSign::Soon => self.dead_time.saturating_add(FIRST_SIGN_MAX),
+            FirstSign::AnyTime => Duration::MAX,
+        };
         let mut silence = Silence::new(self.dead_time, first, self.signs.began());
         let (mut stopped, mut is_stopped) = (Duration::ZERO, false);
         loop {
@@ -285,8 +298,8 @@ impl Guardian {
     }
 }
 
-/// Forks this process, which must have one thread. Returns the child's pid; `None` in the child.
-pub(super) fn fork_alone() -> io::Result<Option<Pid>> {
+/// Forks this process. Returns the child's pid; `None` in the child. Fails if the process has several threads.
+pub fn fork_alone() -> io::Result<Option<Pid>> {
     // The directory has two links of its own, and one for each thread.
     if std::fs::metadata("/proc/self/task")?.nlink() > 3 {
         return Err(io::Error::other("the process has several threads"));

@@ -35,6 +35,7 @@ pub mod inherited;
 mod launching;
 pub mod new_file;
 pub mod output_file;
+pub mod packet;
 mod path_walk;
 pub mod pmix;
 pub mod rank_file;
@@ -43,6 +44,7 @@ pub mod reap;
 pub mod regular_file;
 pub mod secret;
 pub mod segment;
+pub mod served;
 pub mod shared_files;
 pub mod shell;
 mod signs;
@@ -58,12 +60,12 @@ pub use cgroup::end_group_of;
 pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
-    LOW_MAX, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, read_more, reserve_low,
-    send_descriptor, set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
+    LOW_MAX, close_inherited, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, read_more,
+    reserve_low, send_descriptor, set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
 };
 pub use epoll_set::{EpollSet, Waker};
-pub use forked::{Forked, ForkedGuardian, ForkedGuardians, fork_guardians};
-pub use guardian::{CODE_ABANDONED, GuardianLink, guarded};
+pub use forked::{Forked, ForkedGuardian, ForkedGuardians, fork_guardians, show_as};
+pub use guardian::{CODE_ABANDONED, FirstSign, GuardianLink, fork_alone, guarded};
 pub use identity::{
     addresses, addresses_of, affinity, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name,
     new_session, set_process_name, set_thread_nice,
@@ -73,6 +75,9 @@ pub use inherited::pmi_socket;
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output};
+pub use packet::{
+    PACKET_BYTES_MAX, PACKET_DESCRIPTORS_MAX, Packet, PacketListener, Packets, WatchedListener, WatchedPackets,
+};
 pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};
 pub use readiness::{Watched, watch, watch_end};
 pub use reap::{
@@ -83,11 +88,12 @@ pub use reap::{
 pub use regular_file::open_regular;
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
+pub use served::Served;
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{
-    Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, reset_sigchld,
-    restore_termination_signals,
+    Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, let_kernel_reap,
+    reset_sigchld, restore_termination_signals,
 };
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use tcp_peer::{SocketDiag, uid_in_table};

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use nix::sys::stat::{Mode, umask};
 use serde::{Deserialize, Serialize};
 
 /// The number of resource limits of Linux. They are numbered from 0.
@@ -54,6 +55,24 @@ impl ShellState {
             .map(|(resource, limit)| (resource, limit.soft.load(Relaxed), limit.hard.load(Relaxed)))
             .collect();
         Self { umask: UMASK.load(Relaxed), limits, blocked: BLOCKED.load(Relaxed), ignored: IGNORED.load(Relaxed) }
+    }
+
+    /// Makes these the recorded attributes of this process, which works for another one from now on, and sets its umask. Its own
+    /// limits, signal mask and ignored signals stay as they are. To be called while the process has one thread.
+    pub fn adopt(&self) {
+        UMASK.store(self.umask, Relaxed);
+        BLOCKED.store(self.blocked, Relaxed);
+        IGNORED.store(self.ignored, Relaxed);
+        for (recorded, resource) in LIMITS.iter().zip(0u32..) {
+            let limit = self.limits.iter().find(|(known, ..)| *known == resource);
+            recorded.known.store(limit.is_some(), Relaxed);
+            if let Some((_, soft, hard)) = limit {
+                recorded.soft.store(*soft, Relaxed);
+                recorded.hard.store(*hard, Relaxed);
+            }
+        }
+        RECORDED.store(true, Relaxed);
+        umask(Mode::from_bits_truncate(self.umask));
     }
 
     /// Returns the attributes of a rank on this node, and the limits that had to be lowered.
@@ -132,7 +151,7 @@ static LIMITS: [Recorded; RESOURCES] =
 static RECORD: extern "C" fn() = record;
 
 /// Whether descriptor 1 was closed when the process started.
-static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
+pub(super) static STDOUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether standard output was closed when the process started (`>&-` in a shell). Rust's runtime then opens
 /// /dev/null in its stead before `main`, so that writing to it seems to succeed.

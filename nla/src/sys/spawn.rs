@@ -497,6 +497,11 @@ pub fn reset_sigchld() {
     }
 }
 
+/// Ignores SIGCHLD: the kernel discards the statuses of children. [`reset_sigchld`] undoes that.
+pub fn let_kernel_reap() {
+    set_disposition(libc::SIGCHLD, libc::SIG_IGN);
+}
+
 /// Ignores SIGXFSZ, so that a write beyond the limit on a file's size is an error that can be reported. Ranks get the action of
 /// the user's shell.
 pub fn ignore_file_size_signal() {

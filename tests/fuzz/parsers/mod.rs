@@ -21,6 +21,7 @@ mod pmi1;
 mod pmi2;
 mod pmi_world;
 mod pmix;
+mod pools;
 mod recordings;
 mod shell_channel;
 mod spawns;
@@ -56,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pmi1", check: pmi1::check },
     Target { name: "pmi2", check: pmi2::check },
     Target { name: "pmix", check: pmix::check },
+    Target { name: "pools", check: pools::check },
     Target { name: "recordings", check: recordings::check },
     Target { name: "shell_channel", check: shell_channel::check },
     Target { name: "spawns", check: spawns::check },

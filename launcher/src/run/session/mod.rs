@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::Signal;
 use nla::bootstrap::NodeChoice;
 use nla::core::{
     Cause, Failure, NamespaceId, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput,
@@ -36,6 +36,7 @@ use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
 use crate::run::assemble::{given_up_text, without_host};
 use crate::run::binding_text::Bindings;
+use crate::run::front::Front;
 use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
@@ -120,8 +121,8 @@ pub struct Planned {
 }
 
 /// Runs a session on its hosts to its end. `guardians` were forked for the agents on this machine, if they are to run here.
-/// `clock` was started before the plan was made.
-pub fn run(planned: Planned, guardians: ForkedGuardians, clock: Clock) -> io::Result<Ended> {
+/// `clock` was started before the plan was made. `front` is the process that the user waits for.
+pub fn run(planned: Planned, guardians: ForkedGuardians, clock: Clock, front: &Front) -> io::Result<Ended> {
     if let AgentHosts::Remote(_) = planned.agent_hosts {
         // Each agent has a bootstrap channel until all have joined.
         sys::raise_limit()?;
@@ -129,19 +130,19 @@ pub fn run(planned: Planned, guardians: ForkedGuardians, clock: Clock) -> io::Re
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let span = tracing::debug_span!("session", id = %planned.plan.label);
-    let session = live(planned, guardians, clock).instrument(span);
+    let session = live(planned, guardians, clock, front).instrument(span);
     let ended = LocalSet::new().block_on(&runtime, session);
     runtime.shutdown_background();
     ended
 }
 
-async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock) -> io::Result<Ended> {
+async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock, front: &Front) -> io::Result<Ended> {
     let Planned { plan, agent_hosts, session, secrets } = planned;
     let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
     let tasks = panics.tasks();
     let own = LauncherParts {
-        signals: Signals::new(&tasks)?,
+        signals: Signals::new(front, &tasks)?,
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
         trace: plan.options.trace.as_deref().map(TraceFile::open).transpose()?,
         limit: None,
@@ -161,7 +162,7 @@ async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock) -> io:
                 return Ok(Ended::panicked(Phases::default()));
             }
         };
-        let outcome = match panics.watch("session", session.live()).await {
+        let outcome = match panics.watch("session", session.live(front)).await {
             Ok(outcome) => outcome,
             Err(panic) => {
                 session.progress.end();
@@ -312,10 +313,15 @@ enum Event {
 }
 
 impl Session {
-    async fn live(&mut self) -> Outcome {
+    async fn live(&mut self, front: &Front) -> Outcome {
         loop {
             match self.next_event().await {
                 Event::Root(RootEvent::Over(outcome)) => return outcome,
+                Event::Root(RootEvent::Suspended) => {
+                    // The shell's prompt comes after what was reported.
+                    stderr::wait_written(SUSPEND_TIME);
+                    front.suspended();
+                }
                 event => self.on_event(event),
             }
             if self.has_joined && self.input.is_some() {
@@ -367,14 +373,8 @@ impl Session {
                 self.out.end();
                 self.err.end();
             }
-            Event::Root(RootEvent::Suspended) => {
-                // The shell's prompt comes after what was reported.
-                stderr::wait_written(SUSPEND_TIME);
-                // Returns when SIGCONT has continued this process.
-                let _ = raise(Signal::SIGSTOP);
-            }
-            // `live` returns at this event.
-            Event::Root(RootEvent::Over(_)) => {}
+            // `live` handles these.
+            Event::Root(RootEvent::Suspended | RootEvent::Over(_)) => {}
         }
     }
 
@@ -525,6 +525,11 @@ impl Session {
                     self.reporter.note(&format!("{name}: the job is being ended{again}"));
                 }
                 self.root.handle(RootInput::Interrupt(signal));
+            }
+            Asked::PoolLost => {
+                self.is_end_reported = true;
+                self.reporter.error("the controller of the pool was lost; the job is being ended");
+                self.root.handle(RootInput::Interrupt(Signal::SIGTERM as i32));
             }
             Asked::Survey => {
                 self.wants_survey = true;

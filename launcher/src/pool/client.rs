@@ -1,0 +1,314 @@
+//! `scela-run --pool`: hands a job over to the pool and waits for its end.
+//!
+//! The job's launcher has this process's streams. This process passes signals on, and the input from a terminal: the launcher is
+//! in another session, so the terminal would not protect a foreground process from it.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::Mode;
+use nix::unistd::{read, write};
+use nla::sys::{self, Packets, ShellState};
+
+use super::directory;
+use super::message::{Ask, Description, JobRefusal, ToClient, ToController, WORDS_CHARS_MAX, packed, unpacked};
+use super::status::count;
+use crate::exit;
+use crate::plan::environment::environment_of_process;
+use crate::plan::machine::is_background;
+use crate::plan::pool_name::POOL_DEFAULT;
+use crate::plan::request::Request;
+use crate::refusal::{Refusal, shown};
+use crate::run::front::{FromJob, ToJob};
+use crate::run::signals::signals_with_meaning;
+use crate::run::stderr::{self, Kind};
+
+/// Milliseconds between two checks whether this process is in the foreground again.
+const BACKGROUND_PAUSE_MS: u16 = 500;
+/// Bytes read from a terminal at a time: the longest line that it passes on.
+const TERMINAL_BYTES: usize = 4096;
+
+/// Runs the job of these arguments, the program's name first, and returns its exit code. `configfile` was read for them.
+pub fn run(request: &Request, arguments: Vec<OsString>, configfile: Option<(PathBuf, Vec<u8>)>) -> Result<u8, Refusal> {
+    let options = &request.options;
+    let pool = options.pool.as_deref().unwrap_or(POOL_DEFAULT);
+    let failed = |error: io::Error| {
+        Refusal::new(format!("the job cannot be handed over to the pool '{pool}': {error}"), "").of_system()
+    };
+    let controller = directory::connect(pool)?;
+    let ask = Ask {
+        ranks: ranks(request),
+        priority: options.pool_priority.unwrap_or_default(),
+        waits: !options.pool_no_wait,
+        words: words(&arguments),
+    };
+    let signals = signals().map_err(failed)?;
+    let (terminal, input) = Terminal::of_input().map_err(failed)?;
+    let description = Description::of_process(arguments, configfile, environment_of_process());
+    let [line, theirs] = Packets::pair().map_err(failed)?;
+    submit(&controller, &ask, &description, input, &theirs).map_err(failed)?;
+    drop(theirs);
+    let mut client = Client { controller: Some(controller), line, signals, terminal, is_quiet: options.quiet };
+    client.wait(pool)
+}
+
+/// Returns how many ranks the job has, if its options or all its commands say so.
+fn ranks(request: &Request) -> Option<u32> {
+    if let ([command], Some(ppn)) = (request.commands.as_slice(), request.options.ppn) {
+        return Some(command.nprocs.unwrap_or(ppn));
+    }
+    request.commands.iter().map(|command| command.nprocs).try_fold(0u32, |sum, ranks| Some(sum.saturating_add(ranks?)))
+}
+
+/// Returns the words of a command line, for people.
+fn words(arguments: &[OsString]) -> String {
+    let words: Vec<_> = arguments.iter().skip(1).map(|word| word.to_string_lossy()).collect();
+    shown(&words.join(" "), WORDS_CHARS_MAX)
+}
+
+/// Blocks the signals that have a meaning for a job, unless this process ignores them, and returns the descriptor that yields them.
+fn signals() -> io::Result<SignalFd> {
+    let ignored = ShellState::recorded().ignored;
+    let mut set = SigSet::empty();
+    for signal in signals_with_meaning().filter(|signal| ignored >> (signal - 1) & 1 == 0) {
+        set.add(Signal::try_from(signal)?);
+    }
+    set.thread_block()?;
+    Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+fn submit(
+    controller: &Packets,
+    ask: &Ask,
+    description: &Description,
+    input: Option<OwnedFd>,
+    line: &Packets,
+) -> io::Result<()> {
+    let null = sys::dev_null(true)?;
+    let directory = open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let description = description.to_file()?;
+    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
+    let output = if sys::stdout_was_closed() { null.as_fd() } else { stdout.as_fd() };
+    let input = input.as_ref().map_or(stdin.as_fd(), AsFd::as_fd);
+    let descriptors = [description.as_fd(), directory.as_fd(), input, output, stderr.as_fd(), line.as_fd()];
+    controller.send(&packed(&ToController::Run(ask.clone())), &descriptors, true)
+}
+
+/// A terminal whose input this process passes on.
+struct Terminal {
+    stdin: io::Stdin,
+    /// Nonblocking.
+    pipe: OwnedFd,
+    /// Bytes that were read and not passed on.
+    unsent: Vec<u8>,
+    is_open: bool,
+}
+
+impl Terminal {
+    /// Returns the terminal if standard input is one, and the descriptor that the launcher reads instead of it.
+    fn of_input() -> io::Result<(Option<Self>, Option<OwnedFd>)> {
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return Ok((None, None));
+        }
+        if is_background(stdin.as_fd()) {
+            // As without a pool: no rank reads the terminal.
+            return Ok((None, Some(sys::dev_null(false)?)));
+        }
+        // A read in the background then fails instead of stopping this process.
+        let mut ttin = SigSet::empty();
+        ttin.add(Signal::SIGTTIN);
+        ttin.thread_block()?;
+        let (theirs, pipe) = sys::input_pipe()?;
+        Ok((Some(Self { stdin, pipe, unsent: Vec::new(), is_open: true }), Some(theirs)))
+    }
+
+    /// Passes on what can be passed on.
+    fn pass_on(&mut self) {
+        if self.unsent.is_empty() {
+            let mut bytes = vec![0; TERMINAL_BYTES];
+            match read(io::stdin(), &mut bytes) {
+                Ok(count @ 1..) => {
+                    bytes.truncate(count);
+                    self.unsent = bytes;
+                }
+                Err(Errno::EINTR | Errno::EAGAIN) => return,
+                // A process that has just become a background process.
+                Err(Errno::EIO) if is_background(io::stdin().as_fd()) => return,
+                Ok(_) | Err(_) => return self.is_open = false,
+            }
+        }
+        match write(&self.pipe, &self.unsent) {
+            Ok(count) => drop(self.unsent.drain(..count)),
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            // The launcher reads no more.
+            Err(_) => self.is_open = false,
+        }
+    }
+
+    /// Returns the descriptor to wait for, and for what; `None` while this process is in the background.
+    fn waits_for(&self) -> Option<PollFd<'_>> {
+        if !self.unsent.is_empty() {
+            return Some(PollFd::new(self.pipe.as_fd(), PollFlags::POLLOUT));
+        }
+        let stdin = self.stdin.as_fd();
+        (!is_background(stdin)).then(|| PollFd::new(stdin, PollFlags::POLLIN))
+    }
+}
+
+/// A job that was handed over.
+struct Client {
+    /// The connection to the controller, until the job has started.
+    controller: Option<Packets>,
+    line: Packets,
+    signals: SignalFd,
+    terminal: Option<Terminal>,
+    is_quiet: bool,
+}
+
+impl Client {
+    /// Waits until the job has ended or is refused. Returns its exit code.
+    fn wait(&mut self, pool: &str) -> Result<u8, Refusal> {
+        let mut job = None;
+        loop {
+            self.wait_for_event()
+                .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
+            while let Ok(Some(info)) = self.signals.read_signal() {
+                let signal = info.ssi_signo as i32;
+                if job.is_none()
+                    && [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].iter().any(|end| *end as i32 == signal)
+                {
+                    // The end of the connection withdraws the job, or ends it if it has just started.
+                    self.note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
+                    return Ok(exit::signalled(signal));
+                }
+                if job.is_none() && signal == Signal::SIGTSTP as i32 {
+                    let _ = raise(Signal::SIGSTOP);
+                    continue;
+                }
+                let _ = self.line.send(&packed(&ToJob::Signal(signal)), &[], false);
+            }
+            if let Some(controller) = &self.controller {
+                match next(controller) {
+                    Next::Message(ToClient::Started(number)) => {
+                        job = Some(number);
+                        self.controller = None;
+                    }
+                    Next::Message(ToClient::Waits { job, needs, free, ahead }) => {
+                        self.note(&waits_text(pool, job, needs, free, ahead));
+                    }
+                    Next::Message(ToClient::Refused(JobRefusal::Signalled(signal))) => {
+                        self.note(&format!("{}: the job was ended before it started", sys::signal_name(signal)));
+                        return Ok(exit::signalled(signal));
+                    }
+                    Next::Message(ToClient::Refused(why)) => return Err(refused(pool, &why)),
+                    Next::Message(_) | Next::Nothing => {}
+                    Next::End => {
+                        let text = format!("the pool '{pool}' has ended before the job started");
+                        return Err(Refusal::new(
+                            text,
+                            format!("'scela pool status {pool}' shows it, if it runs again"),
+                        )
+                        .of_system());
+                    }
+                }
+            }
+            match next(&self.line) {
+                Next::Message(FromJob::Ended(code)) => return Ok(code),
+                Next::Message(FromJob::Suspended) => drop(raise(Signal::SIGSTOP)),
+                Next::Nothing => {}
+                // While the job waits, the controller has the other end.
+                Next::End if job.is_some() => {
+                    let text = format!(
+                        "the launcher of job {} in the pool '{pool}' was killed; its ranks were ended",
+                        job.unwrap_or_default()
+                    );
+                    stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
+                    return Ok(exit::LOST);
+                }
+                Next::End => {}
+            }
+        }
+    }
+
+    fn wait_for_event(&mut self) -> io::Result<()> {
+        let terminal = self.terminal.as_ref().filter(|terminal| terminal.is_open);
+        let input = terminal.map(Terminal::waits_for);
+        let pause = if let Some(None) = input { PollTimeout::from(BACKGROUND_PAUSE_MS) } else { PollTimeout::NONE };
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut waited = vec![readable(self.signals.as_fd()), readable(self.line.as_fd())];
+        waited.extend(self.controller.as_ref().map(|controller| readable(controller.as_fd())));
+        let others = waited.len();
+        waited.extend(input.flatten());
+        match poll(&mut waited, pause) {
+            Err(Errno::EINTR) => return Ok(()),
+            polled => drop(polled?),
+        }
+        let has_input = waited.get(others).is_some_and(|input| input.any() == Some(true));
+        drop(waited);
+        if let Some(terminal) = self.terminal.as_mut().filter(|_| has_input) {
+            terminal.pass_on();
+            if !terminal.is_open {
+                // Closes the pipe: the ranks' input ends.
+                self.terminal = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&self, text: &str) {
+        if !self.is_quiet {
+            stderr::line(Kind::Report, &format!("scela-run: {text}"));
+        }
+    }
+}
+
+/// The next message of a connection.
+enum Next<M> {
+    Message(M),
+    Nothing,
+    End,
+}
+
+fn next<M: serde::de::DeserializeOwned>(packets: &Packets) -> Next<M> {
+    match packets.receive(false) {
+        Ok(Some(packet)) => unpacked(&packet).map_or(Next::End, Next::Message),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Nothing,
+        Ok(None) | Err(_) => Next::End,
+    }
+}
+
+fn waits_text(pool: &str, job: u64, needs: u32, free: u32, ahead: u32) -> String {
+    let ahead = match ahead {
+        0 => String::new(),
+        ahead => format!(", and {} {} first", count(ahead.into(), "job"), if ahead == 1 { "starts" } else { "start" }),
+    };
+    format!(
+        "job {job} waits in the pool '{pool}': it needs {}, {free} of them free{ahead}",
+        count(needs.into(), "slot")
+    )
+}
+
+fn refused(pool: &str, why: &JobRefusal) -> Refusal {
+    let (text, hint) = match why {
+        JobRefusal::Busy { needs, free } => (
+            format!("the job needs {} in the pool '{pool}', and {free} are free", count((*needs).into(), "slot")),
+            "without --no-wait it waits for them",
+        ),
+        JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
+        JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),
+        JobRefusal::NoLauncher => (
+            format!("the pool '{pool}' can start no launcher"),
+            "'ulimit -u' and the memory of this machine may be too low; its log is beside its socket",
+        ),
+        JobRefusal::Signalled(signal) => (format!("signal {signal} has ended the job"), ""),
+    };
+    Refusal::new(text, hint).of_system()
+}

@@ -1,0 +1,308 @@
+//! The subcommands of `scela`, but for `scela run`.
+
+use std::ffi::OsString;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use nix::sys::signal::Signal;
+use nla::sys::Packets;
+
+use super::directory;
+use super::message::{JobNumber, JobState, PoolState, ToClient, ToController, packed, unpacked};
+use super::start::Options;
+use super::status;
+use crate::cli;
+use crate::exit::EarlyEnd;
+use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
+use crate::refusal::Refusal;
+
+/// The meaning of the words after `scela`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Subcommand {
+    /// Prints this text.
+    Text(String),
+    /// Starts a pool.
+    Start(Options),
+    /// Asks pools that run.
+    Ask(Question),
+}
+
+/// A question to pools that run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// The state of a pool; of all pools if none is named.
+    Status {
+        /// The pool.
+        pool: Option<String>,
+        /// As JSON.
+        json: bool,
+        /// The jobs too.
+        jobs: bool,
+    },
+    /// Sends a signal to jobs of a pool, or to all of them.
+    Kill {
+        /// The pool.
+        pool: String,
+        /// The jobs; all if empty.
+        jobs: Vec<JobNumber>,
+        /// The signal.
+        signal: i32,
+    },
+    /// Ends a pool and waits for that.
+    Stop(String),
+}
+
+const AFTER_HELP: &str = "'scela run' is scela-run. 'scela run --pool PROGRAM' runs a job in a pool.";
+
+/// Returns the commands as clap describes them.
+pub fn command() -> Command {
+    let pool = || Arg::new("pool").value_name("NAME").value_parser(pool_name).help("the pool (default: 'default')");
+    let json = || Arg::new("json").long("json").action(ArgAction::SetTrue).help("print JSON");
+    let every = "a pool (default: all pools of this user on this host)";
+    let start = Command::new("start")
+        .about("Starts a pool on this machine")
+        .arg(pool())
+        .arg(
+            Arg::new("slots")
+                .long("slots")
+                .value_name("N")
+                .value_parser(value_parser!(u32).range(1..=i64::from(nla::core::limits::RANKS_MAX)))
+                .help("how many ranks run at a time (default: the cores of this machine)"),
+        )
+        .arg(
+            Arg::new("idle")
+                .long("idle")
+                .value_name("TIME")
+                .value_parser(time)
+                .help("end the pool after so long without a job: 90, 30s, 5m, 2h"),
+        );
+    let stop = Command::new("stop").about("Ends a pool and its jobs, and waits for that").arg(pool());
+    let status = |name: &'static str, about| Command::new(name).about(about).arg(pool().help(every)).arg(json());
+    let pool_command = Command::new("pool")
+        .about("Starts, shows and stops standing pools")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(start)
+        .subcommand(stop)
+        .subcommand(status("status", "Shows pools"));
+    let kill = Command::new("kill")
+        .about("Sends a signal to jobs; those that wait are withdrawn")
+        .arg(
+            Arg::new("signal")
+                .long("signal")
+                .short('s')
+                .value_name("SIGNAL")
+                .value_parser(signal)
+                .default_value("TERM")
+                .help("TERM, INT and HUP end jobs; QUIT, USR1 and USR2 are passed on"),
+        )
+        .arg(
+            Arg::new("in")
+                .long("pool")
+                .value_name("NAME")
+                .value_parser(pool_name)
+                .help("the pool (default: 'default')"),
+        )
+        .arg(Arg::new("all").long("all").action(ArgAction::SetTrue).help("all jobs of the pool"))
+        .arg(
+            Arg::new("jobs")
+                .value_name("JOB")
+                .value_parser(value_parser!(JobNumber))
+                .action(ArgAction::Append)
+                .required_unless_present("all")
+                .conflicts_with("all")
+                .help("numbers of jobs, as 'scela jobs' shows them"),
+        );
+    Command::new("scela")
+        .about("Runs parallel programs, and keeps pools in which they start at once.")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help(AFTER_HELP)
+        .subcommand(Command::new("run").about("Runs a job: the same as scela-run").disable_help_flag(true))
+        .subcommand(pool_command)
+        .subcommand(status("jobs", "Shows the jobs of pools"))
+        .subcommand(status("status", "Shows pools and their jobs"))
+        .subcommand(kill)
+}
+
+/// Parses the words after `scela`, which do not begin with `run`. The error is the text for the user.
+pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
+    let words = std::iter::once(OsString::from("scela")).chain(words);
+    let matches = match command().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) if error.use_stderr() => {
+            let text = error.render().to_string();
+            return Err(text.trim().trim_start_matches("error: ").to_owned());
+        }
+        Err(text) => return Ok(Subcommand::Text(text.render().to_string())),
+    };
+    Ok(match matches.subcommand() {
+        Some(("pool", pool)) => match pool.subcommand() {
+            Some(("start", given)) => Subcommand::Start(Options {
+                name: name(given, "pool"),
+                slots: given.get_one("slots").copied(),
+                idle: given.get_one("idle").copied(),
+            }),
+            Some(("stop", given)) => Subcommand::Ask(Question::Stop(name(given, "pool"))),
+            Some((_, given)) => Subcommand::Ask(status_question(given, false)),
+            None => Subcommand::Text(String::new()),
+        },
+        Some(("kill", given)) => Subcommand::Ask(Question::Kill {
+            pool: name(given, "in"),
+            jobs: given.get_many("jobs").into_iter().flatten().copied().collect(),
+            signal: given.get_one("signal").copied().unwrap_or(Signal::SIGTERM as i32),
+        }),
+        Some((_, given)) => Subcommand::Ask(status_question(given, true)),
+        None => Subcommand::Text(String::new()),
+    })
+}
+
+fn status_question(given: &ArgMatches, jobs: bool) -> Question {
+    Question::Status { pool: given.get_one::<String>("pool").cloned(), json: given.get_flag("json"), jobs }
+}
+
+fn name(given: &ArgMatches, id: &str) -> String {
+    given.get_one::<String>(id).cloned().unwrap_or_else(|| POOL_DEFAULT.to_owned())
+}
+
+fn pool_name(text: &str) -> Result<String, String> {
+    check_pool_name(text).map_err(|refusal| refusal.hint().to_owned())?;
+    Ok(text.to_owned())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    cli::time(text).map_err(|refusal| refusal.to_string())
+}
+
+/// Parses a signal that has a meaning for a job: `TERM`, `SIGTERM` or `15`.
+fn signal(text: &str) -> Result<i32, String> {
+    let known = text.parse().ok().and_then(|number: i32| Signal::try_from(number).ok());
+    let upper = text.to_ascii_uppercase();
+    let named = || Signal::from_str(&format!("SIG{}", upper.strip_prefix("SIG").unwrap_or(&upper))).ok();
+    let signal = known.or_else(named).map(|signal| signal as i32);
+    let fits = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
+    signal.filter(|signal| fits.iter().any(|fit| *fit as i32 == *signal)).ok_or_else(|| {
+        "use TERM, INT, HUP, QUIT, USR1 or USR2; a job ends its ranks with KILL after its grace".to_owned()
+    })
+}
+
+/// Asks pools. Returns the text for the user and the exit code.
+pub fn ask(question: &Question) -> Result<(String, u8), Refusal> {
+    match question {
+        Question::Status { pool, json, jobs } => {
+            let found = match pool {
+                Some(pool) => vec![state(pool)?],
+                // A pool may end meanwhile.
+                None => directory::names().iter().filter_map(|name| state(name).ok()).collect(),
+            };
+            let text = if *json { status::json(&found, *jobs) } else { status::text(&found, *jobs) };
+            Ok((text, EarlyEnd::Done.code()))
+        }
+        Question::Kill { pool, jobs, signal } => {
+            let controller = asked(pool, &ToController::Signal(jobs.clone(), *signal))?;
+            match receive(&controller, pool)? {
+                Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok((String::new(), EarlyEnd::Done.code())),
+                Some(ToClient::Unknown(unknown)) => {
+                    let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
+                    let text = format!("there is no job {} in the pool '{pool}'", names.join(", "));
+                    Err(Refusal::new(text, "'scela jobs' lists those that wait or run").of_system())
+                }
+                _ => Err(broken(pool, &"it gave no answer")),
+            }
+        }
+        Question::Stop(pool) => {
+            let controller = asked(pool, &ToController::Stop)?;
+            // Its connection ends when the pool has ended.
+            let _ = receive(&controller, pool)?;
+            Ok((String::new(), EarlyEnd::Done.code()))
+        }
+    }
+}
+
+fn asked(pool: &str, question: &ToController) -> Result<Packets, Refusal> {
+    let controller = directory::connect(pool)?;
+    controller.send(&packed(question), &[], true).map_err(|error| broken(pool, &error))?;
+    Ok(controller)
+}
+
+fn receive(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
+    let packet = controller.receive(true).map_err(|error| broken(pool, &error))?;
+    packet.map(|packet| unpacked(&packet)).transpose().map_err(|error| broken(pool, &error))
+}
+
+fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {
+    Refusal::new(format!("the pool '{pool}' cannot be asked: {why}"), "").of_system()
+}
+
+/// Returns the state of a pool and its jobs.
+fn state(pool: &str) -> Result<(PoolState, Vec<JobState>), Refusal> {
+    let controller = asked(pool, &ToController::Status)?;
+    let (mut state, mut jobs) = (None, Vec::new());
+    loop {
+        match receive(&controller, pool)? {
+            Some(ToClient::Pool(pool)) => state = Some(pool),
+            Some(ToClient::Job(job)) => jobs.push(job),
+            Some(ToClient::Done) => break,
+            _ => return Err(broken(pool, &"it has ended")),
+        }
+    }
+    state.map(|state| (state, jobs)).ok_or_else(|| broken(pool, &"it gave no answer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Subcommand, String> {
+        parse(line.split_ascii_whitespace().map(Into::into).collect())
+    }
+
+    #[test]
+    fn clap_accepts_the_description() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn commands_are_understood() {
+        let start = |name: &str, slots, idle| Ok(Subcommand::Start(Options { name: name.to_owned(), slots, idle }));
+        assert_eq!(parsed("pool start"), start("default", None, None));
+        let idle = Some(Duration::from_secs(300));
+        assert_eq!(parsed("pool start night --slots 8 --idle 5m"), start("night", Some(8), idle));
+        assert_eq!(parsed("pool stop"), Ok(Subcommand::Ask(Question::Stop("default".to_owned()))));
+        let status = |pool: Option<&str>, json, jobs| {
+            Ok(Subcommand::Ask(Question::Status { pool: pool.map(str::to_owned), json, jobs }))
+        };
+        assert_eq!(parsed("pool status a"), status(Some("a"), false, false));
+        assert_eq!(parsed("jobs --json"), status(None, true, true));
+        assert_eq!(parsed("status"), status(None, false, true));
+        let kill = |jobs: &[JobNumber], signal| {
+            Ok(Subcommand::Ask(Question::Kill { pool: "default".to_owned(), jobs: jobs.to_vec(), signal }))
+        };
+        assert_eq!(parsed("kill 1 2"), kill(&[1, 2], 15));
+        assert_eq!(parsed("kill --all --signal sigint"), kill(&[], 2));
+        assert_eq!(parsed("kill -s 10 3"), kill(&[3], 10));
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        for (line, words) in [
+            ("", "Usage: scela"),
+            ("bool", "unrecognized subcommand 'bool'"),
+            ("kill", "required"),
+            ("kill --all 1", "cannot be used with"),
+            ("kill -s KILL 1", "use TERM, INT, HUP"),
+            ("kill x", "invalid value 'x'"),
+            ("pool start -- -a", "beginning with a letter or digit"),
+            ("pool start --slots 0", "invalid value '0'"),
+            ("pool start --idle 0", "invalid value '0'"),
+        ] {
+            let text = match parsed(line) {
+                Ok(Subcommand::Text(text)) | Err(text) => text,
+                Ok(other) => panic!("{line}: {other:?}"),
+            };
+            assert!(text.contains(words), "{line}: {text}");
+        }
+    }
+}

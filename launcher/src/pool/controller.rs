@@ -1,0 +1,417 @@
+//! The controller of a pool: accepts clients, passes jobs to launchers, and answers questions.
+//!
+//! [`Schedule`] decides; this module carries it out. Tasks own the connections and send events to one actor.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::pending;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nla::sys::{self, Packet, Packets, WatchedListener, WatchedPackets};
+use nla::tasks::{Panics, Tasks};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::LocalSet;
+use tokio::time::{sleep_until, timeout};
+use tracing::Span;
+
+use super::directory::Place;
+use super::fork_server::FORK;
+use super::message::{
+    Ask, FromLauncher, JOB_DESCRIPTORS, JobNumber, JobRefusal, JobState, PoolState, ToClient, ToController, packed,
+    unpacked,
+};
+use super::schedule::{Action, Input, Schedule, Time};
+use crate::run::front::ToLauncher;
+
+/// How long a client may take to send its request, and to read the answer.
+const CLIENT_TIME: Duration = Duration::from_secs(10);
+/// Clients whose requests are awaited at a time. Further ones wait until they are accepted.
+const REQUESTS_MAX: usize = 256;
+/// The descriptors that the controller has of a job that waits, and one more for others.
+const DESCRIPTORS_PER_JOB: u64 = JOB_DESCRIPTORS as u64 + 2;
+/// Events that wait for the actor. A task with more to tell waits.
+const EVENTS: usize = 1024;
+
+/// The parts of a controller.
+pub struct Setup {
+    /// Its place among the pools of the user.
+    pub place: Place,
+    /// The connection to the fork server.
+    pub forks: Packets,
+    /// How many ranks run at a time.
+    pub slots: u32,
+    /// After how long without a job the pool ends.
+    pub idle: Option<Duration>,
+}
+
+/// A controller that has not begun.
+pub struct Controller(Setup);
+
+impl Controller {
+    /// Prepares a controller.
+    pub fn new(setup: Setup) -> Self {
+        Self(setup)
+    }
+
+    /// Runs the pool to its end.
+    pub fn run(self) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ended = LocalSet::new().block_on(&runtime, live(self.0));
+        runtime.shutdown_background();
+        ended
+    }
+}
+
+async fn live(setup: Setup) -> io::Result<()> {
+    let mut panics = Panics::new("controller");
+    let tasks = panics.tasks();
+    let Setup { place, forks, slots, idle } = setup;
+    let (events, incoming) = mpsc::channel(EVENTS);
+    let (files, listener) = place.listen();
+    tasks.spawn("listener", Span::current(), accept(WatchedListener::of(listener)?, events.clone(), tasks.clone()));
+    let forks = Rc::new(WatchedPackets::of(forks)?);
+    tasks.spawn("fork server", Span::current(), watch_forks(Rc::clone(&forks), events.clone()));
+    let mut actor = Actor {
+        schedule: Schedule::new(slots, idle, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize),
+        began: Instant::now(),
+        name: files.name().to_owned(),
+        slots,
+        idle,
+        events,
+        incoming,
+        tasks: tasks.clone(),
+        forks,
+        next_job: 1,
+        next_launcher: 1,
+        waiting: HashMap::new(),
+        launchers: BTreeMap::new(),
+        alarm: None,
+        is_over: false,
+    };
+    let ended = panics.watch("controller", actor.live()).await;
+    let ended = ended.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())));
+    // The error follows in the log.
+    files.remove(ended.is_ok());
+    ended
+}
+
+/// A number that the controller gives a launcher.
+type LauncherNumber = u64;
+
+/// Everything that the controller waits for.
+enum Event {
+    /// A client has sent a request.
+    Asked(Rc<WatchedPackets>, ToController, Vec<OwnedFd>),
+    /// The client of a job has closed its connection.
+    Left(JobNumber),
+    /// A launcher has sent a message.
+    Launcher(LauncherNumber, FromLauncher),
+    /// A launcher has closed its connection.
+    LauncherLost(LauncherNumber),
+    /// The fork server has ended.
+    ForksLost,
+    /// A signal asks for the end of the pool.
+    Stop,
+    /// The schedule's alarm has expired.
+    Alarm,
+}
+
+/// A launcher.
+struct Launcher {
+    packets: Rc<WatchedPackets>,
+    /// Its pid, once it stands by.
+    pid: Option<u32>,
+    job: Option<JobNumber>,
+}
+
+/// A job that has not started.
+struct Waiting {
+    client: Rc<WatchedPackets>,
+    descriptors: Vec<OwnedFd>,
+}
+
+struct Actor {
+    schedule: Schedule,
+    began: Instant,
+    name: String,
+    slots: u32,
+    idle: Option<Duration>,
+    events: mpsc::Sender<Event>,
+    incoming: mpsc::Receiver<Event>,
+    tasks: Tasks,
+    forks: Rc<WatchedPackets>,
+    next_job: JobNumber,
+    next_launcher: LauncherNumber,
+    waiting: HashMap<JobNumber, Waiting>,
+    launchers: BTreeMap<LauncherNumber, Launcher>,
+    alarm: Option<Time>,
+    is_over: bool,
+}
+
+impl Actor {
+    async fn live(&mut self) -> io::Result<()> {
+        let [mut terminated, mut interrupted] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+        // Its starter's terminal may hang up.
+        let _hung_up = signal(SignalKind::hangup())?;
+        self.handle(Input::Timeout);
+        while !self.is_over {
+            let alarm = self.alarm.map(|at| (self.began + at).into());
+            let event = tokio::select! {
+                biased;
+                _ = terminated.recv() => Event::Stop,
+                _ = interrupted.recv() => Event::Stop,
+                Some(event) = self.incoming.recv() => event,
+                () = async { match alarm { Some(at) => sleep_until(at).await, None => pending().await } } => Event::Alarm,
+            };
+            match event {
+                Event::Asked(client, question, descriptors) => self.answer(client, question, descriptors),
+                Event::Left(job) => self.withdraw(job),
+                Event::Launcher(number, message) => self.on_launcher(number, message),
+                Event::LauncherLost(number) => self.on_launcher_lost(number),
+                Event::ForksLost => return Err(io::Error::other("the process that forks launchers was killed")),
+                Event::Stop => self.handle(Input::Stop),
+                Event::Alarm => {
+                    self.alarm = None;
+                    self.handle(Input::Timeout);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, input: Input) {
+        let mut actions = Vec::new();
+        self.schedule.handle(self.began.elapsed(), input, &mut actions);
+        for action in actions {
+            match action {
+                Action::Start(job) => self.start(job),
+                Action::TellWaits { job, needs, free, ahead } => {
+                    self.tell(job, &ToClient::Waits { job, needs, free, ahead });
+                }
+                Action::Refuse(job, why) => {
+                    self.tell(job, &ToClient::Refused(why));
+                    self.waiting.remove(&job);
+                }
+                Action::Signal(job, signal) => {
+                    if let Some(launcher) = self.launchers.values().find(|launcher| launcher.job == Some(job)) {
+                        // A launcher that is gone, or takes no messages, is noticed by the end of its connection.
+                        let _ = launcher.packets.try_send(&packed(&ToLauncher::Signal(signal)), &[]);
+                    }
+                }
+                Action::AddStandby => self.add_standby(),
+                Action::WakeAt(at) => self.alarm = Some(at),
+                Action::Over => self.is_over = true,
+            }
+        }
+    }
+
+    fn tell(&self, job: JobNumber, message: &ToClient) {
+        if let Some(waiting) = self.waiting.get(&job) {
+            // A client that is gone is noticed by the end of its connection.
+            let _ = waiting.client.try_send(&packed(message), &[]);
+        }
+    }
+
+    fn add_standby(&mut self) {
+        let number = self.next_launcher;
+        self.next_launcher += 1;
+        let forked = Packets::pair().and_then(|[own, other]| {
+            self.forks.try_send(FORK, &[other.as_fd()])?;
+            WatchedPackets::of(own)
+        });
+        match forked {
+            Ok(packets) => {
+                let packets = Rc::new(packets);
+                let follow = follow_launcher(number, Rc::clone(&packets), self.events.clone());
+                self.tasks.spawn("launcher", Span::current(), follow);
+                self.launchers.insert(number, Launcher { packets, pid: None, job: None });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no launcher can be started");
+                let lost = self.events.clone();
+                // Not handled here, in the middle of the actions.
+                self.tasks.spawn("launcher", Span::current(), async move {
+                    let _ = lost.send(Event::LauncherLost(number)).await;
+                });
+            }
+        }
+    }
+
+    /// Passes a job to a launcher that stands by.
+    fn start(&mut self, job: JobNumber) {
+        let Some(Waiting { client, descriptors }) = self.waiting.remove(&job) else { return };
+        let order = packed(&ToLauncher::Run { job, slots: self.slots });
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        let ready = self.launchers.values_mut().find(|launcher| launcher.pid.is_some() && launcher.job.is_none());
+        let is_sent = ready.is_some_and(|launcher| {
+            launcher.job = Some(job);
+            launcher.packets.try_send(&order, &descriptors).is_ok()
+        });
+        // If the launcher has just died, the client notices the end of the line.
+        let message = if is_sent { ToClient::Started(job) } else { ToClient::Refused(JobRefusal::NoLauncher) };
+        let _ = client.try_send(&packed(&message), &[]);
+    }
+
+    fn on_launcher(&mut self, number: LauncherNumber, message: FromLauncher) {
+        match message {
+            FromLauncher::Ready { pid } => {
+                let Some(launcher) = self.launchers.get_mut(&number) else { return };
+                if launcher.pid.replace(pid).is_none() {
+                    self.handle(Input::StandbyReady);
+                }
+            }
+        }
+    }
+
+    fn on_launcher_lost(&mut self, number: LauncherNumber) {
+        let launcher = self.launchers.remove(&number);
+        match launcher {
+            Some(Launcher { job: Some(job), .. }) => self.handle(Input::Ended(job)),
+            launcher => {
+                let was_ready = launcher.is_some_and(|launcher| launcher.pid.is_some());
+                self.handle(Input::StandbyLost { was_ready });
+            }
+        }
+    }
+
+    fn withdraw(&mut self, job: JobNumber) {
+        self.waiting.remove(&job);
+        self.handle(Input::Withdrawn(job));
+    }
+
+    fn answer(&mut self, client: Rc<WatchedPackets>, question: ToController, descriptors: Vec<OwnedFd>) {
+        match question {
+            ToController::Run(ask) => self.submit(client, ask, descriptors),
+            ToController::Status => {
+                let pool = ToClient::Pool(self.state());
+                let jobs = self.jobs().into_iter().map(ToClient::Job);
+                self.send_all(client, std::iter::once(pool).chain(jobs).chain([ToClient::Done]).collect());
+            }
+            ToController::Signal(jobs, signal) => {
+                let unknown = jobs.iter().copied().filter(|job| !self.schedule.knows(*job)).collect();
+                self.handle(Input::Signal(jobs, signal));
+                self.send_all(client, vec![ToClient::Unknown(unknown)]);
+            }
+            ToController::Stop => {
+                // The connection ends with this process.
+                self.tasks.spawn("client", Span::current(), async move {
+                    let _client = client;
+                    pending::<()>().await;
+                });
+                self.handle(Input::Stop);
+            }
+        }
+    }
+
+    fn submit(&mut self, client: Rc<WatchedPackets>, ask: Ask, descriptors: Vec<OwnedFd>) {
+        let job = self.next_job;
+        self.next_job += 1;
+        let events = self.events.clone();
+        let follow = Rc::clone(&client);
+        // Nothing but the end of the connection is expected.
+        self.tasks.spawn("client", Span::current(), async move {
+            let _ = follow.receive().await;
+            let _ = events.send(Event::Left(job)).await;
+        });
+        self.waiting.insert(job, Waiting { client, descriptors });
+        self.handle(Input::Submitted(job, ask));
+    }
+
+    /// Sends an answer, for as long as the client reads it.
+    fn send_all(&self, client: Rc<WatchedPackets>, answer: Vec<ToClient>) {
+        self.tasks.spawn("client", Span::current(), async move {
+            for message in answer {
+                if !matches!(timeout(CLIENT_TIME, client.send(&packed(&message))).await, Ok(Ok(()))) {
+                    return;
+                }
+            }
+        });
+    }
+
+    fn state(&self) -> PoolState {
+        PoolState {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            host: sys::host_name(),
+            age_ms: self.began.elapsed().as_millis() as u64,
+            slots: self.slots,
+            ended: self.schedule.ended(),
+            idle_ms: self.idle.map(|idle| idle.as_millis() as u64),
+            is_stopping: self.schedule.is_stopping(),
+        }
+    }
+
+    fn jobs(&self) -> Vec<JobState> {
+        let pids: HashMap<JobNumber, u32> =
+            self.launchers.values().filter_map(|launcher| launcher.job.zip(launcher.pid)).collect();
+        let now = self.began.elapsed();
+        let state = |(job, _, slots, since, ask): (JobNumber, bool, u32, Time, &Ask)| JobState {
+            job,
+            launcher: pids.get(&job).copied(),
+            slots,
+            priority: ask.priority,
+            age_ms: now.saturating_sub(since).as_millis() as u64,
+            words: ask.words.clone(),
+        };
+        self.schedule.jobs().map(state).collect()
+    }
+}
+
+/// Accepts clients of this user and reads the request of each.
+async fn accept(listener: WatchedListener, events: mpsc::Sender<Event>, tasks: Tasks) {
+    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+    loop {
+        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
+        let accepted = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "no client can be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        if !accepted.peer_user().is_ok_and(|user| user == nix::unistd::geteuid().as_raw()) {
+            continue;
+        }
+        let events = events.clone();
+        tasks.spawn("client", Span::current(), async move {
+            if let Some((client, question, descriptors)) = first_request(accepted).await {
+                let _ = events.send(Event::Asked(client, question, descriptors)).await;
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// Reads the request of a client. Returns `None` if it is none, or does not arrive in time.
+async fn first_request(client: Packets) -> Option<(Rc<WatchedPackets>, ToController, Vec<OwnedFd>)> {
+    let client = Rc::new(WatchedPackets::of(client).ok()?);
+    let packet = timeout(CLIENT_TIME, client.receive()).await.ok()?.ok()??;
+    let question: ToController = unpacked(&packet).ok()?;
+    let Packet { descriptors, .. } = packet;
+    let fits = match &question {
+        ToController::Run(_) => descriptors.len() == JOB_DESCRIPTORS,
+        _ => descriptors.is_empty(),
+    };
+    fits.then_some((client, question, descriptors))
+}
+
+async fn follow_launcher(number: LauncherNumber, packets: Rc<WatchedPackets>, events: mpsc::Sender<Event>) {
+    while let Ok(Some(packet)) = packets.receive().await {
+        let Ok(message) = unpacked(&packet) else { break };
+        if events.send(Event::Launcher(number, message)).await.is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::LauncherLost(number)).await;
+}
+
+async fn watch_forks(forks: Rc<WatchedPackets>, events: mpsc::Sender<Event>) {
+    // The fork server sends nothing.
+    let _ = forks.receive().await;
+    let _ = events.send(Event::ForksLost).await;
+}

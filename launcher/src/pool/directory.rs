@@ -1,0 +1,272 @@
+//! The directory with the sockets of a user's pools.
+//!
+//! It is `SCELA_POOL_DIR` if that is set. Otherwise it is `scela` in `XDG_RUNTIME_DIR` for users who linger, and
+//! `/tmp/scela-UID` for all others: systemd deletes `XDG_RUNTIME_DIR` when they log out, and a pool may outlive that. A client
+//! looks for a pool in each of them.
+//!
+//! The directory belongs to the user and has mode 0700, so no other user reaches the sockets. A directory that another user has
+//! made is refused.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg, OFlag};
+use nix::unistd::{User, geteuid};
+use nla::core::printable;
+use nla::sys::{PacketListener, Packets};
+
+use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
+use crate::refusal::Refusal;
+
+/// The variable that names the directory.
+pub const VARIABLE: &str = "SCELA_POOL_DIR";
+/// The bits of a mode that let others do something.
+const OTHERS: u32 = 0o077;
+/// The bits of a directory's mode that let others make files there, and the one that keeps them from removing files of the user.
+const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Returns the directories in which pools may be, the one for new pools first.
+pub fn directories(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(directory) = path(VARIABLE) {
+        return vec![directory];
+    }
+    let temporary = PathBuf::from(format!("/tmp/scela-{}", geteuid()));
+    match path("XDG_RUNTIME_DIR").map(|directory| directory.join("scela")) {
+        Some(runtime) if lingers() => vec![runtime, temporary],
+        Some(runtime) => vec![temporary, runtime],
+        None => vec![temporary],
+    }
+}
+
+/// Returns whether the user's services outlive the user's logins.
+fn lingers() -> bool {
+    let user = User::from_uid(geteuid()).ok().flatten();
+    user.is_some_and(|user| Path::new("/var/lib/systemd/linger").join(user.name).exists())
+}
+
+/// Checks that only this user can reach what is in the directory.
+pub fn check(directory: &Path) -> Result<(), String> {
+    let own = geteuid().as_raw();
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
+    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory);
+    let found = opened.and_then(|directory| directory.metadata()).map_err(|error| error.to_string())?;
+    if found.uid() != own {
+        return Err(format!("it belongs to user {}", found.uid()));
+    }
+    if found.mode() & OTHERS != 0 {
+        return Err(format!("its mode is {:o}, so other users can reach it", found.mode() & 0o777));
+    }
+    let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = fs::metadata(above).map_err(|error| error.to_string())?;
+    let is_safe = above.mode() & OTHERS_WRITE == 0 || above.mode() & STICKY != 0;
+    if !(is_safe && [0, own].contains(&above.uid())) {
+        return Err("other users can replace it".to_owned());
+    }
+    Ok(())
+}
+
+/// Makes the directory for new pools, if it does not exist, and checks it.
+pub fn prepare(directory: &Path) -> Result<(), Refusal> {
+    let made = DirBuilder::new().mode(0o700).create(directory);
+    let checked = match made {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.to_string()),
+        _ => check(directory),
+    };
+    checked.map_err(|why| {
+        let text = format!("the directory of pools, {}, cannot be used: {why}", shown(directory));
+        Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
+    })
+}
+
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy()).to_string()
+}
+
+/// A pool's place among others. It is taken as long as one of the pool's processes lives.
+#[derive(Debug)]
+pub struct Place {
+    /// Where clients connect.
+    listener: PacketListener,
+    files: PoolFiles,
+}
+
+/// The files of a pool.
+#[derive(Debug)]
+pub struct PoolFiles {
+    directory: PathBuf,
+    name: String,
+    _lock: Flock<File>,
+}
+
+impl Place {
+    /// Takes the name in the directory, which was prepared.
+    pub fn take(directory: &Path, name: &str) -> Result<Self, Refusal> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Refusal::new(format!("the pool '{name}' cannot be started: {what}: {error}"), "").of_system()
+        };
+        let lock = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlag::O_NOFOLLOW.bits())
+            .open(directory.join(format!("{name}.lock")))
+            .map_err(|error| failed("its lock", &error))?;
+        let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else {
+            let hint = format!("'scela pool status {name}' shows it, 'scela pool stop {name}' ends it");
+            return Err(Refusal::new(format!("the pool '{name}' exists already"), hint).of_system());
+        };
+        let path = socket(directory, name);
+        // The former controller was killed: its lock is free.
+        let _ = fs::remove_file(&path);
+        let listener =
+            PacketListener::bind(&path).map_err(|error| failed(&format!("its socket {}", shown(&path)), &error))?;
+        let files = PoolFiles { directory: directory.to_owned(), name: name.to_owned(), _lock: lock };
+        Ok(Self { listener, files })
+    }
+
+    /// Returns the files, and the listener.
+    pub fn listen(self) -> (PoolFiles, PacketListener) {
+        (self.files, self.listener)
+    }
+
+    /// Closes the listener in this process. The lock stays open, without an owner: unlocking it would unlock it in all processes
+    /// that have inherited it.
+    pub fn leave(self) {
+        let Self { listener, files: PoolFiles { _lock: lock, .. } } = self;
+        drop(listener);
+        std::mem::forget(lock);
+    }
+
+    /// Opens the pool's log, empty.
+    pub fn log(&self) -> io::Result<File> {
+        let path = self.files.path("log");
+        let _ = fs::remove_file(&path);
+        OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
+    }
+}
+
+impl PoolFiles {
+    fn path(&self, ending: &str) -> PathBuf {
+        self.directory.join(format!("{}.{ending}", self.name))
+    }
+
+    /// Returns the pool's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Removes the pool's files; the log only if `with_log`, and only if it is empty.
+    pub fn remove(&self, with_log: bool) {
+        let log = self.path("log");
+        if with_log && fs::metadata(&log).is_ok_and(|found| found.len() == 0) {
+            let _ = fs::remove_file(log);
+        }
+        let _ = fs::remove_file(self.path("sock"));
+        let _ = fs::remove_file(self.path("lock"));
+        // Fails while other pools are in it.
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+fn socket(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("{name}.sock"))
+}
+
+/// Connects to a pool.
+pub fn connect(name: &str) -> Result<Packets, Refusal> {
+    check_pool_name(name)?;
+    let directories = directories(|name| std::env::var_os(name));
+    for directory in &directories {
+        match fs::symlink_metadata(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            _ => check(directory).map_err(|why| {
+                Refusal::new(format!("the directory of pools, {}, is not used: {why}", shown(directory)), "")
+                    .of_system()
+            })?,
+        }
+        let Ok(packets) = Packets::connect(&socket(directory, name)) else { continue };
+        if packets.peer_user().is_ok_and(|user| user == geteuid().as_raw()) {
+            return Ok(packets);
+        }
+    }
+    let start = if name == POOL_DEFAULT { "scela pool start".to_owned() } else { format!("scela pool start {name}") };
+    let text = format!("there is no pool '{name}' on this host");
+    Err(Refusal::new(text, format!("'{start}' starts it, 'scela pool status' lists those that run")).of_system())
+}
+
+/// Returns the names of the pools that have a socket.
+pub fn names() -> Vec<String> {
+    let name = |path: PathBuf| Some(path.file_name()?.to_str()?.strip_suffix(".sock")?.to_owned());
+    let directories = directories(|name| std::env::var_os(name));
+    let entries =
+        directories.iter().filter(|directory| check(directory).is_ok()).filter_map(|path| fs::read_dir(path).ok());
+    let mut names: Vec<String> = entries
+        .flatten()
+        .flatten()
+        .filter_map(|entry| name(entry.path()))
+        .filter(|name| check_pool_name(name).is_ok())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_directory_that_others_reach_is_refused() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = above.path().join("pools");
+        prepare(&directory).unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+        assert_eq!(check(&directory), Ok(()));
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        set(&directory, 0o750);
+        assert_eq!(check(&directory).unwrap_err(), "its mode is 750, so other users can reach it");
+        set(&directory, 0o700);
+        set(above.path(), 0o777);
+        assert_eq!(check(&directory).unwrap_err(), "other users can replace it");
+        set(above.path(), 0o1777);
+        assert_eq!(check(&directory), Ok(()));
+        let link = above.path().join("link");
+        symlink(&directory, &link).unwrap();
+        assert!(check(&link).is_err());
+        assert!(prepare(&above.path().join("a/b")).unwrap_err().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn a_name_belongs_to_one_pool_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = Place::take(directory.path(), "p").unwrap();
+        assert_eq!(Place::take(directory.path(), "p").unwrap_err().to_string(), "the pool 'p' exists already");
+        drop(place);
+        // As after a kill: the socket is left.
+        assert!(socket(directory.path(), "p").exists());
+        let place = Place::take(directory.path(), "p").unwrap();
+        place.listen().0.remove(true);
+        assert!(!directory.path().exists());
+    }
+
+    #[test]
+    fn pools_are_looked_for_where_they_may_be() {
+        let own = PathBuf::from(format!("/tmp/scela-{}", geteuid()));
+        let with =
+            |set: &'static str, value: &'static str| directories(move |name| (name == set).then(|| value.into()));
+        assert_eq!(with("", ""), std::slice::from_ref(&own));
+        assert_eq!(with(VARIABLE, "/a"), [PathBuf::from("/a")]);
+        assert_eq!(with(VARIABLE, ""), std::slice::from_ref(&own));
+        let mut both = with("XDG_RUNTIME_DIR", "/run/user/1");
+        both.sort();
+        assert_eq!(both, [PathBuf::from("/run/user/1/scela"), own]);
+    }
+}

@@ -1,0 +1,276 @@
+//! The messages between clients, the controller, and the launchers that serve clients.
+//!
+//! All of them are processes of one user on one machine and of one version of this program. Each message is one packet. The
+//! part of a job that only its launcher reads, among it the environment, is in a file in memory, whose descriptor is in
+//! the packet: packets are short.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nla::sys::{PACKET_BYTES_MAX, Packet, ShellState};
+use nla::wire::{decode, encode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a job's description: arguments, environment and configfile.
+pub const DESCRIPTION_BYTES_MAX: u64 = 32 << 20;
+/// The most characters of a job's words that the controller stores.
+pub const WORDS_CHARS_MAX: usize = 400;
+
+/// The descriptors of a job.
+pub const JOB_DESCRIPTORS: usize = 6;
+
+/// The number of a job in its pool, from 1 on.
+pub type JobNumber = u64;
+
+/// What a job asks of the pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Ask {
+    /// The number of ranks, which is the number of slots that they need; all slots of the pool if `None`.
+    pub ranks: Option<u32>,
+    /// Jobs with a higher priority start first.
+    pub priority: i32,
+    /// The job may wait for slots.
+    pub waits: bool,
+    /// The words of the command line, for people to recognize the job.
+    pub words: String,
+}
+
+/// A message of a client to the controller. It is the first on its connection.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToController {
+    /// Runs a job. Descriptors: the description, the working directory, standard input, output and error, and the line. The job
+    /// is withdrawn if the connection ends before it has started.
+    Run(Ask),
+    /// Asks for the state of the pool.
+    Status,
+    /// Sends a signal to jobs, which ends those that wait; to all jobs if the list is empty.
+    Signal(Vec<JobNumber>, i32),
+    /// Ends all jobs and the pool. The connection ends with the controller.
+    Stop,
+}
+
+/// A message of the controller to a client.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum ToClient {
+    /// The job waits for slots.
+    Waits {
+        /// Its number.
+        job: JobNumber,
+        /// The slots that it needs.
+        needs: u32,
+        /// The slots that are free.
+        free: u32,
+        /// The jobs that start before it.
+        ahead: u32,
+    },
+    /// The job has started: its launcher answers on the line.
+    Started(JobNumber),
+    /// The job is refused, or was ended before it started.
+    Refused(JobRefusal),
+    /// The state of the pool. One `Job` for each of its jobs follows, then `Done`.
+    Pool(PoolState),
+    /// The state of a job.
+    Job(JobState),
+    /// The jobs that a signal was to reach and that do not exist. Nothing follows.
+    Unknown(Vec<JobNumber>),
+    /// Nothing follows.
+    Done,
+}
+
+/// Why a job does not start.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum JobRefusal {
+    /// It would have to wait, and may not.
+    Busy {
+        /// The slots that it needs.
+        needs: u32,
+        /// The slots that are free.
+        free: u32,
+    },
+    /// The pool has as many jobs as it can have.
+    Full,
+    /// The pool is being stopped.
+    Stopping,
+    /// A signal has ended it while it waited.
+    Signalled(i32),
+    /// The controller cannot start launchers.
+    NoLauncher,
+}
+
+/// The state of a pool.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PoolState {
+    /// Its name.
+    pub name: String,
+    /// The controller.
+    pub pid: u32,
+    /// The host that it runs on.
+    pub host: String,
+    /// How long it has run, in milliseconds.
+    pub age_ms: u64,
+    /// Its slots.
+    pub slots: u32,
+    /// The jobs that have ended.
+    pub ended: u64,
+    /// After how long without a job it ends, in milliseconds.
+    pub idle_ms: Option<u64>,
+    /// It is being stopped.
+    pub is_stopping: bool,
+}
+
+/// The state of a job.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct JobState {
+    /// Its number.
+    pub job: JobNumber,
+    /// Its launcher's pid; `None` while it waits.
+    pub launcher: Option<u32>,
+    /// The slots that it has or needs.
+    pub slots: u32,
+    /// Its priority.
+    pub priority: i32,
+    /// How long it has run or waited, in milliseconds.
+    pub age_ms: u64,
+    /// The words of its command line.
+    pub words: String,
+}
+
+/// A message of a launcher to the controller.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromLauncher {
+    /// It stands by.
+    Ready {
+        /// Its pid.
+        pid: u32,
+    },
+}
+
+/// The description of a job, which only its launcher reads.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// The client's arguments, its name first.
+    arguments: Vec<Vec<u8>>,
+    /// The configfile that it has read: path and contents.
+    configfile: Option<(Vec<u8>, Vec<u8>)>,
+    /// Its environment.
+    environment: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The attributes that its ranks get.
+    pub shell: ShellState,
+    /// It was started without standard output.
+    pub stdout_is_closed: bool,
+}
+
+impl Description {
+    /// Describes the job of this process.
+    pub fn of_process(
+        arguments: Vec<OsString>,
+        configfile: Option<(PathBuf, Vec<u8>)>,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Self {
+        Self {
+            arguments: arguments.into_iter().map(OsString::into_vec).collect(),
+            configfile: configfile.map(|(path, bytes)| (path.into_os_string().into_vec(), bytes)),
+            environment: environment.into_iter().map(|(name, value)| (name.into_vec(), value.into_vec())).collect(),
+            shell: ShellState::recorded(),
+            stdout_is_closed: nla::sys::stdout_was_closed(),
+        }
+    }
+
+    /// Returns the client's arguments, its name first.
+    pub fn arguments(&self) -> Vec<OsString> {
+        self.arguments.iter().map(|word| OsString::from_vec(word.clone())).collect()
+    }
+
+    /// Returns the contents of the configfile that the client has read from `path`. Fails for any other path.
+    pub fn configfile(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let known = self.configfile.as_ref().filter(|(known, _)| known == path.as_os_str().as_bytes());
+        known.map(|(_, bytes)| bytes.clone()).ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Returns the environment, without what cannot be in one.
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        let fits = |(name, value): &&(Vec<u8>, Vec<u8>)| {
+            !name.is_empty() && !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0)
+        };
+        let variable =
+            |(name, value): &(Vec<u8>, Vec<u8>)| (OsString::from_vec(name.clone()), OsString::from_vec(value.clone()));
+        self.environment.iter().filter(fits).map(variable).collect()
+    }
+
+    /// Writes the description to a file in memory. Fails with `InvalidInput` if it is longer than [`DESCRIPTION_BYTES_MAX`].
+    pub fn to_file(&self) -> io::Result<OwnedFd> {
+        let bytes = encode(self);
+        if bytes.len() as u64 > DESCRIPTION_BYTES_MAX {
+            let text = format!(
+                "its arguments and environment have {} MiB, the most is {}",
+                bytes.len() >> 20,
+                DESCRIPTION_BYTES_MAX >> 20
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let mut file = File::from(memfd_create(c"scela-job", MFdFlags::MFD_CLOEXEC)?);
+        file.write_all(&bytes)?;
+        Ok(file.into())
+    }
+
+    /// Reads a description from a file.
+    pub fn from_file(file: OwnedFd) -> io::Result<Self> {
+        let mut file = File::from(file);
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        (&mut file).take(DESCRIPTION_BYTES_MAX).read_to_end(&mut bytes)?;
+        decode(&bytes).map_err(io::Error::other)
+    }
+}
+
+/// Encodes a message as a packet.
+pub fn packed<M: Serialize>(message: &M) -> Vec<u8> {
+    let bytes = encode(message);
+    debug_assert!(bytes.len() <= PACKET_BYTES_MAX);
+    bytes
+}
+
+/// Decodes a packet.
+pub fn unpacked<M: DeserializeOwned>(packet: &Packet) -> io::Result<M> {
+    decode(&packet.bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn description(environment: &[(&str, &str)]) -> Description {
+        let environment = environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Description::of_process(vec!["scela-run".into(), "true".into()], None, environment)
+    }
+
+    #[test]
+    fn a_description_passes_through_a_file() {
+        let sent = description(&[("A", "1")]);
+        let received = Description::from_file(sent.to_file().unwrap()).unwrap();
+        assert_eq!(received, sent);
+        assert_eq!(received.arguments(), ["scela-run", "true"]);
+        let too_long = description(&[("A", &"x".repeat(DESCRIPTION_BYTES_MAX as usize))]);
+        let error = too_long.to_file().unwrap_err().to_string();
+        assert_eq!(error, "its arguments and environment have 32 MiB, the most is 32");
+    }
+
+    #[test]
+    fn an_environment_has_only_what_the_kernel_accepts() {
+        let variables = [("", "a"), ("B=", "b"), ("C\0", "c"), ("D", "d\0"), ("E", "e=")];
+        assert_eq!(description(&variables).environment(), [("E".into(), "e=".into())]);
+    }
+
+    #[test]
+    fn the_longest_words_of_a_job_fit_into_a_packet() {
+        let words = "\u{10ffff}".repeat(WORDS_CHARS_MAX);
+        let ask = Ask { ranks: Some(u32::MAX), priority: i32::MIN, waits: true, words };
+        assert!(encode(&ToController::Run(ask)).len() < PACKET_BYTES_MAX);
+    }
+}

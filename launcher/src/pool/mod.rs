@@ -1,0 +1,30 @@
+//! Standing pools: launchers and agents that stand by, so that a job starts without starting them.
+//!
+//! A pool is a family of processes of one user:
+//!
+//! ```text
+//! scela pool start --+-- controller --- fork server --+-- launcher + guardian + agent, standing by
+//!    (exits)         |                                +-- launcher + guardian + agent, with a job
+//!                    |                                      | line
+//! scela-run --pool --+--------------------------------- client
+//! ```
+//!
+//! - The **controller** accepts clients at a socket ([`directory`]) and decides which job starts when ([`schedule`]).
+//! - The **fork server** is a process with one thread. It forks launchers without an exec ([`fork_server`]).
+//! - A **launcher** that stands by has forked the guardian of one agent ([`standby`]). With a job it is what `scela-run` is
+//!   without a pool, and ends with the job.
+//! - A **client** is `scela-run --pool`. It passes its streams, directory, environment and limits on, and waits ([`client`]).
+//!
+//! If the controller dies, the fork server and all launchers notice the end of their connections: launchers end their jobs, and
+//! clients exit with 252. [`message`] has what they say to each other.
+
+pub mod client;
+pub mod commands;
+pub mod controller;
+pub mod directory;
+pub mod fork_server;
+pub mod message;
+pub mod schedule;
+pub mod standby;
+pub mod start;
+mod status;

@@ -1,0 +1,531 @@
+//! Decides which job of a pool starts when. A value without clocks, processes and sockets.
+//!
+//! Jobs start in the order of their priorities, then of their arrivals. While the first of them waits for slots, later ones that
+//! fit into the free slots start before it (backfill), for at most [`BACKFILL_TIME`]: then the slots that become free are
+//! kept for it. A job that asks for more slots than the pool has gets all of them, so it runs alone.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use super::message::{Ask, JobNumber, JobRefusal};
+
+/// How long jobs may overtake one that waits for slots.
+pub const BACKFILL_TIME: Duration = Duration::from_secs(60);
+/// The launchers that stand by for the next jobs.
+const STANDBYS: usize = 2;
+/// The pause after the start of a launcher has failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// The failures to start a launcher, one after the other, after which waiting jobs are refused.
+const FAILURES_MAX: u32 = 10;
+
+/// A time since the pool began.
+pub type Time = Duration;
+
+/// Something that has happened.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Input {
+    /// A client has submitted a job.
+    Submitted(JobNumber, Ask),
+    /// The client of a job that had not started has left.
+    Withdrawn(JobNumber),
+    /// A signal for jobs has arrived; for all of them if the list is empty.
+    Signal(Vec<JobNumber>, i32),
+    /// A running job has ended.
+    Ended(JobNumber),
+    /// A launcher stands by.
+    StandbyReady,
+    /// A launcher has exited before it stood by (false), or while it did (true).
+    StandbyLost {
+        /// It had reported that it stood by.
+        was_ready: bool,
+    },
+    /// The pool is to end.
+    Stop,
+    /// The time of an [`Action::WakeAt`] has come.
+    Timeout,
+}
+
+/// Something to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Start the job, by a launcher that stands by.
+    Start(JobNumber),
+    /// Tell the client that the job waits for slots.
+    TellWaits {
+        /// The job.
+        job: JobNumber,
+        /// The slots that it needs.
+        needs: u32,
+        /// The slots that are free.
+        free: u32,
+        /// The jobs that start before it.
+        ahead: u32,
+    },
+    /// Tell the client that the job is refused, or has ended before it started.
+    Refuse(JobNumber, JobRefusal),
+    /// Send a signal to a running job.
+    Signal(JobNumber, i32),
+    /// Start another launcher.
+    AddStandby,
+    /// Pass [`Input::Timeout`] at this time. Replaces an earlier one.
+    WakeAt(Time),
+    /// All jobs have ended, and the pool ends.
+    Over,
+}
+
+/// A job that waits.
+#[derive(Debug)]
+struct Waiting {
+    job: JobNumber,
+    ask: Ask,
+    since: Time,
+    /// When slots were first missing for it although it was the first.
+    blocked: Option<Time>,
+    is_told: bool,
+}
+
+/// A job that runs.
+#[derive(Debug)]
+struct Running {
+    slots: u32,
+    since: Time,
+    ask: Ask,
+}
+
+/// The jobs of a pool and its free slots.
+#[derive(Debug)]
+pub struct Schedule {
+    slots: u32,
+    idle: Option<Duration>,
+    waiting_max: usize,
+    /// In the order in which they start.
+    waiting: BTreeMap<(Reverse<i32>, JobNumber), Waiting>,
+    running: BTreeMap<JobNumber, Running>,
+    /// Launchers that stand by, and those that are being started.
+    standbys: usize,
+    starting: usize,
+    /// Failures to start a launcher since the last success, and when to try again.
+    failures: u32,
+    retry: Option<Time>,
+    ended: u64,
+    /// Since when the pool has had no job.
+    idle_since: Option<Time>,
+    is_stopping: bool,
+    is_over: bool,
+}
+
+impl Schedule {
+    /// Begins with no jobs. The pool ends when it has had no job for `idle`. At most `waiting_max` jobs wait.
+    pub fn new(slots: u32, idle: Option<Duration>, waiting_max: usize) -> Self {
+        Self {
+            slots,
+            idle,
+            waiting_max,
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            standbys: 0,
+            starting: 0,
+            failures: 0,
+            retry: None,
+            ended: 0,
+            idle_since: None,
+            is_stopping: false,
+            is_over: false,
+        }
+    }
+
+    /// Handles an input and appends what is to be done.
+    pub fn handle(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
+        match input {
+            Input::Submitted(job, ask) => self.submit(now, job, ask, actions),
+            Input::Withdrawn(job) => drop(self.remove(job)),
+            Input::Signal(jobs, signal) => self.signal(jobs, signal, actions),
+            Input::Ended(job) => self.ended += u64::from(self.running.remove(&job).is_some()),
+            Input::StandbyReady => {
+                self.starting = self.starting.saturating_sub(1);
+                self.standbys += 1;
+                self.failures = 0;
+            }
+            Input::StandbyLost { was_ready: true } => self.standbys = self.standbys.saturating_sub(1),
+            Input::StandbyLost { was_ready: false } => {
+                self.starting = self.starting.saturating_sub(1);
+                self.failures += 1;
+                self.retry = Some(now + RETRY_PAUSE);
+                if self.failures >= FAILURES_MAX && self.standbys == 0 {
+                    self.refuse_all(JobRefusal::NoLauncher, actions);
+                }
+            }
+            Input::Stop => {
+                self.is_stopping = true;
+                self.refuse_all(JobRefusal::Stopping, actions);
+                let end = |job: &JobNumber| Action::Signal(*job, Signal::SIGTERM as i32);
+                actions.extend(self.running.keys().map(end));
+            }
+            Input::Timeout => {}
+        }
+        self.go_on(now, actions);
+    }
+
+    fn submit(&mut self, now: Time, job: JobNumber, ask: Ask, actions: &mut Vec<Action>) {
+        if self.is_stopping {
+            return actions.push(Action::Refuse(job, JobRefusal::Stopping));
+        }
+        if self.waiting.len() >= self.waiting_max {
+            return actions.push(Action::Refuse(job, JobRefusal::Full));
+        }
+        let waiting = Waiting { job, since: now, blocked: None, is_told: false, ask };
+        self.waiting.insert((Reverse(waiting.ask.priority), job), waiting);
+    }
+
+    fn remove(&mut self, job: JobNumber) -> Option<Waiting> {
+        let place = self.waiting.iter().find(|(_, waiting)| waiting.job == job).map(|(place, _)| *place)?;
+        self.waiting.remove(&place)
+    }
+
+    fn signal(&mut self, jobs: Vec<JobNumber>, signal: i32, actions: &mut Vec<Action>) {
+        let all = || self.waiting.values().map(|waiting| waiting.job).chain(self.running.keys().copied()).collect();
+        let jobs: Vec<JobNumber> = if jobs.is_empty() { all() } else { jobs };
+        for job in jobs {
+            if self.running.contains_key(&job) {
+                actions.push(Action::Signal(job, signal));
+            } else if self.remove(job).is_some() {
+                actions.push(Action::Refuse(job, JobRefusal::Signalled(signal)));
+            }
+        }
+    }
+
+    fn refuse_all(&mut self, why: JobRefusal, actions: &mut Vec<Action>) {
+        let waiting = std::mem::take(&mut self.waiting);
+        actions.extend(waiting.into_values().map(|waiting| Action::Refuse(waiting.job, why.clone())));
+    }
+
+    /// Starts what can start, and decides when to look again.
+    fn go_on(&mut self, now: Time, actions: &mut Vec<Action>) {
+        if self.is_over {
+            return;
+        }
+        let mut wake = self.start_jobs(now, actions);
+        if self.retry.is_some_and(|retry| retry <= now) {
+            self.retry = None;
+        }
+        // Before the idle time is looked at: a pool that ends needs no launchers.
+        let has_jobs = !self.running.is_empty() || !self.waiting.is_empty();
+        self.idle_since = if has_jobs { None } else { self.idle_since.or(Some(now)) };
+        let idle_end = self.idle.zip(self.idle_since).map(|(idle, since)| since + idle);
+        if !has_jobs && (self.is_stopping || idle_end.is_some_and(|end| end <= now)) {
+            self.is_over = true;
+            return actions.push(Action::Over);
+        }
+        if !self.is_stopping && self.retry.is_none() {
+            let missing = STANDBYS.saturating_sub(self.standbys + self.starting);
+            self.starting += missing;
+            actions.extend((0..missing).map(|_| Action::AddStandby));
+        }
+        for time in [self.retry, idle_end].into_iter().flatten() {
+            wake = Some(wake.map_or(time, |wake| wake.min(time)));
+        }
+        actions.extend(wake.map(Action::WakeAt));
+    }
+
+    /// Returns the slots of a job.
+    fn need(&self, ask: &Ask) -> u32 {
+        ask.ranks.unwrap_or(self.slots).min(self.slots)
+    }
+
+    /// Returns the slots that no job has.
+    pub fn free(&self) -> u32 {
+        self.slots - self.running.values().map(|running| running.slots).sum::<u32>()
+    }
+
+    /// Starts jobs while launchers stand by. Returns when backfill ends.
+    fn start_jobs(&mut self, now: Time, actions: &mut Vec<Action>) -> Option<Time> {
+        let mut free = self.free();
+        let (mut started, mut told, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let mut backfill_end = None;
+        for (ahead, (place, waiting)) in self.waiting.iter_mut().enumerate() {
+            let needs = waiting.ask.ranks.unwrap_or(self.slots).min(self.slots);
+            let may_start = needs <= free && backfill_end.is_none_or(|end| now < end);
+            if may_start && started.len() < self.standbys {
+                free -= needs;
+                started.push(*place);
+                continue;
+            }
+            if may_start {
+                // It waits only for a launcher. Later jobs must not take its slots.
+                free -= needs;
+                continue;
+            }
+            if backfill_end.is_none() {
+                backfill_end = Some(*waiting.blocked.get_or_insert(now) + BACKFILL_TIME);
+            }
+            if !waiting.ask.waits {
+                refused.push((*place, needs));
+            } else if !std::mem::replace(&mut waiting.is_told, true) {
+                told.push((waiting.job, needs, (ahead - started.len()) as u32));
+            }
+        }
+        for place in started {
+            if let Some(Waiting { job, ask, .. }) = self.waiting.remove(&place) {
+                self.standbys -= 1;
+                self.running.insert(job, Running { slots: self.need(&ask), since: now, ask });
+                actions.push(Action::Start(job));
+            }
+        }
+        for (place, needs) in refused {
+            if let Some(Waiting { job, .. }) = self.waiting.remove(&place) {
+                actions.push(Action::Refuse(job, JobRefusal::Busy { needs, free }));
+            }
+        }
+        actions.extend(told.into_iter().map(|(job, needs, ahead)| Action::TellWaits { job, needs, free, ahead }));
+        backfill_end.filter(|end| *end > now)
+    }
+
+    /// Returns whether the job waits or runs.
+    pub fn knows(&self, job: JobNumber) -> bool {
+        self.running.contains_key(&job) || self.waiting.values().any(|waiting| waiting.job == job)
+    }
+
+    /// Returns how many jobs have ended.
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Returns whether the pool is being stopped.
+    pub fn is_stopping(&self) -> bool {
+        self.is_stopping
+    }
+
+    /// Returns the running jobs, then those that wait, in the order in which they start: job, slots, since when, and ask.
+    pub fn jobs(&self) -> impl Iterator<Item = (JobNumber, bool, u32, Time, &Ask)> {
+        let running =
+            self.running.iter().map(|(job, running)| (*job, true, running.slots, running.since, &running.ask));
+        let waiting = self.waiting.values();
+        let waiting = waiting.map(|waiting| (waiting.job, false, self.need(&waiting.ask), waiting.since, &waiting.ask));
+        running.chain(waiting)
+    }
+
+    /// Checks what always holds.
+    #[cfg(test)]
+    fn check_invariants(&self) {
+        let taken: u32 = self.running.values().map(|running| running.slots).sum();
+        assert!(taken <= self.slots, "{taken} of {} slots are taken", self.slots);
+        assert!(self.running.keys().all(|job| !self.waiting.values().any(|waiting| waiting.job == *job)));
+        assert!(self.standbys + self.starting <= STANDBYS.max(self.standbys), "{self:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn ask(ranks: u32) -> Ask {
+        Ask { ranks: Some(ranks), priority: 0, waits: true, words: String::new() }
+    }
+
+    /// A schedule whose launchers start at once.
+    struct Pool {
+        schedule: Schedule,
+        now: Time,
+        wake: Option<Time>,
+    }
+
+    impl Pool {
+        fn of(slots: u32) -> Self {
+            let mut pool = Self { schedule: Schedule::new(slots, None, 100), now: Time::ZERO, wake: None };
+            pool.handle(Input::Timeout);
+            pool
+        }
+
+        /// Returns the actions besides those that start launchers.
+        fn handle(&mut self, input: Input) -> Vec<Action> {
+            let (mut inputs, mut done) = (vec![input], Vec::new());
+            while let Some(input) = inputs.pop() {
+                let mut actions = Vec::new();
+                self.schedule.handle(self.now, input, &mut actions);
+                self.schedule.check_invariants();
+                for action in actions {
+                    match action {
+                        Action::AddStandby => inputs.push(Input::StandbyReady),
+                        Action::WakeAt(at) => self.wake = Some(at),
+                        action => done.push(action),
+                    }
+                }
+            }
+            done
+        }
+
+        fn submit(&mut self, job: JobNumber, ranks: u32) -> Vec<Action> {
+            self.handle(Input::Submitted(job, ask(ranks)))
+        }
+
+        fn end(&mut self, job: JobNumber) -> Vec<Action> {
+            self.handle(Input::Ended(job))
+        }
+    }
+
+    fn waits(job: JobNumber, needs: u32, free: u32, ahead: u32) -> Action {
+        Action::TellWaits { job, needs, free, ahead }
+    }
+
+    #[test]
+    fn jobs_start_in_order_as_slots_become_free() {
+        let mut pool = Pool::of(4);
+        assert_eq!(pool.submit(1, 3), [Action::Start(1)]);
+        assert_eq!(pool.submit(2, 2), [waits(2, 2, 1, 0)]);
+        assert_eq!(pool.submit(3, 4), [waits(3, 4, 1, 1)]);
+        assert_eq!(pool.end(1), [Action::Start(2)]);
+        assert_eq!(pool.end(2), [Action::Start(3)]);
+        assert_eq!((pool.schedule.free(), pool.schedule.ended()), (0, 2));
+    }
+
+    #[test]
+    fn jobs_that_fit_overtake_the_first_only_for_a_while() {
+        let mut pool = Pool::of(4);
+        assert_eq!(pool.submit(1, 3), [Action::Start(1)]);
+        assert_eq!(pool.submit(2, 4), [waits(2, 4, 1, 0)]);
+        assert_eq!(pool.submit(3, 1), [Action::Start(3)]);
+        assert_eq!(pool.wake, Some(BACKFILL_TIME));
+        pool.now = BACKFILL_TIME;
+        assert_eq!(pool.end(3), []);
+        assert_eq!(pool.submit(4, 1), [waits(4, 1, 1, 1)], "the slot is kept for job 2");
+        assert_eq!(pool.end(1), [Action::Start(2)]);
+        assert_eq!(pool.end(2), [Action::Start(4)]);
+    }
+
+    #[test]
+    fn a_job_that_is_larger_than_the_pool_runs_alone() {
+        let mut pool = Pool::of(2);
+        assert_eq!(pool.submit(1, 64), [Action::Start(1)]);
+        assert_eq!(pool.handle(Input::Submitted(2, Ask { ranks: None, ..ask(0) })), [waits(2, 2, 0, 0)]);
+        assert_eq!(pool.end(1), [Action::Start(2)]);
+    }
+
+    #[test]
+    fn priorities_come_before_arrivals() {
+        let mut pool = Pool::of(1);
+        pool.submit(1, 1);
+        pool.submit(2, 1);
+        let first = Ask { priority: 5, ..ask(1) };
+        assert_eq!(pool.handle(Input::Submitted(3, first)), [waits(3, 1, 0, 0)]);
+        assert_eq!(pool.end(1), [Action::Start(3)]);
+        assert_eq!(pool.end(3), [Action::Start(2)]);
+    }
+
+    #[test]
+    fn a_job_that_may_not_wait_is_refused() {
+        let mut pool = Pool::of(2);
+        let at_once = |ranks| Ask { waits: false, ..ask(ranks) };
+        assert_eq!(pool.handle(Input::Submitted(1, at_once(2))), [Action::Start(1)]);
+        let busy = JobRefusal::Busy { needs: 1, free: 0 };
+        assert_eq!(pool.handle(Input::Submitted(2, at_once(1))), [Action::Refuse(2, busy)]);
+        assert!(!pool.schedule.knows(2));
+    }
+
+    #[test]
+    fn signals_end_jobs_that_wait_and_reach_those_that_run() {
+        let mut pool = Pool::of(1);
+        for job in 1..=3 {
+            pool.submit(job, 1);
+        }
+        let refused = Action::Refuse(3, JobRefusal::Signalled(15));
+        assert_eq!(pool.handle(Input::Signal(vec![3, 1, 9], 15)), [refused, Action::Signal(1, 15)]);
+        let all = pool.handle(Input::Signal(vec![], 2));
+        assert_eq!(all, [Action::Refuse(2, JobRefusal::Signalled(2)), Action::Signal(1, 2)]);
+    }
+
+    #[test]
+    fn a_pool_stops_when_its_jobs_have_ended() {
+        let mut pool = Pool::of(1);
+        pool.submit(1, 1);
+        pool.submit(2, 1);
+        let stopped = pool.handle(Input::Stop);
+        assert_eq!(stopped, [Action::Refuse(2, JobRefusal::Stopping), Action::Signal(1, 15)]);
+        assert_eq!(pool.submit(3, 1), [Action::Refuse(3, JobRefusal::Stopping)]);
+        assert_eq!(pool.end(1), [Action::Over]);
+        assert_eq!(pool.handle(Input::Timeout), []);
+    }
+
+    #[test]
+    fn a_pool_without_jobs_ends_after_its_idle_time() {
+        let mut pool = Pool::of(1);
+        pool.schedule.idle = Some(SECOND);
+        assert_eq!(pool.submit(1, 1), [Action::Start(1)]);
+        pool.now = SECOND;
+        assert_eq!(pool.end(1), []);
+        assert_eq!(pool.wake, Some(2 * SECOND));
+        pool.now = 2 * SECOND;
+        assert_eq!(pool.handle(Input::Timeout), [Action::Over]);
+    }
+
+    #[test]
+    fn jobs_wait_for_launchers_and_are_refused_if_none_can_be_started() {
+        let mut schedule = Schedule::new(4, None, 100);
+        let mut handle = |now, input| {
+            let mut actions = Vec::new();
+            schedule.handle(now, input, &mut actions);
+            schedule.check_invariants();
+            actions
+        };
+        assert_eq!(handle(Time::ZERO, Input::Submitted(1, ask(1))), [Action::AddStandby, Action::AddStandby]);
+        let mut now = Time::ZERO;
+        let retry = |now| Action::WakeAt(now + RETRY_PAUSE);
+        assert_eq!(handle(now, Input::StandbyLost { was_ready: false }), [retry(now)]);
+        assert_eq!(handle(now, Input::StandbyLost { was_ready: false }), [retry(now)]);
+        for _ in 2..FAILURES_MAX / 2 {
+            now += RETRY_PAUSE;
+            assert_eq!(handle(now, Input::Timeout), [Action::AddStandby, Action::AddStandby]);
+            handle(now, Input::StandbyLost { was_ready: false });
+            handle(now, Input::StandbyLost { was_ready: false });
+        }
+        now += RETRY_PAUSE;
+        handle(now, Input::Timeout);
+        handle(now, Input::StandbyLost { was_ready: false });
+        let refused = Action::Refuse(1, JobRefusal::NoLauncher);
+        assert_eq!(handle(now, Input::StandbyLost { was_ready: false }), [refused, retry(now)]);
+    }
+
+    /// Random jobs of random sizes: each starts once, and none waits for ever.
+    #[test]
+    fn every_job_starts_once() {
+        let mut seed = 1u64;
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..50 {
+            let mut pool = Pool::of(1 + random(8) as u32);
+            let (mut running, mut starts) = (Vec::new(), BTreeMap::new());
+            let mut note = |actions: Vec<Action>, running: &mut Vec<JobNumber>| {
+                for action in actions {
+                    if let Action::Start(job) = action {
+                        *starts.entry(job).or_insert(0) += 1;
+                        running.push(job);
+                    }
+                }
+            };
+            let jobs = 60;
+            for job in 1..=jobs {
+                pool.now += Duration::from_secs(random(20));
+                let priority = random(3) as i32;
+                let ranks = (random(4) > 0).then(|| 1 + random(10) as u32);
+                let actions = pool.handle(Input::Submitted(job, Ask { ranks, priority, ..ask(0) }));
+                note(actions, &mut running);
+                if random(2) == 0 && !running.is_empty() {
+                    let ended = running.swap_remove(random(running.len() as u64) as usize);
+                    note(pool.end(ended), &mut running);
+                }
+            }
+            while let Some(ended) = running.pop() {
+                pool.now += SECOND;
+                note(pool.end(ended), &mut running);
+            }
+            assert_eq!(starts.len() as u64, jobs);
+            assert!(starts.values().all(|count| *count == 1));
+        }
+    }
+}

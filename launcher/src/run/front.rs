@@ -1,0 +1,137 @@
+//! The process that the user has started and waits for: this launcher, or a client that it serves in a pool.
+//!
+//! A client passes its signals on, and ends with the code that it is told. The launcher has the client's streams, so output
+//! and input do not pass through the client.
+
+use std::cell::Cell;
+use std::io;
+use std::rc::Rc;
+
+use nix::sys::signal::{Signal, raise};
+use nla::sys::{Packets, WatchedPackets};
+use nla::tasks::Tasks;
+use nla::wire::{decode, encode};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tracing::Span;
+
+use crate::exit;
+use crate::run::signals::Asked;
+
+/// A message of a client to its launcher, on the line between them.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToJob {
+    /// The client has received this signal.
+    Signal(i32),
+}
+
+/// A message of a launcher to its client.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromJob {
+    /// The ranks are stopped: the client may stop itself.
+    Suspended,
+    /// The job has ended: the client exits with this code.
+    Ended(u8),
+}
+
+/// A message of the controller to a launcher of its pool.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToLauncher {
+    /// Run this job. The descriptors are those that the client has sent. The first message.
+    Run {
+        /// The job's number in the pool.
+        job: u64,
+        /// The slots of the pool.
+        slots: u32,
+    },
+    /// Handle this signal as if it had been sent to the client.
+    Signal(i32),
+}
+
+/// See the module.
+pub enum Front {
+    /// The launcher itself.
+    Own,
+    /// A client.
+    Client(Box<Client>),
+}
+
+/// A client and the controller of its pool.
+pub struct Client {
+    line: Packets,
+    controller: Packets,
+    lost_controller: Rc<Cell<bool>>,
+}
+
+impl Front {
+    /// Serves the client at the other end of `line`, in the pool of `controller`.
+    pub fn client(line: Packets, controller: Packets) -> Self {
+        Self::Client(Box::new(Client { line, controller, lost_controller: Rc::default() }))
+    }
+
+    /// Passes what a client and the controller ask for to `asked`. The job is ended if one of them is lost.
+    pub(crate) fn listen(&self, asked: &mpsc::Sender<Asked>, tasks: &Tasks) -> io::Result<()> {
+        let Self::Client(client) = self else { return Ok(()) };
+        let (line, sender) = (WatchedPackets::of(client.line.duplicate()?)?, asked.clone());
+        tasks.spawn("client", Span::current(), async move {
+            while let Some(ToJob::Signal(signal)) = next(&line).await {
+                ask(&sender, signal).await;
+            }
+            // A client that is killed is as good as one that is asked to end.
+            let _ = sender.send(Asked::End(Signal::SIGHUP as i32)).await;
+        });
+        let (controller, sender) = (WatchedPackets::of(client.controller.duplicate()?)?, asked.clone());
+        let lost = Rc::clone(&client.lost_controller);
+        tasks.spawn("controller", Span::current(), async move {
+            while let Some(ToLauncher::Signal(signal)) = next(&controller).await {
+                ask(&sender, signal).await;
+            }
+            lost.set(true);
+            let _ = sender.send(Asked::PoolLost).await;
+        });
+        Ok(())
+    }
+
+    /// Stops this process, or lets the client stop itself, since all ranks are stopped. In the first case, returns when the
+    /// process was continued.
+    pub(crate) fn suspended(&self) {
+        match self {
+            Self::Own => drop(raise(Signal::SIGSTOP)),
+            Self::Client(client) => client.tell(&FromJob::Suspended),
+        }
+    }
+
+    /// Returns whether the controller was lost while the job ran.
+    pub(crate) fn has_lost_controller(&self) -> bool {
+        matches!(self, Self::Client(client) if client.lost_controller.get())
+    }
+
+    /// Tells a client the exit code. Returns the code.
+    pub fn ended(&self, code: u8) -> u8 {
+        let code = if self.has_lost_controller() { exit::LOST } else { code };
+        if let Self::Client(client) = self {
+            client.tell(&FromJob::Ended(code));
+        }
+        code
+    }
+}
+
+impl Client {
+    fn tell(&self, message: &FromJob) {
+        // A client that is gone, or reads nothing, needs no answer.
+        let _ = self.line.send(&encode(message), &[], false);
+    }
+}
+
+async fn ask(asked: &mpsc::Sender<Asked>, signal: i32) {
+    if let Some(meaning) = Asked::of_signal(signal) {
+        let _ = asked.send(meaning).await;
+    }
+}
+
+/// Returns the next message; `None` once the connection has ended or broken.
+async fn next<M: DeserializeOwned>(packets: &WatchedPackets) -> Option<M> {
+    let packet = packets.receive().await.ok()??;
+    decode(&packet.bytes).ok()
+}

@@ -1,0 +1,46 @@
+//! A process that takes the place of another one, which has asked for its service: its streams, directory and environment.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
+
+use nix::unistd::fchdir;
+
+use super::descriptors;
+use super::shell::{STDOUT_CLOSED, ShellState};
+
+/// What a process takes over from the one that it serves.
+#[derive(Debug)]
+pub struct Served {
+    /// Standard input, output and error.
+    pub streams: [OwnedFd; 3],
+    /// Whether that process was started without standard output. `streams` has /dev/null in its place then.
+    pub stdout_is_closed: bool,
+    /// The working directory.
+    pub directory: OwnedFd,
+    /// The environment. Names are not empty; neither names nor values contain a zero byte, and no name a `=`.
+    pub environment: Vec<(OsString, OsString)>,
+    /// The attributes that ranks get.
+    pub shell: ShellState,
+}
+
+impl Served {
+    /// Takes over everything. The process must have one thread, and hold no reference to its environment.
+    pub fn take_over(self) -> io::Result<()> {
+        let Self { streams: [input, output, error], stdout_is_closed, directory, environment, shell } = self;
+        descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;
+        descriptors::overwrite(io::stdout().as_fd(), output.as_fd())?;
+        descriptors::overwrite(io::stderr().as_fd(), error.as_fd())?;
+        STDOUT_CLOSED.store(stdout_is_closed, Relaxed);
+        fchdir(&directory)?;
+        shell.adopt();
+        let former: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
+        // SAFETY: the process has one thread, so none reads the environment meanwhile.
+        unsafe {
+            former.iter().filter(|name| !name.is_empty()).for_each(|name| std::env::remove_var(name));
+            environment.iter().for_each(|(name, value)| std::env::set_var(name, value));
+        }
+        Ok(())
+    }
+}

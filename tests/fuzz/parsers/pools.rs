@@ -1,0 +1,22 @@
+//! The messages of a pool's processes: clients, controller, launchers.
+
+use launcher::pool::message::{Description, FromLauncher, ToClient, ToController};
+use launcher::run::front::{FromJob, ToJob, ToLauncher};
+
+use super::messages::check_as;
+
+/// Checks the bytes as each message.
+pub(super) fn check(data: &[u8]) {
+    check_as::<ToController>(data);
+    check_as::<ToClient>(data);
+    check_as::<ToLauncher>(data);
+    check_as::<FromLauncher>(data);
+    check_as::<ToJob>(data);
+    check_as::<FromJob>(data);
+    if let Some(description) = check_as::<Description>(data) {
+        for (name, value) in description.environment() {
+            let (name, value) = (name.as_encoded_bytes(), value.as_encoded_bytes());
+            assert!(!name.is_empty() && !name.contains(&b'=') && !name.contains(&0) && !value.contains(&0));
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Standing pools: a job in one is what it is without, jobs wait for slots, and kills of any process leave nothing.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tests::{Pool, Terminal, eventually, scela_run, sh};
+
+use crate::{host, rank};
+
+/// A rank that says that it is here, and stays.
+const STAYS: &str = "exec 2>/dev/null\necho here\nwhile :; do sleep 0.02; done";
+
+#[test]
+fn a_job_has_the_streams_directory_environment_and_limits_of_its_client() {
+    let pool = Pool::start(&[]);
+    let script = "read line; echo \"$line $PWD $VALUE $(umask) $(ulimit -n) $# $1\"; echo error >&2; exit 7";
+    let directory = tempfile::tempdir().unwrap();
+    let run = pool.job().np(1).directory(directory.path()).env("VALUE", "of the client").stdin("typed\n");
+    let outcome = run.shell("umask 027; ulimit -n 777").program(sh(script)).program(vec!["a b".into()]).run();
+    outcome.has_code(7).says("error\n").says(&format!("rank 0 on {} exited with code 7", host()));
+    outcome.wrote(&format!("typed {} of the client 0027 777 1 a b\n", directory.path().display()));
+}
+
+#[test]
+fn a_job_without_a_number_of_ranks_has_the_slots_of_the_pool() {
+    let pool = Pool::start(&["--slots", "3"]);
+    pool.job().program(sh("echo $PMI_SIZE")).run().is_quiet_success().wrote("3\n3\n3\n");
+    pool.job().np(5).program(sh("echo $PMI_SIZE")).run().is_quiet_success().wrote("5\n5\n5\n5\n5\n");
+}
+
+#[test]
+fn jobs_of_one_pool_have_boards_of_their_own() {
+    let pool = Pool::start(&["--slots", "16"]);
+    let jobs: Vec<_> = (0..4).map(|_| pool.job().np(4).program(rank(["everybody", "3"])).spawn()).collect();
+    for job in jobs {
+        job.finish().is_quiet_success();
+    }
+}
+
+#[test]
+fn several_agents_and_other_dead_times_start_afresh() {
+    let pool = Pool::start(&["--slots", "4"]);
+    for options in
+        [&["--agents-per-node", "3", "--fanout", "2"][..], &["--dead-time", "3"], &["--on-failure", "continue"]]
+    {
+        let outcome = pool.job().np(4).args(options).program(sh("echo $PMI_RANK")).run();
+        outcome.is_quiet_success().wrote_lines(0..4);
+    }
+}
+
+#[test]
+fn the_configfile_is_what_the_client_has_read() {
+    let pool = Pool::start(&["--slots", "4"]);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "-np 1 echo a\n-np 1 echo b\n").unwrap();
+    pool.job().args(["-configfile", file.to_str().unwrap()]).run().is_quiet_success().wrote_lines(["a", "b"]);
+}
+
+#[test]
+fn signals_to_the_client_reach_the_job() {
+    let pool = Pool::start(&["--slots", "2"]);
+    let script = format!("trap 'echo got 1' USR1; trap 'echo got 2; exit 0' USR2\n{STAYS}");
+    let running = pool.job().np(2).program(sh(&script)).spawn();
+    running.wait_for_times("here", 2).signal(Signal::SIGUSR1);
+    running.wait_for_times("got 1", 2).signal(Signal::SIGUSR2);
+    running.finish().is_quiet_success();
+    let running = pool.job().np(2).program(sh(STAYS)).spawn();
+    running.wait_for_times("here", 2).signal(Signal::SIGINT);
+    running.finish().has_code(130).says_only("scela-run: INT: the job is being ended; Ctrl-C again ends it at once\n");
+}
+
+#[test]
+fn a_terminal_works_as_without_a_pool() {
+    let pool = Pool::start(&[]);
+    let script = "trap '' INT; read line; echo \"got $line\"; while :; do sleep 0.02; done";
+    let mut terminal = Terminal::open(pool.job().np(1).program(sh(script)));
+    terminal.enter("").type_in("some words\n");
+    terminal.wait_for("got some words");
+    // Ctrl-Z stops the ranks and the client; the shell continues them.
+    terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
+    let ranks = terminal.world().ranks();
+    assert!(ranks.iter().all(|(_, rank)| rank.state_now() == Some('T')), "{ranks:?}");
+    terminal.enter("fg");
+    terminal.type_in("\x03").wait_for("Ctrl-C again ends it at once");
+    terminal.type_in("\x03").wait_for_prompt();
+    assert_eq!(terminal.code(), 130);
+    terminal.close();
+}
+
+#[test]
+fn jobs_wait_for_slots_in_order() {
+    let pool = Pool::start(&["--slots", "2"]);
+    let first = pool.job().np(2).program(sh(STAYS)).spawn();
+    first.wait_for_times("here", 2);
+    let second = pool.job().np(2).program(sh("echo second")).spawn();
+    second.wait_for_error("job 2 waits in the pool 'default': it needs 2 slots, 0 of them free\n");
+    let third = pool.job().args(["--priority", "5"]).np(1).program(sh("echo third")).spawn();
+    third.wait_for_error("job 3 waits in the pool 'default': it needs 1 slot, 0 of them free\n");
+    let refused = pool.job().arg("--no-wait").np(1).program(sh("true")).run();
+    refused.has_code(251).says("the job needs 1 slot in the pool 'default', and 0 are free");
+    pool.wait_for_jobs(1, 2);
+    let order: Vec<_> =
+        pool.state()["jobs"].as_array().unwrap().iter().map(|job| job["job"].as_u64().unwrap()).collect();
+    assert_eq!(order, [1, 3, 2]);
+    first.signal(Signal::SIGTERM);
+    first.finish().has_code(143);
+    third.finish().has_code(0).wrote("third\n");
+    second.finish().has_code(0).wrote("second\nsecond\n");
+}
+
+#[test]
+fn a_client_that_waits_withdraws_its_job() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let first = pool.job().np(1).program(sh(STAYS)).spawn();
+    first.wait_for("here");
+    let interrupted = pool.job().np(1).program(sh("echo never")).spawn();
+    interrupted.wait_for_error("waits in the pool").signal(Signal::SIGINT);
+    interrupted.finish().has_code(130).says("INT: the job is withdrawn\n").wrote("");
+    let killed = pool.job().np(1).program(sh("echo never")).spawn();
+    killed.wait_for_error("waits in the pool").signal(Signal::SIGKILL);
+    killed.finish_killed().wrote("");
+    pool.wait_for_jobs(1, 0);
+    first.signal(Signal::SIGTERM);
+    first.finish().has_code(143);
+}
+
+#[test]
+fn scela_kill_ends_jobs_that_wait_and_jobs_that_run() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let runs = pool.job().np(1).program(sh(STAYS)).spawn();
+    runs.wait_for("here");
+    let waits = pool.job().np(1).program(sh("echo never")).spawn();
+    waits.wait_for_error("waits in the pool");
+    assert!(pool.scela(&["kill", "1", "2"]).status.success());
+    waits.finish().has_code(143).says("TERM: the job was ended before it started\n");
+    runs.finish().has_code(143);
+    let unknown = pool.scela(&["kill", "1", "77"]);
+    assert_eq!(unknown.status.code(), Some(251));
+    let text = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert!(text.contains("there is no job 1, 77 in the pool 'default'"), "{text}");
+}
+
+#[test]
+fn a_job_ends_with_its_client() {
+    let pool = Pool::start(&[]);
+    let running = pool.job().np(1).program(sh(STAYS)).spawn();
+    running.wait_for("here").signal(Signal::SIGKILL);
+    running.finish_killed();
+    pool.wait_for_jobs(0, 0);
+    pool.job().np(1).program(sh("echo next")).run().is_quiet_success().wrote("next\n");
+}
+
+#[test]
+fn a_killed_launcher_ends_its_job_and_no_other() {
+    let pool = Pool::start(&["--slots", "2"]);
+    let [killed, other] = [0, 1].map(|_| pool.job().np(1).program(sh(STAYS)).spawn());
+    killed.wait_for("here");
+    other.wait_for("here");
+    pool.wait_for_jobs(2, 0);
+    let state = pool.state();
+    let pid = state["jobs"][0]["launcher_pid"].as_i64().unwrap();
+    tests::Process::of(pid as i32).unwrap().signal(Signal::SIGKILL);
+    let text = "the launcher of job 1 in the pool 'default' was killed; its ranks were ended";
+    // Either of them may have become job 1.
+    let is_killed = |job: &tests::Running| job.stderr().text().contains(text);
+    eventually(|| (is_killed(&killed) || is_killed(&other)).then_some(())).expect("a client reports it");
+    let (killed, other) = if is_killed(&killed) { (killed, other) } else { (other, killed) };
+    killed.finish_killed().has_code(252);
+    pool.wait_for_jobs(1, 0);
+    other.signal(Signal::SIGTERM);
+    other.finish().has_code(143);
+}
+
+#[test]
+fn all_jobs_end_with_the_controller() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let runs = pool.job().np(1).program(sh(STAYS)).spawn();
+    runs.wait_for("here");
+    let waits = pool.job().np(1).program(sh("echo never")).spawn();
+    waits.wait_for_error("waits in the pool");
+    pool.controller().signal(Signal::SIGKILL);
+    runs.finish_killed().has_code(252).says("the controller of the pool was lost");
+    waits.finish_killed().has_code(251).says("the pool 'default' has ended before the job started");
+    pool.wait_for_end();
+    // Its socket is left, and its name is free.
+    assert!(pool.scela(&["pool", "start"]).status.success());
+    pool.job().np(1).program(sh("echo again")).run().is_quiet_success().wrote("again\n");
+}
+
+#[test]
+fn a_killed_fork_server_ends_the_pool() {
+    let pool = Pool::start(&[]);
+    pool.wait_for_jobs(0, 0);
+    let controller = pool.controller().pid;
+    let forks = pool.processes().into_iter().find(|process| process.parent == controller).unwrap();
+    forks.signal(Signal::SIGKILL);
+    pool.wait_for_end();
+    let log = fs::read_to_string(pool.directory().join("default.log")).unwrap();
+    assert!(log.contains("the process that forks launchers was killed"), "{log}");
+}
+
+#[test]
+fn stop_ends_jobs_and_leaves_nothing() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let runs = pool.job().np(1).program(sh(STAYS)).spawn();
+    runs.wait_for("here");
+    let waits = pool.job().np(1).program(sh("echo never")).spawn();
+    waits.wait_for_error("waits in the pool");
+    assert!(pool.scela(&["pool", "stop"]).status.success());
+    runs.finish().has_code(143);
+    waits.finish().has_code(251).says("the pool 'default' is being stopped");
+    pool.wait_for_end();
+    assert!(!pool.directory().exists());
+    let outcome = pool.job().np(1).program(sh("true")).run();
+    outcome.has_code(251).says("there is no pool 'default' on this host\n  hint: 'scela pool start' starts it");
+}
+
+#[test]
+fn a_pool_without_jobs_ends_after_its_idle_time() {
+    let pool = Pool::start(&["--idle", "0.2s"]);
+    pool.wait_for_end();
+    assert!(!pool.directory().exists());
+}
+
+#[test]
+fn a_name_is_taken_once() {
+    let pool = Pool::start(&[]);
+    let second = pool.scela(&["pool", "start"]);
+    assert_eq!(second.status.code(), Some(251));
+    let text = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(text.contains("the pool 'default' exists already\n  hint: 'scela pool status default'"), "{text}");
+    assert!(pool.scela(&["pool", "start", "other"]).status.success());
+    let outcome = pool.job().arg("--pool=other").np(1).program(sh("echo other")).run();
+    outcome.is_quiet_success().wrote("other\n");
+    let status = String::from_utf8(pool.scela(&["pool", "status"]).stdout).unwrap();
+    assert_eq!(status.lines().map(|line| line.split(' ').nth(1).unwrap()).collect::<Vec<_>>(), ["default", "other"]);
+    assert!(pool.scela(&["pool", "stop", "other"]).status.success());
+}
+
+#[test]
+fn a_directory_that_others_can_reach_is_refused() {
+    let pool = Pool::unstarted();
+    fs::create_dir(pool.directory()).unwrap();
+    fs::set_permissions(pool.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+    for words in [&["pool", "start"][..], &["pool", "status", "default"]] {
+        let output = pool.scela(words);
+        assert_eq!(output.status.code(), Some(251), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(text.contains("its mode is 755, so other users can reach it"), "{text}");
+    }
+}
+
+#[test]
+fn the_starter_leaves_no_stream_open() {
+    let pool = Pool::unstarted();
+    let mut starter = pool.command(&["pool", "start"]);
+    // Ends only when the controller has none of the starter's streams.
+    let output = starter.output().unwrap();
+    assert!(output.status.success() && output.stdout.starts_with(b"pool default: "), "{output:?}");
+}
+
+#[test]
+fn scela_run_is_a_subcommand() {
+    let pool = Pool::unstarted();
+    let output = pool.scela(&["run", "-np", "2", "echo", "a"]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"a\na\n"[..]));
+    let help = pool.scela(&["--help"]);
+    assert!(String::from_utf8(help.stdout).unwrap().contains("'scela run' is scela-run"));
+    assert_eq!(pool.scela(&["pool", "fly"]).status.code(), Some(2));
+    assert!(scela_run().with_file_name("scela").is_file());
+}
+
+#[test]
+fn a_pool_runs_hundreds_of_jobs() {
+    let pool = Pool::start(&["--slots", "4"]);
+    for round in 0..25 {
+        let jobs: Vec<_> =
+            (0..8).map(|job| (job, pool.job().np(1).program(sh(&format!("exit {job}"))).spawn())).collect();
+        for (job, running) in jobs {
+            running.finish().has_code(job).took_less_than(Duration::from_secs(60));
+        }
+        assert_eq!(pool.state()["jobs_ended"], 8 * (round + 1));
+    }
+}

@@ -1,0 +1,122 @@
+//! A standing pool of this machine, with a directory of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::binary::scela_run;
+use crate::process::Process;
+use crate::run::{Run, scela};
+use crate::waiting::eventually;
+
+/// The variable with the directory of pools, which all processes of the pool have in their environment.
+const DIRECTORY: &str = "SCELA_POOL_DIR";
+
+/// A pool that runs. Dropping it stops it, and fails if a process of it is left.
+#[derive(Debug)]
+pub struct Pool {
+    above: TempDir,
+}
+
+impl Pool {
+    /// Starts a pool with these options.
+    #[track_caller]
+    pub fn start(options: &[&str]) -> Self {
+        let pool = Self::unstarted();
+        let output = pool.scela(&[&["pool", "start"], options].concat());
+        assert!(output.status.success(), "{output:?}");
+        pool
+    }
+
+    /// Returns a place for pools without one.
+    pub fn unstarted() -> Self {
+        Self { above: tempfile::Builder::new().prefix("pools-").tempdir().expect("a temporary directory") }
+    }
+
+    /// Returns the directory of pools. It exists while there is one.
+    pub fn directory(&self) -> PathBuf {
+        self.above.path().join("pools")
+    }
+
+    /// Runs a subcommand to its end.
+    pub fn scela(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("scela is beside scela-run")
+    }
+
+    /// Returns the command of a subcommand.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(scela_run().with_file_name("scela"));
+        command.args(words).env(DIRECTORY, self.directory()).env_remove("SCELA_LOG");
+        command
+    }
+
+    /// Returns the builder of a job in the pool.
+    pub fn job(&self) -> Run {
+        scela().arg("--pool").env(DIRECTORY, self.directory())
+    }
+
+    /// Returns the state of the default pool and its jobs, as `scela status --json` prints it.
+    #[track_caller]
+    pub fn state(&self) -> Value {
+        let output = self.scela(&["status", "--json", "default"]);
+        assert!(output.status.success(), "{output:?}");
+        let mut pools: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        pools[0].take()
+    }
+
+    /// Waits until the pool has this many jobs that run, and this many that wait.
+    #[track_caller]
+    pub fn wait_for_jobs(&self, running: usize, waiting: usize) {
+        let counts = || {
+            let state = self.state();
+            let jobs = state["jobs"].as_array().cloned().unwrap_or_default();
+            let running = jobs.iter().filter(|job| job["state"] == "runs").count();
+            (running, jobs.len() - running)
+        };
+        if eventually(|| (counts() == (running, waiting)).then_some(())).is_none() {
+            panic!("{running} jobs should run and {waiting} wait: {:?}", self.state());
+        }
+    }
+
+    /// Returns the processes that the pool was started with, and those that were forked from them.
+    pub fn processes(&self) -> Vec<Process> {
+        let directory = self.directory();
+        let is_own =
+            |process: &Process| process.environment().get(DIRECTORY).is_some_and(|found| Path::new(found) == directory);
+        let mut all = Process::all();
+        all.retain(|process| process.state != 'Z' && is_own(process));
+        all
+    }
+
+    /// Returns the controller.
+    #[track_caller]
+    pub fn controller(&self) -> Process {
+        let pid = self.state()["controller_pid"].as_i64().expect("it has a number");
+        Process::of(pid as i32).expect("the controller runs")
+    }
+
+    /// Waits until no process of the pool is left.
+    #[track_caller]
+    pub fn wait_for_end(&self) {
+        if eventually(|| self.processes().is_empty().then_some(())).is_none() {
+            let left = self.processes();
+            left.iter().for_each(|process| process.signal(Signal::SIGKILL));
+            panic!("processes of the pool are left: {left:?}");
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.command(&["pool", "stop"]).output();
+        if std::thread::panicking() {
+            self.processes().iter().for_each(|process| process.signal(Signal::SIGKILL));
+        } else {
+            self.wait_for_end();
+        }
+    }
+}
