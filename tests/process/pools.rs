@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Pool, Terminal, eventually, scela_run, sh};
+use tests::{Pool, Process, Random, Terminal, eventually, scela_run, sh};
 
 use crate::{host, rank};
 
@@ -162,7 +162,7 @@ fn a_killed_launcher_ends_its_job_and_no_other() {
     pool.wait_for_jobs(2, 0);
     let state = pool.state();
     let pid = state["jobs"][0]["launcher_pid"].as_i64().unwrap();
-    tests::Process::of(pid as i32).unwrap().signal(Signal::SIGKILL);
+    Process::of(pid as i32).unwrap().signal(Signal::SIGKILL);
     let text = "the launcher of job 1 in the pool 'default' was killed; its ranks were ended";
     // Either of them may have become job 1.
     let is_killed = |job: &tests::Running| job.stderr().text().contains(text);
@@ -284,4 +284,53 @@ fn a_pool_runs_hundreds_of_jobs() {
         }
         assert_eq!(pool.state()["jobs_ended"], 8 * (round + 1));
     }
+}
+
+/// Launchers, agents, guardians and clients are killed at random. Each job has one end, and nothing is left.
+#[test]
+fn random_kills_leave_every_job_one_end() {
+    let pool = Pool::start(&["--slots", "6"]);
+    let mut random = Random::of_session(17, 1);
+    for _ in 0..12 {
+        let before = pool.state()["jobs_ended"].as_u64().unwrap();
+        let jobs: Vec<_> =
+            (0..10).map(|_| pool.job().np(2).args(["--dead-time", "5"]).program(sh(STAYS)).spawn()).collect();
+        pool.wait_for_jobs(3, 7);
+        let state = pool.state();
+        let launchers: Vec<i32> = state["jobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|job| job["launcher_pid"].as_i64())
+            .map(|pid| pid as i32)
+            .collect();
+        // One victim of each job that runs; what remains is asked to end, in the order of the queue.
+        for launcher in launchers {
+            let launcher = Process::of(launcher).unwrap();
+            let guardian =
+                eventually(|| launcher.children().into_iter().find(|child| child.name == "scela-guard")).unwrap();
+            let agent = eventually(|| guardian.children().into_iter().next()).unwrap();
+            match random.of(0..=3) {
+                0 => launcher.signal(Signal::SIGKILL),
+                1 => agent.signal(Signal::SIGKILL),
+                2 => guardian.signal(Signal::SIGKILL),
+                _ => launcher.signal(Signal::SIGTERM),
+            }
+        }
+        let has_ended = || (pool.state()["jobs_ended"] == before + 3).then_some(());
+        assert!(eventually(has_ended).is_some(), "{:?}", pool.state());
+        // Those that ended have made room for others.
+        pool.wait_for_jobs(3, 4);
+        let is_empty = || {
+            assert!(pool.scela(&["kill", "--all"]).status.success());
+            pool.state()["jobs"].as_array().unwrap().is_empty().then_some(())
+        };
+        assert!(eventually(is_empty).is_some(), "{:?}", pool.state());
+        for job in jobs {
+            let outcome = job.finish_killed();
+            let is_known = [143, 252].iter().any(|code| outcome.code == Some(*code));
+            outcome.check(is_known, "the code should be 143 or 252");
+        }
+    }
+    pool.wait_for_jobs(0, 0);
 }
