@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use nla::core::limits::DEAD_TIME;
 use nla::core::printable;
-use nla::driver::{Origin, PMIX_ARGUMENT};
+use nla::driver::{PMIX_ARGUMENT, run_agent, run_standing_agent};
 use nla::link::Clock;
-use nla::sys::{self, FirstSign, Forked, ForkedGuardians, Packets};
+use nla::sys::{self, FirstSign, Forked, ForkedGuardians, ForkedStanding, GuardianLink, Packets, StandingGuardian};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -36,7 +36,7 @@ use crate::plan::remote_launch::Recommended;
 use crate::plan::request::Request;
 use crate::pool::client;
 use crate::pool::commands::{self, Subcommand};
-use crate::pool::standby;
+use crate::pool::standby::{self, Job};
 use crate::pool::start::{self, Role};
 use crate::refusal::Refusal;
 use crate::run::demo;
@@ -79,7 +79,7 @@ fn begin(called: Called) -> (u8, Duration) {
         },
         // The label is for users who look for processes of this session.
         [option, id, _label, dead_ms] if option == "--guard" => {
-            return (guard(id, dead_ms), stderr::AGENT_EXIT_TIME);
+            return (guard_typed(id, dead_ms), stderr::AGENT_EXIT_TIME);
         }
         // An agent starts it; its standard input is a socket.
         [option] if option == PMIX_ARGUMENT => {
@@ -161,49 +161,85 @@ fn start_pool(options: &start::Options) -> (u8, Duration) {
     (code, stderr::EXIT_TIME)
 }
 
-/// Stands by for a job of the pool, with an agent that does the same, and runs it. Returns as [`begin`] does.
+/// Stands by for jobs of the pool, with an agent that does the same, and runs them. Returns as [`begin`] does.
 fn stand_by(controller: Packets) -> (u8, Duration) {
     let forked = Clock::start();
-    let guardians = match sys::fork_guardians(1, "of a pool") {
-        Ok(Forked::Launcher(guardians)) => guardians,
-        Ok(Forked::Guardian) => {
+    let mut standing = match sys::fork_standing("of a pool") {
+        Ok(ForkedStanding::Launcher(standing)) => standing,
+        Ok(ForkedStanding::Guardian) => {
+            // A guardian has no descriptors of its launcher.
             drop(controller);
-            let code = guard_forked(DEAD_TIME, FirstSign::AnyTime, Origin::StandsBy(forked));
+            let code = guard(DEAD_TIME, FirstSign::AnyTime, |guardian| run_standing_agent(guardian, forked));
             return (code, stderr::AGENT_EXIT_TIME);
         }
         Err(error) => return (fail(&error.to_string(), EarlyEnd::NotLaunched.code()), stderr::AGENT_EXIT_TIME),
     };
-    let job = match standby::next_job(&controller) {
-        Ok(Some(job)) => job,
-        Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
-        Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
-    };
+    loop {
+        if !standing.stands_by(DEAD_TIME) {
+            return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME);
+        }
+        let job = match standby::next_job(&controller) {
+            Ok(Some(job)) => job,
+            Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
+            Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
+        };
+        let (code, left) = match run_job(job, &controller, standing, forked) {
+            Ok(ended) => ended,
+            Err(code) => {
+                // A process that was forked has closed it.
+                std::mem::forget(controller);
+                return (code, stderr::AGENT_EXIT_TIME);
+            }
+        };
+        match left {
+            Some(left) if standby::has_recovered() => standing = left,
+            _ => return (code, Duration::ZERO),
+        }
+    }
+}
+
+/// Runs a job of the pool. Returns its code, and the agent that stood by if the job has used it; or the code of a process that was
+/// forked for the job.
+fn run_job(
+    job: Job,
+    controller: &Packets,
+    standing: StandingGuardian,
+    forked: Clock,
+) -> Result<(u8, Option<StandingGuardian>), u8> {
     trace();
     let stood_by = forked.now();
-    let session = Session {
-        clock: Clock::start(),
-        front: Front::client(job.line, controller),
-        guardians: Some(ForkedGuardians { stood_by, ..guardians }),
+    let front = match controller.duplicate() {
+        Ok(controller) => Front::client(job.line, controller),
+        Err(error) => return Ok((not_launched(error), None)),
     };
+    let ready = Ready { standing: Some(standing), stood_by, has_used: false };
+    let mut session = Session { clock: Clock::start(), front, ready: Some(ready) };
     let read_file = |path: &Path| job.description.configfile(path);
     let mut arguments = job.description.arguments().into_iter();
     let name = arguments.next().unwrap_or_default();
-    let (code, time, front) = match cli::parse(&name, arguments.collect(), &read_file) {
+    let (code, time) = match cli::parse(&name, arguments.collect(), &read_file) {
         Ok(Typed::Run(mut request)) => {
             standby::restrict(&mut request, job.slots);
-            run(*request, session)
+            match run(*request, &mut session) {
+                Run::Ended(code) => (code, stderr::EXIT_TIME),
+                Run::Forked(code) => return Err(code),
+            }
         }
-        Ok(_) => (fail("only jobs run in a pool", EarlyEnd::Usage.code()), stderr::EXIT_TIME, session.front),
-        Err(error) => (fail(&error.with_hint(), EarlyEnd::Usage.code()), stderr::EXIT_TIME, session.front),
+        Ok(_) => (fail("only jobs run in a pool", EarlyEnd::Usage.code()), stderr::EXIT_TIME),
+        Err(error) => (fail(&error.with_hint(), EarlyEnd::Usage.code()), stderr::EXIT_TIME),
     };
     // The client exits when it has the code, so everything is written before.
     stderr::finish(time);
-    (front.ended(code), Duration::ZERO)
+    let has_left = sys::leave_served().is_ok();
+    let code = session.front.ended(code);
+    standby::report_end(controller);
+    let standing = session.ready.and_then(|ready| ready.standing.filter(|_| ready.has_used && has_left));
+    Ok((code, standing))
 }
 
 /// Runs a guardian and the agent below it. The guardian ends an agent that is silent for `dead_ms` milliseconds.
 /// Fails if `id` is not the version of this program.
-fn guard(id: &OsStr, dead_ms: &OsStr) -> u8 {
+fn guard_typed(id: &OsStr, dead_ms: &OsStr) -> u8 {
     let own = nla::bootstrap::agent_id();
     if *id != *own {
         // Prefixed as an agent's messages are, not as scela-run's.
@@ -221,17 +257,17 @@ fn guard(id: &OsStr, dead_ms: &OsStr) -> u8 {
     if std::env::var_os("SCELA_LOG").is_some() {
         trace();
     }
-    nla::driver::run_agent(guardian, dead_time, Origin::Executed)
+    run_agent(guardian, dead_time, None)
 }
 
-/// Goes on as a guardian, or as the agent below it, in a process that the launcher has forked.
-fn guard_forked(dead_time: Duration, first: FirstSign, origin: Origin) -> u8 {
+/// Goes on as a guardian, or as the agent below it, which is `agent`, in a process that the launcher has forked.
+fn guard(dead_time: Duration, first: FirstSign, agent: impl FnOnce(GuardianLink) -> u8) -> u8 {
     let guardian = sys::guarded(dead_time, first);
     stderr::allow_thread();
     if std::env::var_os("SCELA_LOG").is_none() {
         stderr::drop_logs();
     }
-    nla::driver::run_agent(guardian, dead_time, origin)
+    agent(guardian)
 }
 
 /// Parses what was typed and does it. Returns as [`begin`] does.
@@ -250,8 +286,10 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> (u8, Duration) {
             client::run(&request, arguments, configfile.take()).unwrap_or_else(|refusal| refuse(&refusal))
         }
         Ok(Typed::Run(request)) => {
-            let (code, time, _) = run(*request, Session { clock, front: Front::Own, guardians: None });
-            return (code, time);
+            return match run(*request, &mut Session { clock, front: Front::Own, ready: None }) {
+                Run::Ended(code) => (code, stderr::EXIT_TIME),
+                Run::Forked(code) => (code, stderr::AGENT_EXIT_TIME),
+            };
         }
         Ok(Typed::Simulate(mut simulation)) => {
             restart_with_large_pages();
@@ -275,44 +313,78 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> (u8, Duration) {
 struct Session {
     clock: Clock,
     front: Front,
-    /// The guardian of one agent that stands by on this machine.
-    guardians: Option<ForkedGuardians>,
+    ready: Option<Ready>,
 }
 
-/// Runs or explains a session. Returns as [`begin`] does, and the front, unless this is a process that it has forked.
-fn run(request: Request, session: Session) -> (u8, Duration, Front) {
-    let Session { clock, front, guardians: ready } = session;
+/// An agent of this machine that stands by.
+struct Ready {
+    /// `None` once it was dismissed.
+    standing: Option<StandingGuardian>,
+    /// How long it has stood by when the session begins.
+    stood_by: Duration,
+    /// The session has used it.
+    has_used: bool,
+}
+
+impl Ready {
+    /// Returns the agent, if the plan needs one such agent. Dismisses it otherwise.
+    fn guardians(&mut self, planned: &Planned) -> io::Result<Option<ForkedGuardians>> {
+        let is_local = matches!(planned.agent_hosts, AgentHosts::Local);
+        let fits = is_local && planned.plan.agents() == 1 && planned.plan.options.liveness().dead_time == DEAD_TIME;
+        match &self.standing {
+            Some(standing) if fits => {
+                self.has_used = true;
+                standing.lend(self.stood_by).map(Some)
+            }
+            _ => {
+                self.standing.take().into_iter().for_each(StandingGuardian::dismiss);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// How [`run`] has returned.
+enum Run {
+    /// In the launcher, at the end of the session, with its code.
+    Ended(u8),
+    /// In a process that the launcher has forked, at its end, with its code.
+    Forked(u8),
+}
+
+/// Runs or explains a session.
+fn run(request: Request, session: &mut Session) -> Run {
     let planned = match plan(request) {
         Ok(planned) => planned,
-        Err(code) => return (code, stderr::EXIT_TIME, front),
+        Err(code) => return Run::Ended(code),
     };
-    let dead_time = planned.plan.options.liveness().dead_time;
-    let is_local = matches!(planned.agent_hosts, AgentHosts::Local);
+    let ready = session.ready.as_mut().map_or(Ok(None), |ready| ready.guardians(&planned));
     let guardians = match ready {
-        Some(ready) if is_local && planned.plan.agents() == 1 && dead_time == DEAD_TIME => Ok(Some(ready)),
-        ready => {
-            if let Some(ready) = ready {
-                ready.dismiss();
-            }
-            if is_local { fork_guardians(&planned.plan) } else { Ok(Some(ForkedGuardians::default())) }
-        }
+        Ok(Some(guardians)) => Ok(Some(guardians)),
+        Ok(None) if planned.agent_hosts.is_remote() => Ok(Some(ForkedGuardians::default())),
+        Ok(None) => fork_guardians(&planned.plan),
+        Err(error) => Err(error),
     };
     let guardians = match guardians {
         Ok(Some(guardians)) => guardians,
         Ok(None) => {
-            // A guardian has no descriptors of its launcher. The page of the key was wiped by the kernel, and the agent gets its own.
-            drop((planned.secrets, front));
-            let code = guard_forked(dead_time, FirstSign::Soon, Origin::Forked(clock));
-            return (code, stderr::AGENT_EXIT_TIME, Front::Own);
+            let dead_time = planned.plan.options.liveness().dead_time;
+            // The page of the key, which the kernel has wiped. The agent gets its own.
+            drop(planned.secrets);
+            // A guardian closes the descriptors of its launcher.
+            session.front.forget();
+            let clock = session.clock;
+            return Run::Forked(guard(dead_time, FirstSign::Soon, |guardian| {
+                run_agent(guardian, dead_time, Some(clock))
+            }));
         }
-        Err(error) => return (not_launched(error), stderr::EXIT_TIME, front),
+        Err(error) => return Run::Ended(not_launched(error)),
     };
     stderr::allow_thread();
-    let code = match session::run(planned, guardians, clock, &front) {
+    Run::Ended(match session::run(planned, guardians, session.clock, &session.front) {
         Ok(ended) => ended.code,
         Err(error) => not_launched(error),
-    };
-    (code, stderr::EXIT_TIME, front)
+    })
 }
 
 /// Forks the guardians of the agents on this machine. Returns `None` in a guardian.

@@ -14,7 +14,7 @@ use nla::sys::{self, Packet, Packets, WatchedListener, WatchedPackets};
 use nla::tasks::{Panics, Tasks};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::LocalSet;
+use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::{sleep_until, timeout};
 use tracing::Span;
 
@@ -125,7 +125,10 @@ struct Launcher {
     packets: Rc<WatchedPackets>,
     /// Its pid, once it stands by.
     pid: Option<u32>,
+    stands_by: bool,
     job: Option<JobNumber>,
+    /// The task that receives its messages.
+    follows: AbortHandle,
 }
 
 /// A job that has not started.
@@ -203,6 +206,7 @@ impl Actor {
                     }
                 }
                 Action::AddStandby => self.add_standby(),
+                Action::Dismiss => self.dismiss(),
                 Action::WakeAt(at) => self.alarm = Some(at),
                 Action::Over => self.is_over = true,
             }
@@ -227,8 +231,8 @@ impl Actor {
             Ok(packets) => {
                 let packets = Rc::new(packets);
                 let follow = follow_launcher(number, Rc::clone(&packets), self.events.clone());
-                self.tasks.spawn("launcher", Span::current(), follow);
-                self.launchers.insert(number, Launcher { packets, pid: None, job: None });
+                let follows = self.tasks.spawn("launcher", Span::current(), follow).abort_handle();
+                self.launchers.insert(number, Launcher { packets, pid: None, stands_by: false, job: None, follows });
             }
             Err(error) => {
                 tracing::warn!(%error, "no launcher can be started");
@@ -241,14 +245,24 @@ impl Actor {
         }
     }
 
+    /// Lets a launcher that stands by exit: its connection ends.
+    fn dismiss(&mut self) {
+        let idle = self.launchers.iter().find(|(_, launcher)| launcher.stands_by);
+        if let Some(number) = idle.map(|(number, _)| *number)
+            && let Some(launcher) = self.launchers.remove(&number)
+        {
+            launcher.follows.abort();
+        }
+    }
+
     /// Passes a job to a launcher that stands by.
     fn start(&mut self, job: JobNumber) {
         let Some(Waiting { client, descriptors }) = self.waiting.remove(&job) else { return };
         let order = packed(&ToLauncher::Run { job, slots: self.slots });
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-        let ready = self.launchers.values_mut().find(|launcher| launcher.pid.is_some() && launcher.job.is_none());
+        let ready = self.launchers.values_mut().find(|launcher| launcher.stands_by);
         let is_sent = ready.is_some_and(|launcher| {
-            launcher.job = Some(job);
+            (launcher.stands_by, launcher.job) = (false, Some(job));
             launcher.packets.try_send(&order, &descriptors).is_ok()
         });
         // If the launcher has just died, the client notices the end of the line.
@@ -258,11 +272,18 @@ impl Actor {
 
     fn on_launcher(&mut self, number: LauncherNumber, message: FromLauncher) {
         match message {
+            FromLauncher::Ended => {
+                if let Some(job) = self.launchers.get_mut(&number).and_then(|launcher| launcher.job.take()) {
+                    self.handle(Input::Ended(job));
+                }
+            }
             FromLauncher::Ready { pid } => {
                 let Some(launcher) = self.launchers.get_mut(&number) else { return };
-                if launcher.pid.replace(pid).is_none() {
-                    self.handle(Input::StandbyReady);
+                let is_new = launcher.pid.replace(pid).is_none();
+                if std::mem::replace(&mut launcher.stands_by, true) {
+                    return;
                 }
+                self.handle(if is_new { Input::StandbyReady } else { Input::StandbyBack });
             }
         }
     }
@@ -271,10 +292,10 @@ impl Actor {
         let launcher = self.launchers.remove(&number);
         match launcher {
             Some(Launcher { job: Some(job), .. }) => self.handle(Input::Ended(job)),
-            launcher => {
-                let was_ready = launcher.is_some_and(|launcher| launcher.pid.is_some());
-                self.handle(Input::StandbyLost { was_ready });
-            }
+            Some(Launcher { stands_by: true, .. }) => self.handle(Input::StandbyLost { was_ready: true }),
+            // After its job.
+            Some(Launcher { pid: Some(_), .. }) => {}
+            Some(Launcher { pid: None, .. }) | None => self.handle(Input::StandbyLost { was_ready: false }),
         }
     }
 

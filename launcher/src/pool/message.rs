@@ -144,6 +144,8 @@ pub struct JobState {
 /// A message of a launcher to the controller.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromLauncher {
+    /// Its job has ended. It stands by again, or exits.
+    Ended,
     /// It stands by.
     Ready {
         /// Its pid.

@@ -14,8 +14,10 @@ use super::message::{Ask, JobNumber, JobRefusal};
 
 /// How long jobs may overtake one that waits for slots.
 pub const BACKFILL_TIME: Duration = Duration::from_secs(60);
-/// The launchers that stand by for the next jobs.
+/// The least number of launchers that stand by for the next jobs.
 const STANDBYS: usize = 2;
+/// The most launchers that stand by after their jobs.
+const STANDBYS_MAX: usize = 16;
 /// The pause after the start of a launcher has failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// The failures to start a launcher, one after the other, after which waiting jobs are refused.
@@ -35,6 +37,8 @@ pub enum Input {
     Signal(Vec<JobNumber>, i32),
     /// A running job has ended.
     Ended(JobNumber),
+    /// A launcher stands by again after its job.
+    StandbyBack,
     /// A launcher stands by.
     StandbyReady,
     /// A launcher has exited before it stood by (false), or while it did (true).
@@ -70,6 +74,8 @@ pub enum Action {
     Signal(JobNumber, i32),
     /// Start another launcher.
     AddStandby,
+    /// Let a launcher that stands by exit.
+    Dismiss,
     /// Pass [`Input::Timeout`] at this time. Replaces an earlier one.
     WakeAt(Time),
     /// All jobs have ended, and the pool ends.
@@ -144,6 +150,7 @@ impl Schedule {
             Input::Withdrawn(job) => drop(self.remove(job)),
             Input::Signal(jobs, signal) => self.signal(jobs, signal, actions),
             Input::Ended(job) => self.ended += u64::from(self.running.remove(&job).is_some()),
+            Input::StandbyBack => self.standbys += 1,
             Input::StandbyReady => {
                 self.starting = self.starting.saturating_sub(1);
                 self.standbys += 1;
@@ -218,6 +225,10 @@ impl Schedule {
         if !has_jobs && (self.is_stopping || idle_end.is_some_and(|end| end <= now)) {
             self.is_over = true;
             return actions.push(Action::Over);
+        }
+        if self.standbys > STANDBYS_MAX {
+            self.standbys -= 1;
+            actions.push(Action::Dismiss);
         }
         if !self.is_stopping && self.retry.is_none() {
             let missing = STANDBYS.saturating_sub(self.standbys + self.starting);
@@ -313,7 +324,10 @@ impl Schedule {
         let taken: u32 = self.running.values().map(|running| running.slots).sum();
         assert!(taken <= self.slots, "{taken} of {} slots are taken", self.slots);
         assert!(self.running.keys().all(|job| !self.waiting.values().any(|waiting| waiting.job == *job)));
-        assert!(self.standbys + self.starting <= STANDBYS.max(self.standbys), "{self:?}");
+        assert!(
+            self.standbys <= STANDBYS_MAX && self.standbys + self.starting <= STANDBYS.max(self.standbys),
+            "{self:?}"
+        );
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nla::sys::{self, Packets, Served};
 
@@ -10,6 +12,10 @@ use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node_list::HostSource;
 use crate::plan::request::Request;
 use crate::run::front::ToLauncher;
+use crate::run::stderr;
+
+/// How long the threads of a job may take to exit after it.
+const THREADS_TIME: Duration = Duration::from_millis(20);
 
 /// A job whose streams, directory and environment this process has.
 #[derive(Debug)]
@@ -50,6 +56,30 @@ pub fn next_job(controller: &Packets) -> io::Result<Option<Job>> {
     let _ = sys::set_process_name(c"scela-job");
     let _ = sys::show_as(&format!("scela-job {job}"));
     Ok(Some(Job { description, slots, line: Packets::of(line) }))
+}
+
+/// Tells the controller that the job has ended.
+pub fn report_end(controller: &Packets) {
+    // A controller that is gone needs no report.
+    let _ = controller.send(&packed(&FromLauncher::Ended), &[], false);
+}
+
+/// Returns whether this process is as it was before a job: with one thread, and logging nothing.
+pub fn has_recovered() -> bool {
+    let began = Instant::now();
+    // The logs of a job go on with the process.
+    let logs = std::env::var_os("SCELA_LOG").is_some();
+    while !logs && began.elapsed() < THREADS_TIME {
+        if sys::threads().is_ok_and(|threads| threads == 1) {
+            stderr::forbid_thread();
+            let _ = sys::set_process_name(c"scela-standby");
+            let _ = sys::show_as("scela-standby");
+            return true;
+        }
+        // The thread that has read the client's input ends with the client.
+        thread::sleep(Duration::from_micros(200));
+    }
+    false
 }
 
 /// Restricts a job to the machine of its pool, whatever hosts its environment names. A single program without a number of ranks,

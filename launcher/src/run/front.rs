@@ -107,6 +107,11 @@ impl Front {
         matches!(self, Self::Client(client) if client.lost_controller.get())
     }
 
+    /// Drops the connections, in a process that was forked: it must not close descriptors that it opens later under the same numbers.
+    pub fn forget(&mut self) {
+        *self = Self::Own;
+    }
+
     /// Tells a client the exit code. Returns the code.
     pub fn ended(&self, code: u8) -> u8 {
         let code = if self.has_lost_controller() { exit::LOST } else { code };

@@ -347,6 +347,11 @@ pub fn allow_thread() {
     MAY_START_THREAD.store(true, Ordering::Relaxed);
 }
 
+/// Undoes [`allow_thread`]. A thread that has started stays.
+pub fn forbid_thread() {
+    MAY_START_THREAD.store(false, Ordering::Relaxed);
+}
+
 /// Drops the logs of this process from now on. An agent that was forked has the launcher's subscriber.
 pub fn drop_logs() {
     DROPS_LOGS.store(true, Ordering::Relaxed);

@@ -22,6 +22,8 @@ struct Process {
     code: Option<i32>,
     /// It is an agent's guardian or a step, which exits by itself; otherwise a remote shell.
     is_guardian: bool,
+    /// It is a guardian that outlives the session.
+    stays: bool,
 }
 
 impl Process {
@@ -116,9 +118,17 @@ pub(crate) struct Processes(Rc<RefCell<Vec<Started>>>);
 impl Processes {
     /// Adds a child of this process, which nothing else reaps without reporting it.
     pub(crate) fn add(&self, pid: u32, is_guardian: bool) -> Started {
+        self.insert(Process { pid, has_ended: false, code: None, is_guardian, stays: false })
+    }
+
+    /// As [`add`](Self::add), for a guardian whose agent stands by for another session after this one.
+    pub(super) fn add_staying(&self, pid: u32) -> Started {
+        self.insert(Process { pid, has_ended: false, code: None, is_guardian: true, stays: true })
+    }
+
+    fn insert(&self, process: Process) -> Started {
         // Keeps the list short.
         self.reap();
-        let process = Process { pid, has_ended: false, code: None, is_guardian };
         let started = Started(Rc::new(RefCell::new(process)));
         self.0.borrow_mut().push(started.clone());
         started
@@ -160,12 +170,12 @@ impl Processes {
         }
     }
 
-    /// Sends SIGTERM to all processes.
+    /// Sends SIGTERM to all processes but those that stay.
     pub(super) fn end_all(&self) {
-        self.0.borrow().iter().for_each(Started::end);
+        self.0.borrow().iter().filter(|started| !started.0.borrow().stays).for_each(Started::end);
     }
 
-    /// Waits up to `limit` until all processes have exited. Returns how many have not.
+    /// Waits up to `limit` until all processes have exited but those that stay. Returns how many have not.
     pub(super) async fn wait(&self, limit: Duration) -> usize {
         let Ok(mut exits) = signal(SignalKind::child()) else { return self.reap() };
         let all = async {
@@ -177,11 +187,11 @@ impl Processes {
         self.reap()
     }
 
-    /// Removes the processes that have exited. Returns how many are left.
+    /// Removes the processes that have exited. Returns how many are left, without those that stay.
     fn reap(&self) -> usize {
         let mut all = self.0.borrow_mut();
         all.retain(|started| !started.0.borrow_mut().has_ended());
-        all.len()
+        all.iter().filter(|started| !started.0.borrow().stays).count()
     }
 }
 

@@ -126,7 +126,9 @@ impl Starter {
     /// Adds guardians that were forked. Each [`start`](Self::start) on this machine takes the next one.
     pub(super) fn add_forked(&self, guardians: Vec<ForkedGuardian>) {
         let known = |guardian: ForkedGuardian| {
-            let process = self.shared.processes.add(guardian.pid, true);
+            let processes = &self.shared.processes;
+            let process =
+                if guardian.stays { processes.add_staying(guardian.pid) } else { processes.add(guardian.pid, true) };
             (guardian, process)
         };
         self.shared.forked.borrow_mut().extend(guardians.into_iter().rev().map(known));

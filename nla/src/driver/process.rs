@@ -1,7 +1,8 @@
 //! Runs an agent's process from its first instruction to its exit code: order, limits, runtime, tree, driver.
 
 use std::io;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::task::LocalSet;
 
@@ -9,41 +10,78 @@ use super::agent::{AgentDriver, PANICKED};
 use crate::bootstrap::{self, BootOrder, JoinOutcome, StartFailure, StartPhase};
 use crate::core::limits::RANKS_PER_AGENT;
 use crate::link::Clock;
-use crate::sys::{self, GuardianLink};
+use crate::sys::{self, GuardianLink, Standby};
 use crate::tasks::Panics;
 
 /// The initial size of the descriptor table: enough for the ranks that an agent has by default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
 
-/// How the process of an agent has begun.
-#[derive(Copy, Clone, Debug)]
-pub enum Origin {
-    /// A remote shell or a step has executed it.
-    Executed,
-    /// The launcher has forked it, with its clock.
-    Forked(Clock),
-    /// The launcher has forked it, with its clock, before it knew the session. The order may take any time.
-    StandsBy(Clock),
+/// How long the threads of a session may take to exit after it.
+const THREADS_TIME: Duration = Duration::from_millis(500);
+
+/// Runs an agent. Its order must arrive on standard input within `dead_time` or `ORDER_TIME_MIN`, whichever is longer.
+/// Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned. An agent that the
+/// launcher has forked has inherited its `clock`.
+pub fn run_agent(guardian: GuardianLink, dead_time: Duration, clock: Option<Clock>) -> u8 {
+    bootstrap::with_order(Some(dead_time), |order| {
+        let descriptors = prepare_process().map_err(limits)?;
+        run_session(order, clock, guardian, descriptors)
+    })
 }
 
-/// Runs an agent. Unless it stands by, its order must arrive on standard input within `dead_time` or `ORDER_TIME_MIN`, whichever is
-/// longer. Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned.
-pub fn run_agent(guardian: GuardianLink, dead_time: Duration, origin: Origin) -> u8 {
-    let (clock, order_time) = match origin {
-        Origin::Executed => (None, Some(dead_time)),
-        Origin::Forked(clock) => (Some(clock), Some(dead_time)),
-        Origin::StandsBy(clock) => (Some(clock), None),
+/// Runs an agent for one session after the other: after [`fork_standing`](sys::fork_standing) instead of [`run_agent`]. Returns
+/// when the launcher has ended, or when the process is not as it was before a session.
+pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
+    let stood_by = || {
+        let descriptors = prepare_process()?;
+        let standby = Standby::of_stdin()?;
+        // What the first session leaves open belongs to the process, such as tokio's pipe for signals.
+        let mut open = None;
+        loop {
+            guardian.rest();
+            if !standby.next_session()? {
+                return Ok(0);
+            }
+            guardian.alive()?;
+            let link = guardian.try_clone()?;
+            let code = bootstrap::with_order(None, |order| run_session(order, Some(clock), link, descriptors));
+            // Without a guardian, nobody would end the ranks of the next session if this agent were killed.
+            let is_guarded = guardian.alive().is_ok();
+            let may_stay = code == 0 && is_guarded && has_recovered()?;
+            if !may_stay || sys::open_descriptors()? > *open.get_or_insert(sys::open_descriptors()?) {
+                return Ok(code);
+            }
+        }
     };
-    bootstrap::with_order(order_time, |order| {
-        // The first sign of life of an agent that stood by. If the guardian is dead, the driver notices.
-        let _ = guardian.alive();
-        let descriptors = prepare_process().map_err(limits)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
-        let code = LocalSet::new().block_on(&runtime, run(order, clock, guardian, descriptors, Panics::new("agent")));
-        // No task that still runs is worth waiting for.
-        runtime.shutdown_background();
-        code
+    stood_by().unwrap_or_else(|error: io::Error| {
+        tracing::error!(%error, "the agent cannot stand by");
+        PANICKED
     })
+}
+
+/// Returns whether this process has one thread and no child, as before its session.
+fn has_recovered() -> io::Result<bool> {
+    let began = Instant::now();
+    while sys::threads()? > 1 {
+        if began.elapsed() > THREADS_TIME {
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    Ok(!sys::has_children())
+}
+
+fn run_session(
+    order: &BootOrder,
+    clock: Option<Clock>,
+    guardian: GuardianLink,
+    descriptors: u64,
+) -> Result<u8, StartFailure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
+    let code = LocalSet::new().block_on(&runtime, run(order, clock, guardian, descriptors, Panics::new("agent")));
+    // No task that still runs is worth waiting for.
+    runtime.shutdown_background();
+    code
 }
 
 /// Sets up the process as a whole. Returns how many descriptors it may open.

@@ -62,6 +62,8 @@ struct State {
     done: Vec<Done>,
     /// Notes the starts, if they are traced.
     trace: Option<StartTrace>,
+    /// No order follows.
+    is_over: bool,
 }
 
 #[derive(Default)]
@@ -99,6 +101,7 @@ impl SpawnerThread {
                     loop {
                         match state.orders.pop_front() {
                             Some(order) => break (order, state.trace.as_ref().map(|trace| trace.clock)),
+                            None if state.is_over => return,
                             None => state = of_thread.ordered.wait(state).unwrap_or_else(PoisonError::into_inner),
                         }
                     }
@@ -149,6 +152,14 @@ impl SpawnerThread {
     /// Takes the available results, in the order of the orders.
     pub(super) fn take(&self) -> Vec<Done> {
         std::mem::take(&mut self.shared.state().done)
+    }
+}
+
+impl Drop for SpawnerThread {
+    /// Ends the thread, at the end of the agent: the kernel kills the children of a thread that has ended.
+    fn drop(&mut self) {
+        self.shared.state().is_over = true;
+        self.shared.ordered.notify_one();
     }
 }
 

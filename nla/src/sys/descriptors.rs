@@ -148,6 +148,12 @@ pub fn send_descriptor(socket: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -
     sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], &rights, flags, None)
 }
 
+/// Returns how many descriptors this process has open.
+pub fn open_descriptors() -> io::Result<usize> {
+    // Without the one that reads the directory.
+    Ok(std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1))
+}
+
 /// Closes all descriptors but the standard streams. To be called before this process has opened any.
 pub fn close_inherited() {
     close_from(3);

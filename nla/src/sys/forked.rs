@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -18,6 +19,7 @@ use super::cgroup;
 use super::descriptors;
 use super::guardian::fork_alone;
 use super::identity;
+use super::packet::Packets;
 use super::reap;
 
 /// A guardian that was forked and waits for its order.
@@ -29,6 +31,8 @@ pub struct ForkedGuardian {
     pub input: OwnedFd,
     /// Yields the agent's standard output.
     pub output: OwnedFd,
+    /// It does not exit when the session is over: its agent stands by for the next one.
+    pub stays: bool,
 }
 
 /// The guardians that a launcher has forked.
@@ -42,17 +46,83 @@ pub struct ForkedGuardians {
     pub stood_by: Duration,
 }
 
-impl ForkedGuardians {
-    /// Ends guardians that got no order, and waits until they have exited. To be called while nothing else reaps children.
-    pub fn dismiss(self) {
-        let pids: Vec<u32> = self.guardians.iter().map(|guardian| guardian.pid).collect();
-        // An agent that stands by exits at the end of its input, and its guardian follows.
-        drop(self.guardians);
-        for pid in pids {
-            let pid = Pid::from_raw(pid.cast_signed());
-            while waitpid(pid, None) == Err(Errno::EINTR) {}
-        }
+/// The guardian of an agent that stands by for one session after the other.
+#[derive(Debug)]
+pub struct StandingGuardian {
+    pid: u32,
+    /// Leads to the agent: one message with the pipes of a session for each, and one answer when the agent stands by.
+    control: Packets,
+    adopts_orphans: bool,
+}
+
+impl StandingGuardian {
+    /// Waits until the agent stands by. Returns false if it has ended, or does not within `limit`.
+    pub fn stands_by(&self, limit: Duration) -> bool {
+        let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
+        let is_ready = poll(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)], timeout) == Ok(1);
+        is_ready && matches!(self.control.receive(false), Ok(Some(_)))
     }
+
+    /// Gives the agent, which stands by, the pipes of a session that begins when it has stood by for `stood_by`.
+    pub fn lend(&self, stood_by: Duration) -> io::Result<ForkedGuardians> {
+        let (theirs_in, input) = descriptors::input_pipe()?;
+        let (output, theirs_out) = descriptors::pipe()?;
+        self.control.send(b"session", &[theirs_in.as_fd(), theirs_out.as_fd()], true)?;
+        let guardian = ForkedGuardian { pid: self.pid, input, output, stays: true };
+        Ok(ForkedGuardians { guardians: vec![guardian], adopts_orphans: self.adopts_orphans, stood_by })
+    }
+
+    /// Ends the agent and the guardian, and waits until they have exited. To be called while nothing else reaps children.
+    pub fn dismiss(self) {
+        let pid = Pid::from_raw(self.pid.cast_signed());
+        drop(self.control);
+        while waitpid(pid, None) == Err(Errno::EINTR) {}
+    }
+}
+
+/// The agent's end of its connection to the launcher, as [`StandingGuardian`] has the other one.
+#[derive(Debug)]
+pub struct Standby(Packets);
+
+impl Standby {
+    /// Takes the connection from standard input, in the agent that [`fork_standing`] has made.
+    pub fn of_stdin() -> io::Result<Self> {
+        let control = descriptors::duplicate_above(io::stdin().as_fd(), descriptors::LOW_MAX + 1)?;
+        Ok(Self(Packets::of(control)))
+    }
+
+    /// Tells the launcher that this agent stands by, and waits for a session, whose pipes become standard input and output.
+    /// Returns false if the launcher has ended, or needs this agent no more.
+    pub fn next_session(&self) -> io::Result<bool> {
+        self.0.send(b"stands by", &[], true)?;
+        let Some(packet) = self.0.receive(true)? else { return Ok(false) };
+        let [input, output] = <[OwnedFd; 2]>::try_from(packet.descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
+        descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;
+        descriptors::overwrite(io::stdout().as_fd(), output.as_fd())?;
+        Ok(true)
+    }
+}
+
+/// Which process [`fork_standing`] has returned in.
+#[derive(Debug)]
+pub enum ForkedStanding {
+    /// The launcher, with the guardian.
+    Launcher(StandingGuardian),
+    /// A child of it. It calls [`guarded`](super::guardian::guarded) next.
+    Guardian,
+}
+
+/// Forks this process, which must have one thread, for an agent that stands by. As [`fork_guardians`] otherwise.
+pub fn fork_standing(label: &str) -> io::Result<ForkedStanding> {
+    let [control, theirs] = Packets::pair()?;
+    let forked = fork_shown(label, |adopts_orphans| {
+        let Some(pid) = fork_alone()? else {
+            descriptors::overwrite(io::stdin().as_fd(), theirs.as_fd())?;
+            return Ok(None);
+        };
+        Ok(Some(StandingGuardian { pid: pid.as_raw().unsigned_abs(), control, adopts_orphans }))
+    });
+    Ok(forked?.map_or(ForkedStanding::Guardian, ForkedStanding::Launcher))
 }
 
 /// Which process [`fork_guardians`] has returned in.
@@ -73,6 +143,12 @@ pub enum Forked {
 /// The guardians' command line becomes `scela-guard LABEL`, cut to the length of the launcher's: otherwise a `pkill` that finds the
 /// launcher by its arguments would end the agents and their guardians with it, and nobody would clean up.
 pub fn fork_guardians(count: u32, label: &str) -> io::Result<Forked> {
+    let forked = fork_shown(label, |adopts_orphans| fork_all(count, adopts_orphans))?;
+    Ok(forked.map_or(Forked::Guardian, Forked::Launcher))
+}
+
+/// Prepares this process, and forks it by `fork`, which takes whether this process adopts orphans and returns `None` in each child.
+fn fork_shown<T>(label: &str, fork: impl FnOnce(bool) -> io::Result<Option<T>>) -> io::Result<Option<T>> {
     // Two descriptors for each guardian.
     descriptors::raise_limit()?;
     // Looked up once, before the forks, which inherit the answer.
@@ -80,8 +156,8 @@ pub fn fork_guardians(count: u32, label: &str) -> io::Result<Forked> {
     // Before the forks: it is refused to a process that has children.
     let adopts_orphans = reap::adopt_orphans().unwrap_or(false);
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let forked = fork_all(count, adopts_orphans);
-    if let Ok(Forked::Guardian) = forked {
+    let forked = fork(adopts_orphans);
+    if let Ok(None) = forked {
         // EPERM: see `guarded`.
         let _ = identity::new_session();
         // If this fails, `ps` shows the launcher's arguments.
@@ -92,7 +168,7 @@ pub fn fork_guardians(count: u32, label: &str) -> io::Result<Forked> {
     forked
 }
 
-fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Forked> {
+fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Option<ForkedGuardians>> {
     let mut guardians = Vec::new();
     for _ in 0..count {
         let (theirs_in, input) = descriptors::input_pipe()?;
@@ -101,11 +177,11 @@ fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Forked> {
             descriptors::overwrite(io::stdin().as_fd(), theirs_in.as_fd())?;
             descriptors::overwrite(io::stdout().as_fd(), theirs_out.as_fd())?;
             // `guarded` closes the inherited pipes of the other guardians.
-            return Ok(Forked::Guardian);
+            return Ok(None);
         };
-        guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output });
+        guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output, stays: false });
     }
-    Ok(Forked::Launcher(ForkedGuardians { guardians, adopts_orphans, stood_by: Duration::ZERO }))
+    Ok(Some(ForkedGuardians { guardians, adopts_orphans, stood_by: Duration::ZERO }))
 }
 
 /// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length. The process must have one thread.

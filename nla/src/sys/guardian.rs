@@ -32,7 +32,6 @@ use std::cell::Cell;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -67,7 +66,7 @@ const FIRST_SIGN_MAX: Duration = Duration::from_secs(90);
 pub enum FirstSign {
     /// Within the dead time and 90 s: its order is on the way.
     Soon,
-    /// At any time: it stands by for a session to come. It gives the first sign when its order arrives.
+    /// At any time: it stands by for sessions to come.
     AnyTime,
 }
 
@@ -215,7 +214,10 @@ impl Guardian {
                 Some(signal) => return Cause::Signalled(signal),
                 None => {}
             }
-            if let Some(at) = self.signs.agent().last() {
+            let agent = self.signs.agent();
+            if agent.rests() {
+                silence = Silence::new(self.dead_time, Duration::MAX, Instant::now());
+            } else if let Some(at) = agent.last() {
                 silence.on_sign(at);
             }
             // Reap the agent, and orphans that became our children before the agent was a subreaper.
@@ -300,8 +302,7 @@ impl Guardian {
 
 /// Forks this process. Returns the child's pid; `None` in the child. Fails if the process has several threads.
 pub fn fork_alone() -> io::Result<Option<Pid>> {
-    // The directory has two links of its own, and one for each thread.
-    if std::fs::metadata("/proc/self/task")?.nlink() > 3 {
+    if identity::threads()? > 1 {
         return Err(io::Error::other("the process has several threads"));
     }
     // SAFETY: without other threads, no lock is taken and no value is half-written in the child.
@@ -373,6 +374,13 @@ impl Target {
         reap::pidfd_of_this().map_or_else(|_| Self::Pid(Pid::this()), Self::Descriptor)
     }
 
+    fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Descriptor(fd) => Self::Descriptor(fd.try_clone()?),
+            Self::Pid(pid) => Self::Pid(*pid),
+        })
+    }
+
     /// Frees the low descriptor.
     fn moved_up(self) -> io::Result<Self> {
         Ok(match self {
@@ -402,6 +410,17 @@ impl GuardianLink {
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Notes that this process rests: until [`alive`](Self::alive) is called again, the guardian waits for no sign of life.
+    pub fn rest(&self) {
+        self.signs.agent().rest();
+    }
+
+    /// Returns another owner of the link.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        let Self { link, signs, seen, guardian } = self;
+        Ok(Self { link: link.try_clone()?, signs: *signs, seen: seen.clone(), guardian: guardian.try_clone()? })
     }
 
     /// Whether the guardian has run since the last call. It does at least once in three quarters of the dead time.

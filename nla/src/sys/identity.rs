@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -110,6 +111,12 @@ pub(super) fn set_affinity(cpus: &[u64]) -> io::Result<()> {
     // SAFETY: the kernel reads as many bytes as the slice has.
     let set = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(cpus), cpus.as_ptr()) };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Returns the number of threads of this process.
+pub fn threads() -> io::Result<u64> {
+    // The directory has two links of its own, and one for each thread.
+    Ok(std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
 }
 
 /// Returns the number of processors that this thread may run on; at least 1.

@@ -60,15 +60,19 @@ pub use cgroup::end_group_of;
 pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
-    LOW_MAX, close_inherited, dev_null, inode, input_pipe, make_room, open_files_limit, pipe, raise_limit, read_more,
-    reserve_low, send_descriptor, set_nonblocking, socket_pair, terminal_columns, unread_bytes, write_ready,
+    LOW_MAX, close_inherited, dev_null, inode, input_pipe, make_room, open_descriptors, open_files_limit, pipe,
+    raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking, socket_pair, terminal_columns, unread_bytes,
+    write_ready,
 };
 pub use epoll_set::{EpollSet, Waker};
-pub use forked::{Forked, ForkedGuardian, ForkedGuardians, fork_guardians, show_as};
+pub use forked::{
+    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardians, fork_standing,
+    show_as,
+};
 pub use guardian::{CODE_ABANDONED, FirstSign, GuardianLink, fork_alone, guarded};
 pub use identity::{
     addresses, addresses_of, affinity, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name,
-    new_session, set_process_name, set_thread_nice,
+    new_session, set_process_name, set_thread_nice, threads,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
@@ -88,7 +92,7 @@ pub use reap::{
 pub use regular_file::open_regular;
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
-pub use served::Served;
+pub use served::{Served, leave_served};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{

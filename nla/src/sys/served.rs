@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
-use nix::unistd::fchdir;
+use nix::unistd::{chdir, fchdir};
 
 use super::descriptors;
 use super::shell::{STDOUT_CLOSED, ShellState};
@@ -43,4 +43,14 @@ impl Served {
         }
         Ok(())
     }
+}
+
+/// Gives up the streams and the directory of the process that this one has served.
+pub fn leave_served() -> io::Result<()> {
+    let null = descriptors::dev_null_rw()?;
+    for stream in [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()] {
+        descriptors::overwrite(stream, null.as_fd())?;
+    }
+    chdir("/")?;
+    Ok(())
 }

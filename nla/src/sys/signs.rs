@@ -24,6 +24,9 @@ struct Shared {
     agent: AtomicU64,
 }
 
+/// The time of a process that rests.
+const RESTS: u64 = u64::MAX;
+
 /// The signs of one of the two.
 pub(super) struct Sign {
     began: Instant,
@@ -61,13 +64,23 @@ impl Sign {
     /// Notes that this process runs.
     pub(super) fn note(&self) {
         let since = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.at.store(since.max(1), Ordering::Relaxed);
+        self.at.store(since.clamp(1, RESTS - 1), Ordering::Relaxed);
     }
 
-    /// When the process last ran, if it has noted that.
+    /// Notes that this process rests: it gives no sign until it has something to do.
+    pub(super) fn rest(&self) {
+        self.at.store(RESTS, Ordering::Relaxed);
+    }
+
+    /// Whether the process rests.
+    pub(super) fn rests(&self) -> bool {
+        self.at.load(Ordering::Relaxed) == RESTS
+    }
+
+    /// When the process last ran, if it has noted that and does not rest.
     pub(super) fn last(&self) -> Option<Instant> {
-        let since = Duration::from_nanos(self.at.load(Ordering::Relaxed));
-        (!since.is_zero()).then(|| self.began + since)
+        let since = self.at.load(Ordering::Relaxed);
+        (![0, RESTS].contains(&since)).then(|| self.began + Duration::from_nanos(since))
     }
 }
 
