@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use nla::core::limits::DEAD_TIME;
@@ -18,9 +19,11 @@ use nla::core::printable;
 use nla::driver::{PMIX_ARGUMENT, run_agent, run_standing_agent};
 use nla::link::Clock;
 use nla::sys::{self, FirstSign, Forked, ForkedGuardians, ForkedStanding, GuardianLink, Packets, StandingGuardian};
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::{self, Typed};
 use crate::exit::EarlyEnd;
@@ -481,14 +484,50 @@ fn refuse(refusal: &Refusal) -> u8 {
     fail(&refusal.with_hint(), refusal.early_end().code())
 }
 
+/// Logs what SCELA_LOG asks for, or warnings.
 fn trace() {
-    let filter = std::env::var("SCELA_LOG").unwrap_or_else(|_| "warn".to_owned());
+    // Called once per process, before anything else could have set one.
+    let _ = match std::env::var("SCELA_LOG") {
+        Ok(filter) => tracing::subscriber::set_global_default(log(&filter)),
+        Err(_) => tracing::subscriber::set_global_default(Warnings(OnceLock::new())),
+    };
+}
+
+fn log(filter: &str) -> Box<dyn Subscriber + Send + Sync> {
     let filter = filter.parse::<Targets>().unwrap_or_else(|error| {
         let error = printable(&error.to_string());
         stderr::line(Kind::Report, &format!("scela-run: warning: SCELA_LOG is ignored: {error}"));
         Targets::new().with_default(LevelFilter::WARN)
     });
     let lines = tracing_subscriber::fmt::layer().with_writer(Logs).with_ansi(false).without_time();
-    // Called once per process, before anything else could have set one.
-    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    Box::new(tracing_subscriber::registry().with(filter).with(lines))
+}
+
+/// Logs warnings without their spans. The log is set up at the first one: its registry takes a hundredth of a small job's time.
+struct Warnings(OnceLock<Box<dyn Subscriber + Send + Sync>>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        self.0.get_or_init(|| log("warn")).event(event);
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
 }

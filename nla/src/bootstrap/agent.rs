@@ -95,7 +95,7 @@ pub(crate) async fn join(
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     match order.links {
-        Links::Connections => join_by_connection(order, descriptors, guardian, tasks).await,
+        Links::Connections => Box::pin(join_by_connection(order, descriptors, guardian, tasks)).await,
         Links::RemoteShells | Links::Pipes => join_over_channel(order, clock, descriptors, guardian, tasks).await,
     }
 }

@@ -245,7 +245,7 @@ impl AgentDriver {
 
     /// Runs until the session is over and returns the exit code. After a panic in any task of this agent, the parent is
     /// informed and the exit code is 253.
-    pub(super) async fn run(mut self, panics: &mut Panics) -> u8 {
+    pub(super) async fn run(mut self: Box<Self>, panics: &mut Panics) -> u8 {
         let span = tracing::error_span!("agent", id = %self.here.head());
         async {
             let mut code = panics.watch("agent", self.live()).await.unwrap_or_else(|panic| {

@@ -72,6 +72,8 @@ impl Commands {
 
 /// The thread that reads the ranks' output.
 pub(super) struct OutputPump {
+    /// The thread's work, until it is started.
+    work: Option<Box<dyn FnOnce() + Send>>,
     commands: Arc<Commands>,
     /// Commands that have not been sent to the thread. Waking it for each of a thousand ranks costs more than the
     /// commands.
@@ -82,9 +84,9 @@ pub(super) struct OutputPump {
 }
 
 impl OutputPump {
-    /// Starts the thread. With `hold_lines`, a line waits for its newline; otherwise it is sent after
+    /// Prepares the thread. With `hold_lines`, a line waits for its newline; otherwise it is sent after
     /// [`PARTIAL_LINE_DELAY`](crate::core::limits::PARTIAL_LINE_DELAY).
-    pub(super) fn start(parent: Uplink, hold_lines: bool, tasks: &Tasks) -> io::Result<Self> {
+    pub(super) fn new(parent: Uplink, hold_lines: bool) -> io::Result<Self> {
         let pmi_waits = Arc::new(PmiWaits::new());
         let pace = Pace::new(Arc::clone(&pmi_waits));
         // Created here, because the thread could not report a failure of it.
@@ -92,15 +94,24 @@ impl OutputPump {
         let commands = Arc::new(Commands { queue: Mutex::default(), waker: set.waker() });
         let orders = Arc::clone(&commands);
         let (done, finished) = oneshot::channel();
-        tasks.spawn_thread("output", move || {
+        let work = move || {
             sys::leave_exit_signals();
             sys::set_thread_nice(5);
             let reader = Reader::new([Lane::Stdout, Lane::Stderr], set, pace, parent, hold_lines);
             if let Some(leaked) = reader.run(&orders) {
                 let _ = done.send(leaked);
             }
-        })?;
-        Ok(Self { commands, unsent: RefCell::default(), finished: RefCell::new(Some(finished)), pmi_waits })
+        };
+        let (work, unsent) = (Some(Box::new(work) as Box<_>), RefCell::default());
+        Ok(Self { work, commands, unsent, finished: RefCell::new(Some(finished)), pmi_waits })
+    }
+
+    /// Starts the thread, unless it runs already. Call this before the first rank is started.
+    pub(super) fn begin(&mut self, tasks: &Tasks) -> io::Result<()> {
+        match self.work.take() {
+            Some(work) => tasks.spawn_thread("output", work).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Sets whether ranks wait for answers, which restricts output to its budget.
@@ -131,6 +142,11 @@ impl OutputPump {
     /// for the parent, the channel yields the number of pipes that processes out of reach still have open. Call this
     /// once.
     pub(super) fn finish(&self) -> oneshot::Receiver<usize> {
+        if self.work.is_some() {
+            let (done, finished) = oneshot::channel();
+            let _ = done.send(0);
+            return finished;
+        }
         self.unsent.borrow_mut().push(Command::Finish);
         self.flush();
         // A second call gets a channel that is closed.

@@ -1,6 +1,7 @@
 //! Runs an agent's process from its first instruction to its exit code: order, limits, runtime, tree, driver.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,10 @@ const THREADS_TIME: Duration = Duration::from_millis(500);
 pub fn run_agent(guardian: GuardianLink, dead_time: Duration, clock: Option<Clock>) -> u8 {
     bootstrap::with_order(Some(dead_time), |order| {
         let descriptors = prepare_process().map_err(limits)?;
-        run_session(order, clock, guardian, descriptors)
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
+        // Neither is dropped: no task that still runs is worth waiting for, and the kernel frees memory faster.
+        let (runtime, tasks) = (ManuallyDrop::new(runtime), ManuallyDrop::new(LocalSet::new()));
+        tasks.block_on(&runtime, run(order, clock, guardian, descriptors, Panics::new("agent")))
     })
 }
 
@@ -103,7 +107,9 @@ async fn run(
     mut panics: Panics,
 ) -> Result<u8, StartFailure> {
     let tasks = panics.tasks();
-    let joined = match panics.watch("bootstrap", bootstrap::join(order, clock, descriptors, &guardian, &tasks)).await {
+    // Large futures are boxed: each frame that they are copied to costs page faults.
+    let joining = Box::pin(bootstrap::join(order, clock, descriptors, &guardian, &tasks));
+    let joined = match panics.watch("bootstrap", joining).await {
         Ok(Ok(JoinOutcome::Joined(joined))) => *joined,
         Ok(Ok(JoinOutcome::Exit(code))) => return Ok(code),
         Ok(Err(failure)) => return Err(failure),
@@ -112,8 +118,8 @@ async fn run(
             return Ok(PANICKED);
         }
     };
-    let driver = AgentDriver::new(joined, guardian, order, &tasks).map_err(limits)?;
-    Ok(driver.run(&mut panics).await)
+    let driver = Box::new(AgentDriver::new(joined, guardian, order, &tasks).map_err(limits)?);
+    Ok(Box::pin(driver.run(&mut panics)).await)
 }
 
 fn limits(error: io::Error) -> StartFailure {

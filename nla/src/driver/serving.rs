@@ -21,8 +21,9 @@ use super::topology_file::TopologyFile;
 use crate::core::{Exit, LastCall};
 use crate::sys::{self, Watched};
 
-/// Bytes read from a rank at a time.
-const READ_BYTES: usize = 64 * 1024;
+/// Bytes read from a rank at a time: at first, and at most. Few ranks send more than the first number.
+const READ_BYTES_MIN: usize = 4 * 1024;
+const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// An event of a rank's task for the actor.
 pub(super) enum RankEvent {
@@ -60,11 +61,13 @@ impl Connections {
 pub(super) struct Scratch {
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
+    /// The last read has not filled the buffer, so it has emptied the socket.
+    has_emptied: bool,
 }
 
 impl Scratch {
     pub(super) fn new() -> Rc<RefCell<Self>> {
-        Rc::new(RefCell::new(Self { incoming: vec![0; READ_BYTES], outgoing: Vec::new() }))
+        Rc::new(RefCell::new(Self { incoming: vec![0; READ_BYTES_MIN], outgoing: Vec::new(), has_emptied: false }))
     }
 }
 
@@ -147,7 +150,7 @@ impl Serving {
                 ready = connection.readable() => match ready {
                     Ok(mut guard) => match self.read(connection) {
                         Ok(0) => return Err(Stop::Closed),
-                        Ok(count) if count < READ_BYTES => guard.clear_ready(),
+                        Ok(_) if self.scratch.borrow().has_emptied => guard.clear_ready(),
                         // `readable` has no budget: without this, a process that floods the socket stops the agent.
                         Ok(_) => yield_now().await,
                         Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
@@ -177,6 +180,11 @@ impl Serving {
         let received = &scratch.incoming[..count];
         tracing::trace!(rank = %self.key.1, C = %shown(received), "PMI");
         self.conversation.receive(received);
+        let length = scratch.incoming.len();
+        scratch.has_emptied = count < length;
+        if !scratch.has_emptied {
+            scratch.incoming.resize((2 * length).min(READ_BYTES_MAX), 0);
+        }
         Ok(count)
     }
 

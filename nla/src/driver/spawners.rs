@@ -13,12 +13,12 @@ use pmi::Rank;
 use tokio::sync::Notify;
 use tokio::time::sleep_until;
 
-use super::spawning::{Done, Order, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
+use super::spawning::{Command, Done, Order, Program, Programs, RESULTS_AT_ONCE, SpawnerThread, StartOrder};
 use super::stall::{Stall, StallStep};
 use super::trace::StartTrace;
 use crate::core::{AgentId, CpuSet, Input, NamespaceId, NotStartedReason, TraceScope, TraceSpan};
 use crate::link::Clock;
-use crate::sys::{self, ExitSignalsHeld, Image, InLaunch, Launching, RankFile, SPAWNERS_MAX, ShellState, Spawner};
+use crate::sys::{self, ExitSignalsHeld, InLaunch, Launching, RankFile, SPAWNERS_MAX, ShellState, Spawner};
 use crate::tasks::Tasks;
 
 /// The maximum number of orders that the spawner threads have not completed: each has four descriptors or more.
@@ -30,8 +30,8 @@ const REBINDING_COST: usize = 4;
 
 /// An order that a spawner thread has not completed. `T` is what the agent keeps for a rank.
 pub(super) enum Pending<T> {
-    Prepare { namespace: NamespaceId, programs: String },
-    Start { namespace: NamespaceId, rank: Rank, image: Arc<Image>, kept: T },
+    Prepare { programs: String },
+    Start { namespace: NamespaceId, rank: Rank, program: Program, kept: T },
 }
 
 /// A completed order.
@@ -151,9 +151,14 @@ impl<T> Spawners<T> {
         self.pending() + RESULTS_AT_ONCE <= ORDERS_MAX
     }
 
+    /// Returns whether one thread carries out all orders: ranks may then be ordered right after their programs.
+    pub(super) fn is_one_thread(&self) -> bool {
+        self.workers.len() == 1
+    }
+
     /// Lets a thread find programs.
-    pub(super) fn order_programs(&mut self, order: Pending<T>, commands: Vec<super::spawning::Command>) {
-        self.order(0, order, Order::Prepare(commands));
+    pub(super) fn order_programs(&mut self, order: Pending<T>, commands: Vec<Command>, programs: Programs) {
+        self.order(0, order, Order::Prepare(commands, programs));
     }
 
     /// Lets a thread start a rank: the one with the fewest orders, which need not be bound anew if possible.
@@ -265,9 +270,7 @@ impl<T> Spawners<T> {
     pub(super) fn left_text(&self, pid: u32) -> String {
         let worker = self.workers.iter().find(|worker| worker.child().is_some_and(|child| child.pid == pid));
         let what = match worker.and_then(|worker| worker.pending.front()) {
-            Some(Pending::Start { rank, image, .. }) => {
-                format!(" of rank {rank} in exec of {}", image.path().display())
-            }
+            Some(Pending::Start { rank, program, .. }) => format!(" of rank {rank} in exec of {}", program.path()),
             _ => String::new(),
         };
         format!("process {pid}{what}{} cannot be killed: it is in uninterruptible sleep", waits_in(pid))
@@ -285,10 +288,10 @@ fn stalled_text<T>(order: &Pending<T>, child: Option<InLaunch>, time: Duration) 
     let seconds = time.as_secs();
     match (order, child) {
         (Pending::Prepare { programs, .. }, _) => format!("busy in the search for '{programs}' for {seconds} s"),
-        (Pending::Start { rank, image, .. }, Some(InLaunch { pid, is_in_exec })) => {
+        (Pending::Start { rank, program, .. }, Some(InLaunch { pid, is_in_exec })) => {
             let call = match is_in_exec {
-                true => format!("exec of {}", image.path().display()),
-                false => format!("chdir to {}", image.wdir().display()),
+                true => format!("exec of {}", program.path()),
+                false => format!("chdir to {}", program.wdir()),
             };
             format!("rank {rank}, process {pid}{}: busy in {call} for {seconds} s", waits_in(pid))
         }

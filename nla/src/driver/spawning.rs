@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
 use super::trace::StartTrace;
 use crate::core::{Seat, TraceSpan, Variable};
-use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, SpawnError, Spawner};
+use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, Spawner};
 use crate::tasks::Tasks;
 
 /// The number of results that the agent is woken for, while further orders are left: a wake-up per rank would take a
@@ -28,17 +28,46 @@ pub(super) struct Command {
     pub(super) wdir: Vec<u8>,
 }
 
+/// The programs of a namespace's commands. Empty until a spawner thread has looked for them.
+pub(super) type Programs = Arc<OnceLock<Vec<Result<Image, ImageError>>>>;
+
+/// The program of the command with this number.
+#[derive(Clone)]
+pub(super) struct Program {
+    pub(super) programs: Programs,
+    pub(super) command: usize,
+}
+
+impl Program {
+    /// Fails if the program cannot be started, or if no thread has looked for it.
+    pub(super) fn image(&self) -> Result<&Image, String> {
+        let image =
+            self.programs.get().and_then(|images| images.get(self.command)).ok_or("its program was not found")?;
+        image.as_ref().map_err(ToString::to_string)
+    }
+
+    /// Returns the path of the program, for messages.
+    pub(super) fn path(&self) -> String {
+        self.image().map_or_else(|why| why, |image| image.path().display().to_string())
+    }
+
+    /// Returns the working directory, for messages.
+    pub(super) fn wdir(&self) -> String {
+        self.image().map_or_else(|why| why, |image| image.wdir().display().to_string())
+    }
+}
+
 /// An order to the thread.
 pub(super) enum Order {
     /// Find the programs of these commands on this node.
-    Prepare(Vec<Command>),
+    Prepare(Vec<Command>, Programs),
     /// Start a rank.
     Start(Box<StartOrder>),
 }
 
 /// A rank to be started, with its ends of pipes and sockets.
 pub(super) struct StartOrder {
-    pub(super) image: Arc<Image>,
+    pub(super) program: Program,
     pub(super) variables: Vec<CString>,
     /// `None`: /dev/null.
     pub(super) stdin: Option<OwnedFd>,
@@ -51,8 +80,9 @@ pub(super) struct StartOrder {
 
 /// The result of an order.
 pub(super) enum Done {
-    Prepared(Vec<Result<Arc<Image>, ImageError>>),
-    Started(Result<Child, SpawnError>),
+    Prepared,
+    /// The rank's process, or why there is none.
+    Started(Result<Child, String>),
 }
 
 #[derive(Default)]
@@ -108,7 +138,11 @@ impl SpawnerThread {
                 };
                 let began = clock.filter(|_| matches!(order, Order::Start(_))).map(|clock| clock.now());
                 let done = match order {
-                    Order::Prepare(commands) => Done::Prepared(commands.iter().map(prepare).collect()),
+                    Order::Prepare(commands, programs) => {
+                        // Set once: a namespace's programs are ordered once.
+                        let _ = programs.set(commands.iter().map(prepare).collect());
+                        Done::Prepared
+                    }
                     Order::Start(order) => Done::Started(start(&mut spawner, *order, &null)),
                 };
                 let is_due = child.settle(|| {
@@ -163,13 +197,14 @@ impl Drop for SpawnerThread {
     }
 }
 
-fn prepare(command: &Command) -> Result<Arc<Image>, ImageError> {
+fn prepare(command: &Command) -> Result<Image, ImageError> {
     let Command { program, argv, environment, wdir } = command;
-    Image::prepare(program, argv, environment, wdir).map(Arc::new)
+    Image::prepare(program, argv, environment, wdir)
 }
 
 /// Starts a rank. Closes our copies of its descriptors, so that readers get end of file.
-fn start(spawner: &mut Spawner, order: StartOrder, null: &OwnedFd) -> Result<Child, SpawnError> {
+fn start(spawner: &mut Spawner, order: StartOrder, null: &OwnedFd) -> Result<Child, String> {
+    let image = order.program.image()?;
     let descriptors = Descriptors {
         stdin: order.stdin.as_ref().unwrap_or(null).as_fd(),
         stdout: order.stdout.as_fd(),
@@ -178,5 +213,6 @@ fn start(spawner: &mut Spawner, order: StartOrder, null: &OwnedFd) -> Result<Chi
     };
     spawner.lead_sessions(order.leads_session);
     let masks = Masks { cpus: order.seat.cpus.words(), memory: order.seat.memory.words() };
-    spawner.spawn(&order.image, &order.variables, descriptors, masks)
+    let child = spawner.spawn(image, &order.variables, descriptors, masks);
+    child.map_err(|error| format!("program '{}': {error}", image.path().display()))
 }

@@ -3,7 +3,7 @@
 //! Ranks are ordered in groups from the spawner threads, and the agent serves the running ranks in between: one start
 //! takes most of a millisecond, and the first ranks speak PMI long before the last one is started.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
@@ -23,7 +23,7 @@ use super::output::OutputPump;
 use super::port::PortServer;
 use super::serving::{Connection, Connections, RankEvent, Scratch, Serving};
 use super::spawners::{Completed, Pending, Spawners};
-use super::spawning::{Command, Done, StartOrder};
+use super::spawning::{Command, Done, Program, Programs, StartOrder};
 use super::table::RankTable;
 use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use crate::core::{
@@ -31,7 +31,7 @@ use crate::core::{
     SessionPlan, TraceScope, TraceSpan, Variable,
 };
 use crate::link::Clock;
-use crate::sys::{self, Child, Image, ImageError, Launching, PMI_FD, ShellState};
+use crate::sys::{self, Child, Launching, PMI_FD, ShellState};
 use crate::tasks::Tasks;
 use crate::wire::decode;
 
@@ -59,8 +59,7 @@ struct Shared {
     may_describe_node: bool,
     /// Each rank leads a session of its own.
     leads_session: bool,
-    /// Empty until a spawner thread has found the programs.
-    commands: OnceCell<Vec<Result<Arc<Image>, ImageError>>>,
+    programs: Programs,
 }
 
 /// Ranks of a namespace that have not been ordered yet.
@@ -69,12 +68,6 @@ struct Job {
     left: VecDeque<Rank>,
     /// The number of the start, for ranks that start again while the others go on.
     incarnation: Option<u32>,
-}
-
-impl Job {
-    fn is_prepared(&self) -> bool {
-        self.shared.commands.get().is_some()
-    }
 }
 
 /// The order of a start, and the part of it that a spawner thread needs.
@@ -115,7 +108,7 @@ pub(super) struct Startup {
     tasks: Tasks,
     jobs: VecDeque<Job>,
     /// The commands of namespaces that PMIx does not know yet.
-    held: LiteMap<NamespaceId, Vec<Command>>,
+    held: LiteMap<NamespaceId, (Vec<Command>, Programs)>,
     /// The process groups of failed ranks that have got SIGKILL, and until when a start waits for their end.
     former: Vec<(u32, Instant)>,
 }
@@ -161,8 +154,15 @@ impl Startup {
 
     /// Returns whether ranks can be ordered now.
     pub(super) fn is_busy(&self) -> bool {
-        let is_prepared = self.jobs.front().is_some_and(Job::is_prepared);
+        let is_prepared = self.jobs.front().is_some_and(|job| self.is_prepared(job));
         self.spawners.has_room_for_batch() && is_prepared && !self.awaits_former()
+    }
+
+    /// Returns whether the programs of a job are known when a spawner thread comes to the next order: they are now, or one
+    /// thread has been ordered to find them and gets all orders.
+    fn is_prepared(&self, job: &Job) -> bool {
+        let is_ordered = || !self.held.contains_key(&job.shared.plan.id) && self.spawners.is_one_thread();
+        job.shared.programs.get().is_some() || is_ordered()
     }
 
     /// Returns whether the next rank is a restarted one and must wait until the killed processes of failed ranks have
@@ -208,8 +208,8 @@ impl Startup {
         self.spawners.stalled().await;
     }
 
-    /// Queues `ranks` of `plan`, and returns the namespace's state on this agent.
-    pub(super) fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: &Ranks, board: Board) -> Local {
+    /// Queues `ranks` of `plan`, and returns the namespace's state on this agent. Fails if their output cannot be read.
+    pub(super) fn enqueue(&mut self, plan: Box<NamespacePlan>, ranks: &Ranks, board: Board) -> io::Result<Local> {
         let preputs = plan.preputs.iter().map(|(key, value)| (key.as_slice(), value.as_slice()));
         let attributes = Arc::new(JobAttributes {
             kvsname: plan.kvsname.clone(),
@@ -229,11 +229,14 @@ impl Startup {
             .iter()
             .map(|command| command_of(&self.session, &plan, command, address.as_deref(), &self.mark, sys::cores()))
             .collect();
+        let programs = Programs::default();
         if self.session.pmix.is_some() {
-            self.held.insert(plan.id, commands);
+            self.held.insert(plan.id, (commands, Arc::clone(&programs)));
         } else {
-            self.order_programs(plan.id, commands);
+            self.order_programs(commands, Arc::clone(&programs));
         }
+        // While the spawner thread looks for the programs.
+        self.pump.begin(&self.tasks)?;
         let board = Rc::new(RefCell::new(SharedBoard::new(Arc::clone(&attributes), board)));
         let shared = Rc::new(Shared {
             // In port mode ranks inherit no descriptor.
@@ -243,30 +246,29 @@ impl Startup {
             board: Rc::clone(&board),
             port,
             leads_session: self.session.rank_sessions.are_led(ranks.len(), sys::cores()),
-            commands: OnceCell::new(),
+            programs,
         });
         self.spawners.grow(ranks.len() as usize);
         self.jobs.push_back(Job { shared: Rc::clone(&shared), left: ranks.iter().collect(), incarnation: None });
-        Local { board, in_segment: 0, shared }
+        Ok(Local { board, in_segment: 0, shared })
     }
 
     /// Lets a spawner thread find the programs of a namespace.
-    fn order_programs(&mut self, namespace: NamespaceId, commands: Vec<Command>) {
+    fn order_programs(&mut self, commands: Vec<Command>, programs: Programs) {
         let names: Vec<_> = commands.iter().map(|command| String::from_utf8_lossy(&command.program)).collect();
-        let programs = names.join(", ");
-        self.spawners.order_programs(Pending::Prepare { namespace, programs }, commands);
+        self.spawners.order_programs(Pending::Prepare { programs: names.join(", ") }, commands, programs);
     }
 
     /// The ranks of a namespace can be started: PMIx knows it, and they find PMIx by these variables.
     pub(super) fn prepare(&mut self, namespace: NamespaceId, variables: Vec<Variable>) {
-        let Some(mut commands) = self.held.remove(&namespace) else { return };
+        let Some((mut commands, programs)) = self.held.remove(&namespace) else { return };
         for command in &mut commands {
             let is_new = |(name, _): &Variable| variables.iter().all(|(other, _)| other != name);
             command.environment.retain(is_new);
             // Each rank has its own.
             command.environment.extend(variables.iter().filter(|(name, _)| name != PMIX_RANK.as_bytes()).cloned());
         }
-        self.order_programs(namespace, commands);
+        self.order_programs(commands, programs);
     }
 
     /// The ranks of a namespace cannot be started. Returns them as an input for the core.
@@ -324,7 +326,7 @@ impl Startup {
         let mut inputs = Vec::new();
         while let Some(mut job) = self.jobs.pop_front() {
             let mut failed: LiteMap<String, Ranks> = LiteMap::new();
-            while job.is_prepared()
+            while self.is_prepared(&job)
                 && self.spawners.has_room()
                 && began.elapsed() <= BATCH_TIME
                 && let Some(rank) = job.left.pop_front()
@@ -349,8 +351,10 @@ impl Startup {
     fn order_of(&self, job: &Job, rank: Rank) -> Result<RankOrder, String> {
         let shared = &job.shared;
         let (appnum, _) = shared.plan.command_of(rank).ok_or("the plan has no command for it")?;
-        let images = shared.commands.get().ok_or("its program was not found")?;
-        let image = images.get(appnum).ok_or("its program was not found")?.as_ref().map_err(ToString::to_string)?;
+        let program = Program { programs: Arc::clone(&shared.programs), command: appnum };
+        if shared.programs.get().is_some() {
+            program.image()?;
+        }
         let machine =
             |error: io::Error| format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n");
         let (out_read, out_write) = sys::pipe().map_err(machine)?;
@@ -379,7 +383,7 @@ impl Startup {
             }
         };
         let start = StartOrder {
-            image: Arc::clone(image),
+            program: program.clone(),
             variables,
             stdin,
             stdout: out_write,
@@ -397,8 +401,7 @@ impl Startup {
             input,
             pmi,
         };
-        let (namespace, image) = (shared.plan.id, Arc::clone(image));
-        Ok((Pending::Start { namespace, rank, image, kept: Box::new(kept) }, Box::new(start)))
+        Ok((Pending::Start { namespace: shared.plan.id, rank, program, kept: Box::new(kept) }, Box::new(start)))
     }
 
     /// Takes the results of the spawner threads: adds the started ranks to the table and serves them. Returns the inputs
@@ -408,19 +411,11 @@ impl Startup {
         let mut failed: LiteMap<(NamespaceId, String), Ranks> = LiteMap::new();
         for Completed { order, result, is_given_up } in self.spawners.take() {
             match (order, result) {
-                (Pending::Prepare { namespace, .. }, Done::Prepared(commands)) => {
-                    // The namespace's ranks may have been cancelled.
-                    if let Some(job) = self.jobs.iter().find(|job| job.shared.plan.id == namespace) {
-                        let _ = job.shared.commands.set(commands);
-                    }
-                }
+                (Pending::Prepare { .. }, Done::Prepared) => {}
                 // The sweep ends its process: the rank was reported as not started.
                 (Pending::Start { .. }, Done::Started(_)) if is_given_up => {}
-                (Pending::Start { namespace, rank, image, kept }, Done::Started(result)) => {
-                    let served = result
-                        .map_err(|error| format!("program '{}': {error}", image.path().display()))
-                        .and_then(|child| self.serve(rank, *kept, child, table));
-                    match served {
+                (Pending::Start { namespace, rank, kept, .. }, Done::Started(result)) => {
+                    match result.and_then(|child| self.serve(rank, *kept, child, table)) {
                         Ok(()) => started.entry(namespace).or_default().insert(rank),
                         Err(why) => failed.entry((namespace, why)).or_default().insert(rank),
                     };

@@ -28,7 +28,7 @@ struct Entry {
 pub(super) struct RankTable {
     by_pid: HashMap<u32, Key>,
     by_rank: BTreeMap<Key, Entry>,
-    oom_kills: u64,
+    oom_kills: Option<u64>,
 }
 
 impl RankTable {
@@ -47,9 +47,9 @@ impl RankTable {
         }
     }
 
-    /// Stores the out-of-memory killer's count of killed processes before any rank runs.
+    /// Stores the out-of-memory killer's count of killed processes, at the first call. Call this before any rank runs.
     pub(super) fn note_oom_kills(&mut self) {
-        self.oom_kills = sys::out_of_memory_kills().unwrap_or_default();
+        self.oom_kills.get_or_insert_with(|| sys::out_of_memory_kills().unwrap_or_default());
     }
 
     /// Sends a reaped child's exit to its rank's task. Returns true if the child was a rank, and false if it was an
@@ -82,9 +82,9 @@ impl RankTable {
         match ended {
             Ended::Exited(code) => Exit::Code(code),
             Ended::Killed { signal, core } => {
-                let has_new_kill = |kills| kills > self.oom_kills;
-                let out_of_memory = signal == 9 && sys::out_of_memory_kills().is_some_and(has_new_kill);
-                self.oom_kills += u64::from(out_of_memory);
+                let noted = self.oom_kills.get_or_insert_default();
+                let out_of_memory = signal == 9 && sys::out_of_memory_kills().is_some_and(|kills| kills > *noted);
+                *noted += u64::from(out_of_memory);
                 Exit::Signal { signal, core, out_of_memory }
             }
         }

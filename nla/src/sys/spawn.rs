@@ -14,6 +14,7 @@ use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -362,12 +363,17 @@ fn unlike_own(mut shell: ShellState) -> ShellState {
     shell
 }
 
-/// Returns the signals that this process does not handle as a program shall that ignores `ignored` (bit 0 is signal 1), and the
-/// way in which the program does.
+/// The signals for which glibc installs its own handlers, at the start of a process's first thread or later.
+const LIBRARY_SIGNALS: RangeInclusive<c_int> = 32..=33;
+
+/// Returns the signals that this process does not handle as a program shall that ignores `ignored` (bit 0 is signal 1), or will
+/// not, and the way in which the program does.
 fn dispositions_to_set(ignored: u64) -> Vec<(c_int, libc::sighandler_t)> {
     let wanted = |signal: c_int| if ignored >> (signal - 1) & 1 == 1 { libc::SIG_IGN } else { libc::SIG_DFL };
     let all = (1..=SIGNAL_MAX).map(|signal| (signal, wanted(signal)));
-    all.filter(|(signal, wanted)| disposition(*signal).is_some_and(|own| own != *wanted)).collect()
+    let is_lost = |signal, wanted| LIBRARY_SIGNALS.contains(&signal) && wanted == libc::SIG_IGN;
+    let differs = |signal, wanted| disposition(signal).is_some_and(|own| own != wanted);
+    all.filter(|(signal, wanted)| is_lost(*signal, *wanted) || differs(*signal, *wanted)).collect()
 }
 
 /// Binds this thread to the processors of the next child, which inherits them. The kernel would have to stop a running child

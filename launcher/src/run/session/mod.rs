@@ -152,7 +152,9 @@ async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock, front:
     let mut launch = LaunchInput { plan, agent_hosts, id: SessionId(session), secrets, own };
     // Each launch has fewer hosts than the one before.
     loop {
-        let mut session = match panics.watch("start", start(launch, clock, tasks.clone())).await {
+        // Futures of this size would be copied from frame to frame, and each page of a stack costs a page fault.
+        let starting = Box::pin(start(launch, clock, tasks.clone()));
+        let mut session = match panics.watch("start", starting).await {
             Ok(Ok(Start::Running(session))) => session,
             Ok(Ok(Start::Ended(ended))) => return Ok(*ended),
             Ok(Err(error)) => return Err(error),
@@ -162,7 +164,7 @@ async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock, front:
                 return Ok(Ended::panicked(Phases::default()));
             }
         };
-        let outcome = match panics.watch("session", session.live(front)).await {
+        let outcome = match panics.watch("session", Box::pin(session.live(front))).await {
             Ok(outcome) => outcome,
             Err(panic) => {
                 session.progress.end();

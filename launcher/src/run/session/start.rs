@@ -279,7 +279,7 @@ impl Starting<'_> {
                 yield_now().await;
                 Ok(Ok((bootstrap, RankLocations::local(sys::host_name()))))
             }
-            AgentHosts::Remote(launch) => self.remote_agents(plan, launch).await,
+            AgentHosts::Remote(launch) => Box::pin(self.remote_agents(plan, launch)).await,
         }
     }
 

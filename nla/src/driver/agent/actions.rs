@@ -125,9 +125,8 @@ impl AgentDriver {
 
     /// Prepares to start ranks of `session`.
     fn configure(&mut self, session: SessionPlan) {
-        self.table.note_oom_kills();
         self.shared_files.begin(session.clean_shm, &self.links.tasks);
-        let pump = OutputPump::start(self.parent.clone(), session.hold_lines, &self.links.tasks);
+        let pump = OutputPump::new(self.parent.clone(), session.hold_lines);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
             (false, _) => session,
             (true, None) => session.for_other_node(),
@@ -175,8 +174,14 @@ impl AgentDriver {
         match &mut self.startup {
             // A spare agent may take over ranks at any time: its board is kept up to date.
             Some(startup) if !ranks.is_empty() || startup.revives_ranks() => {
-                let local = startup.enqueue(plan, &ranks, board);
-                self.namespaces.insert(id, local);
+                match startup.enqueue(plan, &ranks, board) {
+                    Ok(local) => drop(self.namespaces.insert(id, local)),
+                    Err(error) => {
+                        tracing::error!(%error, "no rank can be started here");
+                        return self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed));
+                    }
+                }
+                self.table.note_oom_kills();
                 if !report.is_empty() {
                     self.handle(Input::Bound(Box::new(report)));
                 }
