@@ -31,12 +31,11 @@ use crate::forecast::calibrate;
 use crate::forecast::explain::{explain, explained};
 use crate::forecast::model;
 use crate::forecast::simulate::{self, Simulation};
-use crate::plan::DEMO_RANK_ARGUMENT;
-use crate::plan::Plan;
-use crate::plan::launch::{AgentHosts, Prepared, prepare};
+use crate::plan::launch::{self, AgentHosts, Located, Prepared};
 use crate::plan::machine::Machine;
 use crate::plan::remote_launch::Recommended;
 use crate::plan::request::Request;
+use crate::plan::{self, DEMO_RANK_ARGUMENT};
 use crate::pool::client;
 use crate::pool::commands::{self, Subcommand};
 use crate::pool::standby::{self, Job};
@@ -357,57 +356,77 @@ enum Run {
 
 /// Runs or explains a session.
 fn run(request: Request, session: &mut Session) -> Run {
-    let planned = match plan(request) {
-        Ok(planned) => planned,
+    let located = match locate(request) {
+        Ok(located) => located,
         Err(code) => return Run::Ended(code),
+    };
+    let options = located.nodes.options();
+    let (label, dead_time) = (plan::label(options, &located.machine), options.liveness().dead_time);
+    let mut guardians = ForkedGuardians::default();
+    if session.ready.is_none() && located.nodes.is_local() && !options.explain {
+        // The first agent starts while the plan is made.
+        match sys::fork_guardians(ForkedGuardians::default(), 1, &label) {
+            Ok(Forked::Launcher(forked)) => guardians = forked,
+            Ok(Forked::Guardian) => return guard_forked(located.secrets, dead_time, session),
+            // The plan has better words for it, or the next attempt has.
+            Err(_) => {}
+        }
+    }
+    let planned = match plan(located) {
+        Ok(planned) => planned,
+        Err(code) => {
+            guardians.dismiss();
+            return Run::Ended(code);
+        }
     };
     let ready = session.ready.as_mut().map_or(Ok(None), |ready| ready.guardians(&planned));
     let guardians = match ready {
-        Ok(Some(guardians)) => Ok(Some(guardians)),
-        Ok(None) if planned.agent_hosts.is_remote() => Ok(Some(ForkedGuardians::default())),
-        Ok(None) => fork_guardians(&planned.plan),
+        Ok(Some(ready)) => Ok(ready),
+        Ok(None) if planned.agent_hosts.is_remote() => Ok(guardians),
+        Ok(None) => match sys::fork_guardians(guardians, planned.plan.agents(), &label) {
+            Ok(Forked::Launcher(guardians)) => Ok(guardians),
+            Ok(Forked::Guardian) => return guard_forked(planned.secrets, dead_time, session),
+            Err(error) => Err(io::Error::new(
+                error.kind(),
+                format!("{error}; try fewer agents with --agents-per-node, or a higher ulimit -Hn and -u"),
+            )),
+        },
         Err(error) => Err(error),
     };
-    let guardians = match guardians {
-        Ok(Some(guardians)) => guardians,
-        Ok(None) => {
-            let dead_time = planned.plan.options.liveness().dead_time;
-            // The page of the key, which the kernel has wiped. The agent gets its own.
-            drop(planned.secrets);
-            // A guardian closes the descriptors of its launcher.
-            session.front.forget();
-            let clock = session.clock;
-            return Run::Forked(guard(dead_time, FirstSign::Soon, |guardian| {
-                run_agent(guardian, dead_time, Some(clock))
-            }));
-        }
-        Err(error) => return Run::Ended(not_launched(error)),
-    };
     stderr::allow_thread();
-    Run::Ended(match session::run(planned, guardians, session.clock, &session.front) {
+    let is_last = session.ready.is_none();
+    let run = guardians.and_then(|guardians| session::run(planned, guardians, session.clock, &session.front, is_last));
+    Run::Ended(match run {
         Ok(ended) => ended.code,
         Err(error) => not_launched(error),
     })
 }
 
-/// Forks the guardians of the agents on this machine. Returns `None` in a guardian.
-fn fork_guardians(plan: &Plan) -> io::Result<Option<ForkedGuardians>> {
-    match sys::fork_guardians(plan.agents(), &plan.label) {
-        Ok(Forked::Launcher(guardians)) => Ok(Some(guardians)),
-        Ok(Forked::Guardian) => Ok(None),
-        Err(error) => Err(io::Error::new(
-            error.kind(),
-            format!("{error}; try fewer agents with --agents-per-node, or a higher ulimit -Hn and -u"),
-        )),
-    }
+/// Goes on as a guardian, or as the agent below it, in a process that was forked for the session. Frees nothing else of the launcher,
+/// which would copy the pages.
+fn guard_forked(secrets: Secrets, dead_time: Duration, session: &mut Session) -> Run {
+    // The page of the key, which the kernel has wiped. The agent gets its own.
+    drop(secrets);
+    // A guardian closes the descriptors of its launcher.
+    session.front.forget();
+    let clock = session.clock;
+    Run::Forked(guard(dead_time, FirstSign::Soon, |guardian| run_agent(guardian, dead_time, Some(clock))))
 }
 
 fn not_launched(error: io::Error) -> u8 {
     fail(&format!("the job could not be launched: {error}"), EarlyEnd::NotLaunched.code())
 }
 
-/// Plans a session, or explains it and returns the exit code.
-fn plan(mut request: Request) -> Result<Planned, u8> {
+/// A request whose nodes are known, on this machine.
+struct Placed {
+    machine: Machine,
+    secrets: Secrets,
+    nodes: Located,
+    remarks: Vec<String>,
+}
+
+/// Finds the nodes of a request, or returns the exit code.
+fn locate(mut request: Request) -> Result<Placed, u8> {
     let (session, secrets) = match Secrets::random() {
         Ok(random) => random,
         Err(error) => return Err(not_launched(error)),
@@ -420,10 +439,19 @@ fn plan(mut request: Request) -> Result<Planned, u8> {
         Ok(remarks) => remarks,
         Err(error) => return Err(fail(&error.with_hint(), EarlyEnd::Usage.code())),
     };
+    match launch::locate(request, &machine) {
+        Ok(nodes) => Ok(Placed { machine, secrets, nodes, remarks }),
+        Err(error) => Err(refuse(&error)),
+    }
+}
+
+/// Plans a session, or explains it and returns the exit code.
+fn plan(located: Placed) -> Result<Planned, u8> {
+    let Placed { machine, secrets, nodes, remarks } = located;
     // Read only where a recommendation is needed: for other nodes, and for --explain.
     let loaded = LazyCell::new(model::store::of_user);
     let recommend = |nodes, ppn| Recommended::from(&model::recommend(nodes, ppn, &loaded.constants));
-    let Prepared { mut plan, agent_hosts, allocation } = match prepare(request, &machine, &recommend) {
+    let Prepared { mut plan, agent_hosts, allocation } = match nodes.prepare(&machine, &recommend) {
         Ok(prepared) => prepared,
         Err(error) => return Err(fail(&error.with_hint(), error.early_end().code())),
     };
@@ -442,7 +470,7 @@ fn plan(mut request: Request) -> Result<Planned, u8> {
             _ => printed,
         });
     }
-    Ok(Planned { plan, agent_hosts, session, secrets })
+    Ok(Planned { plan, agent_hosts, session: machine.session, secrets })
 }
 
 /// Starts this process again with the large pages that glibc's allocator uses only if GLIBC_TUNABLES asks for them

@@ -114,7 +114,7 @@ pub fn measure(options: Options) -> Result<String, CalibrateError> {
         let (plan, remote) =
             prepare_remote(request, machine, nodes, None, &recommend).map_err(|error| error.with_hint())?;
         let planned = Planned { plan, agent_hosts: AgentHosts::Remote(Box::new(remote)), session, secrets };
-        session::run(planned, sys::ForkedGuardians::default(), clock, &Front::Own)
+        session::run(planned, sys::ForkedGuardians::default(), clock, &Front::Own, false)
             .map_err(|error| format!("the job could not be launched: {error}"))
     };
     calibrate(&request.options, &nodes, cores, &path, &run)

@@ -16,7 +16,7 @@ use crate::plan::mpi;
 use crate::plan::mpi_user::MpiUser;
 use crate::plan::pmix;
 use crate::plan::remote_launch::{self, Recommended, RemoteLaunch};
-use crate::plan::request::{BootstrapKind, Request};
+use crate::plan::request::{BootstrapKind, Options, Request};
 use crate::plan::wrapper::mpi_users;
 use crate::plan::{Plan, plan};
 use crate::refusal::Refusal;
@@ -50,8 +50,17 @@ pub struct Prepared {
 /// on this machine alone.
 pub type Recommend<'a> = &'a dyn Fn(u32, u32) -> Recommended;
 
-/// Finds the nodes of a request and makes its plan.
-pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) -> Result<Prepared, Refusal> {
+/// A request whose nodes are known.
+pub struct Located {
+    request: Request,
+    nodes: NodeList,
+    /// The names of this machine, if the list may have them.
+    own: Option<OwnNames>,
+    remarks: Vec<String>,
+}
+
+/// Finds the nodes of a request.
+pub fn locate(request: Request, machine: &Machine) -> Result<Located, Refusal> {
     let mut remarks = Vec::new();
     checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
@@ -61,18 +70,36 @@ pub fn prepare(request: Request, machine: &Machine, recommend: Recommend<'_>) ->
         Some(own) => nodes.or_local(own),
         None => nodes,
     };
-    let allocation = nodes.allocation().cloned();
-    let (mut plan, agent_hosts) = match nodes {
-        NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes)?, AgentHosts::Local),
-        NodeList::Named { .. } => {
-            let (plan, remote) = prepare_remote(request, machine.clone(), nodes, own.as_ref(), recommend)?;
-            (plan, AgentHosts::Remote(Box::new(remote)))
-        }
-    };
-    plan.remarks.splice(..0, remarks);
-    let shared_files = checks::shared_files(&plan.options, plan.size());
-    plan.remarks.extend(shared_files);
-    Ok(Prepared { plan, agent_hosts, allocation })
+    Ok(Located { request, nodes, own, remarks })
+}
+
+impl Located {
+    /// Returns whether all agents will run on this machine.
+    pub fn is_local(&self) -> bool {
+        matches!(self.nodes, NodeList::Local { .. })
+    }
+
+    /// Returns the typed options.
+    pub fn options(&self) -> &Options {
+        &self.request.options
+    }
+
+    /// Makes the plan.
+    pub fn prepare(self, machine: &Machine, recommend: Recommend<'_>) -> Result<Prepared, Refusal> {
+        let Self { request, nodes, own, remarks } = self;
+        let allocation = nodes.allocation().cloned();
+        let (mut plan, agent_hosts) = match nodes {
+            NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes)?, AgentHosts::Local),
+            NodeList::Named { .. } => {
+                let (plan, remote) = prepare_remote(request, machine.clone(), nodes, own.as_ref(), recommend)?;
+                (plan, AgentHosts::Remote(Box::new(remote)))
+            }
+        };
+        plan.remarks.splice(..0, remarks);
+        let shared_files = checks::shared_files(&plan.options, plan.size());
+        plan.remarks.extend(shared_files);
+        Ok(Prepared { plan, agent_hosts, allocation })
+    }
 }
 
 /// Returns whether the user has chosen how to reach hosts. Then even this machine's own name is reached by that method.

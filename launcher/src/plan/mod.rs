@@ -111,6 +111,11 @@ impl Plan {
     }
 }
 
+/// Returns the session's name in `ps` and in messages.
+pub fn label(options: &Options, machine: &Machine) -> String {
+    options.label.clone().unwrap_or_else(|| format!("{:08x}", machine.session & 0xffff_ffff))
+}
+
 /// Makes the plan. After nodes have failed, it may be made again for fewer nodes from the request
 /// [with sizes](Plan::with_sizes).
 pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Result<Plan, Refusal> {
@@ -137,7 +142,6 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
         check_processes(size, agents, machine)?;
     }
     let (stdin, input) = stdin(options, size, machine)?;
-    let name = format!("{:08x}", machine.session & 0xffff_ffff);
     let settings = RootSettings {
         stuck_after: options.stuck_after,
         max_restarts: options.max_restarts.unwrap_or(request::MAX_RESTARTS_DEFAULT),
@@ -187,7 +191,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
         },
         nodes,
     };
-    let label = options.label.clone().unwrap_or(name);
+    let label = label(options, machine);
     Ok(Plan { settings, node_of_agent, label, input, options: options.clone(), demo: request.is_demo(), remarks })
 }
 

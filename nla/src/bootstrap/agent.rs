@@ -49,6 +49,24 @@ pub(crate) fn with_order(dead_time: Option<Duration>, run: impl FnOnce(&BootOrde
     })
 }
 
+/// An agent's process, as it is before its order arrives.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnProcess {
+    /// How many files it may open.
+    descriptors: u64,
+    /// The pids and start times of its guardian and itself.
+    pids: Option<((u32, u64), (u32, u64))>,
+}
+
+impl OwnProcess {
+    /// Describes this process, which may open at most `descriptors` files.
+    pub(crate) fn new(descriptors: u64) -> Self {
+        let known = |pid| Some((pid, sys::start_of(pid)?));
+        let pids = known(std::os::unix::process::parent_id()).zip(known(std::process::id()));
+        Self { descriptors, pids }
+    }
+}
+
 /// The result of an agent's attempt to join the tree.
 pub(crate) enum JoinOutcome {
     /// The agent is in the tree.
@@ -86,23 +104,23 @@ pub(crate) enum ChildLinks {
 }
 
 /// Reports this agent, starts the agents below it, and joins the tree. The guardian is kept alive meanwhile.
-/// This agent may open at most `descriptors` files. `clock` is the session's, if the launcher has forked it.
+/// `clock` is the session's, if the launcher has forked it.
 pub(crate) async fn join(
     order: &BootOrder,
     clock: Option<Clock>,
-    descriptors: u64,
+    own: OwnProcess,
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     match order.links {
-        Links::Connections => Box::pin(join_by_connection(order, descriptors, guardian, tasks)).await,
-        Links::RemoteShells | Links::Pipes => join_over_channel(order, clock, descriptors, guardian, tasks).await,
+        Links::Connections => Box::pin(join_by_connection(order, own, guardian, tasks)).await,
+        Links::RemoteShells | Links::Pipes => join_over_channel(order, clock, own, guardian, tasks).await,
     }
 }
 
 async fn join_by_connection(
     order: &BootOrder,
-    descriptors: u64,
+    own: OwnProcess,
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
@@ -118,9 +136,9 @@ async fn join_by_connection(
     let here = BootReport::Here {
         addresses,
         host: sys::host_name(),
-        descriptors,
+        descriptors: own.descriptors,
         reads_log: log.is_some(),
-        guardian: guardian_of_this(order, guardian),
+        guardian: guardian_of(&own, order, guardian),
     };
     let mut relaying = Relaying::open(order, tasks).await?;
     let Some(joining) = relaying.position(here, guardian, order).await else {
@@ -156,9 +174,8 @@ fn open_log(order: &BootOrder) -> Option<SegmentReader> {
 }
 
 /// Returns where this process and its guardian are, as others on this machine find them.
-fn guardian_of_this(order: &BootOrder, link: &GuardianLink) -> Option<GuardianAt> {
-    let known = |pid| Some((pid, sys::start_of(pid)?));
-    let (guardian, agent) = (known(std::os::unix::process::parent_id())?, known(std::process::id())?);
+fn guardian_of(own: &OwnProcess, order: &BootOrder, link: &GuardianLink) -> Option<GuardianAt> {
+    let (guardian, agent) = own.pids?;
     let machine = match order.place {
         Some(Place { machine, .. }) => machine?,
         None => sys::machine()?,
@@ -286,7 +303,7 @@ fn close_channel(is_remote: bool) {
 async fn join_over_channel(
     order: &BootOrder,
     clock: Option<Clock>,
-    descriptors: u64,
+    own: OwnProcess,
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
@@ -294,9 +311,9 @@ async fn join_over_channel(
     let here = BootReport::Here {
         addresses: Vec::new(),
         host: sys::host_name(),
-        descriptors,
+        descriptors: own.descriptors,
         reads_log: log.is_some(),
-        guardian: guardian_of_this(order, guardian),
+        guardian: guardian_of(&own, order, guardian),
     };
     let mut relaying = Relaying::open(order, tasks).await?;
     let inherited = order.place.zip(clock);

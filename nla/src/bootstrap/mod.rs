@@ -39,7 +39,7 @@ mod shell_channel;
 mod starter;
 mod step;
 
-pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, join, with_order};
+pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, OwnProcess, join, with_order};
 pub(crate) use agent_channel::report_failure;
 pub use decide::arrival_times::{ArrivalTimes, TargetTimes};
 pub use decide::failure::{StartFailure, StartPhase};

@@ -5,10 +5,11 @@ use std::mem::ManuallyDrop;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::{self, Runtime};
 use tokio::task::LocalSet;
 
 use super::agent::{AgentDriver, PANICKED};
-use crate::bootstrap::{self, BootOrder, JoinOutcome, StartFailure, StartPhase};
+use crate::bootstrap::{self, BootOrder, JoinOutcome, OwnProcess, StartFailure, StartPhase};
 use crate::core::limits::RANKS_PER_AGENT;
 use crate::link::Clock;
 use crate::sys::{self, GuardianLink, Standby};
@@ -24,12 +25,13 @@ const THREADS_TIME: Duration = Duration::from_millis(500);
 /// Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned. An agent that the
 /// launcher has forked has inherited its `clock`.
 pub fn run_agent(guardian: GuardianLink, dead_time: Duration, clock: Option<Clock>) -> u8 {
+    // While the launcher makes the plan. Only the order says to whom a failure is reported.
+    let prepared = prepare_process().and_then(|own| Ok((runtime()?, own)));
     bootstrap::with_order(Some(dead_time), |order| {
-        let descriptors = prepare_process().map_err(limits)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
+        let (runtime, own) = prepared.map_err(limits)?;
         // Neither is dropped: no task that still runs is worth waiting for, and the kernel frees memory faster.
         let (runtime, tasks) = (ManuallyDrop::new(runtime), ManuallyDrop::new(LocalSet::new()));
-        tasks.block_on(&runtime, run(order, clock, guardian, descriptors, Panics::new("agent")))
+        tasks.block_on(&runtime, run(order, clock, guardian, own, Panics::new("agent")))
     })
 }
 
@@ -37,7 +39,7 @@ pub fn run_agent(guardian: GuardianLink, dead_time: Duration, clock: Option<Cloc
 /// when the launcher has ended, or when the process is not as it was before a session.
 pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
     let stood_by = || {
-        let descriptors = prepare_process()?;
+        let own = prepare_process()?;
         let standby = Standby::of_stdin()?;
         // What the first session leaves open belongs to the process, such as tokio's pipe for signals.
         let mut open = None;
@@ -48,7 +50,7 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
             }
             guardian.alive()?;
             let link = guardian.try_clone()?;
-            let code = bootstrap::with_order(None, |order| run_session(order, Some(clock), link, descriptors));
+            let code = bootstrap::with_order(None, |order| run_session(order, Some(clock), link, own));
             // Without a guardian, nobody would end the ranks of the next session if this agent were killed.
             let is_guarded = guardian.alive().is_ok();
             let may_stay = code == 0 && is_guarded && has_recovered()?;
@@ -79,23 +81,27 @@ fn run_session(
     order: &BootOrder,
     clock: Option<Clock>,
     guardian: GuardianLink,
-    descriptors: u64,
+    own: OwnProcess,
 ) -> Result<u8, StartFailure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(limits)?;
-    let code = LocalSet::new().block_on(&runtime, run(order, clock, guardian, descriptors, Panics::new("agent")));
+    let runtime = runtime().map_err(limits)?;
+    let code = LocalSet::new().block_on(&runtime, run(order, clock, guardian, own, Panics::new("agent")));
     // No task that still runs is worth waiting for.
     runtime.shutdown_background();
     code
 }
 
-/// Sets up the process as a whole. Returns how many descriptors it may open.
-fn prepare_process() -> io::Result<u64> {
+fn runtime() -> io::Result<Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
+}
+
+/// Sets up the process as a whole.
+fn prepare_process() -> io::Result<OwnProcess> {
     sys::reserve_low()?;
     let descriptors = sys::raise_limit()?;
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     sys::forbid_dump()?;
     sys::become_subreaper()?;
-    Ok(descriptors)
+    Ok(OwnProcess::new(descriptors))
 }
 
 /// Joins the tree and takes part in it until the session is over. Returns the exit code.
@@ -103,12 +109,12 @@ async fn run(
     order: &BootOrder,
     clock: Option<Clock>,
     guardian: GuardianLink,
-    descriptors: u64,
+    own: OwnProcess,
     mut panics: Panics,
 ) -> Result<u8, StartFailure> {
     let tasks = panics.tasks();
     // Large futures are boxed: each frame that they are copied to costs page faults.
-    let joining = Box::pin(bootstrap::join(order, clock, descriptors, &guardian, &tasks));
+    let joining = Box::pin(bootstrap::join(order, clock, own, &guardian, &tasks));
     let joined = match panics.watch("bootstrap", joining).await {
         Ok(Ok(JoinOutcome::Joined(joined))) => *joined,
         Ok(Ok(JoinOutcome::Exit(code))) => return Ok(code),

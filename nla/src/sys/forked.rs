@@ -7,13 +7,11 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
-use nix::sys::wait::waitpid;
-use nix::unistd::Pid;
 
 use super::cgroup;
 use super::descriptors;
@@ -21,6 +19,9 @@ use super::guardian::fork_alone;
 use super::identity;
 use super::packet::Packets;
 use super::reap;
+
+/// How long guardians that are not needed may take to exit.
+const DISMISS_TIME: Duration = Duration::from_secs(1);
 
 /// A guardian that was forked and waits for its order.
 #[derive(Debug)]
@@ -55,6 +56,25 @@ pub struct StandingGuardian {
     adopts_orphans: bool,
 }
 
+impl ForkedGuardians {
+    /// Ends guardians that get no order, and waits for them, at most for 1 s. To be called while nothing else reaps children.
+    pub fn dismiss(self) {
+        // Their agents exit when their inputs end.
+        let pids: Vec<u32> = self.guardians.into_iter().map(|guardian| guardian.pid).collect();
+        wait_for_exits(&pids);
+    }
+}
+
+/// Waits for children, at most for [`DISMISS_TIME`].
+fn wait_for_exits(pids: &[u32]) {
+    let until = Instant::now() + DISMISS_TIME;
+    for pid in pids {
+        while reap::reap_ended(*pid).is_none() && Instant::now() < until {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
 impl StandingGuardian {
     /// Waits until the agent stands by. Returns false if it has ended, or does not within `limit`.
     pub fn stands_by(&self, limit: Duration) -> bool {
@@ -72,11 +92,10 @@ impl StandingGuardian {
         Ok(ForkedGuardians { guardians: vec![guardian], adopts_orphans: self.adopts_orphans, stood_by })
     }
 
-    /// Ends the agent and the guardian, and waits until they have exited. To be called while nothing else reaps children.
+    /// Ends the agent and the guardian, and waits for them, at most for 1 s. To be called while nothing else reaps children.
     pub fn dismiss(self) {
-        let pid = Pid::from_raw(self.pid.cast_signed());
         drop(self.control);
-        while waitpid(pid, None) == Err(Errno::EINTR) {}
+        wait_for_exits(&[self.pid]);
     }
 }
 
@@ -114,8 +133,10 @@ pub enum ForkedStanding {
 
 /// Forks this process, which must have one thread, for an agent that stands by. As [`fork_guardians`] otherwise.
 pub fn fork_standing(label: &str) -> io::Result<ForkedStanding> {
+    prepare()?;
     let [control, theirs] = Packets::pair()?;
-    let forked = fork_shown(label, |adopts_orphans| {
+    let forked = fork_shown(label, || {
+        let adopts_orphans = reap::adopt_orphans().unwrap_or(false);
         let Some(pid) = fork_alone()? else {
             descriptors::overwrite(io::stdin().as_fd(), theirs.as_fd())?;
             return Ok(None);
@@ -134,29 +155,35 @@ pub enum Forked {
     Guardian,
 }
 
-/// Forks this process, which must have one thread, `count` times. A guardian that is dropped exits: its input has ended. Raises the
-/// soft limit of open files.
+/// Forks this process, which must have one thread, until there are `count` guardians with those that it has `forked` before. A
+/// guardian that is dropped exits: its input has ended. Raises the soft limit of open files.
 ///
 /// A signal to the process group is the launcher's alone, even if it arrives at this time: a guardian leads a session of its own
 /// when it first can be interrupted.
 ///
 /// The guardians' command line becomes `scela-guard LABEL`, cut to the length of the launcher's: otherwise a `pkill` that finds the
 /// launcher by its arguments would end the agents and their guardians with it, and nobody would clean up.
-pub fn fork_guardians(count: u32, label: &str) -> io::Result<Forked> {
-    let forked = fork_shown(label, |adopts_orphans| fork_all(count, adopts_orphans))?;
+pub fn fork_guardians(forked: ForkedGuardians, count: u32, label: &str) -> io::Result<Forked> {
+    if forked.guardians.is_empty() {
+        prepare()?;
+    }
+    let forked = fork_shown(label, || fork_until(count, forked))?;
     Ok(forked.map_or(Forked::Guardian, Forked::Launcher))
 }
 
-/// Prepares this process, and forks it by `fork`, which takes whether this process adopts orphans and returns `None` in each child.
-fn fork_shown<T>(label: &str, fork: impl FnOnce(bool) -> io::Result<Option<T>>) -> io::Result<Option<T>> {
+/// Prepares this process before its first fork.
+fn prepare() -> io::Result<()> {
     // Two descriptors for each guardian.
     descriptors::raise_limit()?;
     // Looked up once, before the forks, which inherit the answer.
     let _ = cgroup::delegated();
-    // Before the forks: it is refused to a process that has children.
-    let adopts_orphans = reap::adopt_orphans().unwrap_or(false);
+    Ok(())
+}
+
+/// Forks this process by `fork`, which returns `None` in each child.
+fn fork_shown<T>(label: &str, fork: impl FnOnce() -> io::Result<Option<T>>) -> io::Result<Option<T>> {
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let forked = fork(adopts_orphans);
+    let forked = fork();
     if let Ok(None) = forked {
         // EPERM: see `guarded`.
         let _ = identity::new_session();
@@ -168,9 +195,12 @@ fn fork_shown<T>(label: &str, fork: impl FnOnce(bool) -> io::Result<Option<T>>) 
     forked
 }
 
-fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Option<ForkedGuardians>> {
-    let mut guardians = Vec::new();
-    for _ in 0..count {
+fn fork_until(count: u32, mut forked: ForkedGuardians) -> io::Result<Option<ForkedGuardians>> {
+    if forked.guardians.is_empty() {
+        // Before the forks: it is refused to a process that has children.
+        forked.adopts_orphans = reap::adopt_orphans().unwrap_or(false);
+    }
+    while forked.guardians.len() < count as usize {
         let (theirs_in, input) = descriptors::input_pipe()?;
         let (output, theirs_out) = descriptors::pipe()?;
         let Some(pid) = fork_alone()? else {
@@ -179,9 +209,9 @@ fn fork_all(count: u32, adopts_orphans: bool) -> io::Result<Option<ForkedGuardia
             // `guarded` closes the inherited pipes of the other guardians.
             return Ok(None);
         };
-        guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output, stays: false });
+        forked.guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output, stays: false });
     }
-    Ok(Some(ForkedGuardians { guardians, adopts_orphans, stood_by: Duration::ZERO }))
+    Ok(Some(forked))
 }
 
 /// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length. The process must have one thread.

@@ -64,7 +64,7 @@ impl Session {
     }
 
     /// Writes the reports.
-    pub(super) fn conclude(mut self: Box<Self>, mut outcome: Outcome) -> Ended {
+    pub(super) fn conclude(&mut self, mut outcome: Outcome) -> Ended {
         let now = self.clock.now();
         self.phases.on_end(now);
         self.phases.arrivals = self.root.arrivals().clone();
@@ -81,7 +81,7 @@ impl Session {
         if let Some(table) = stats_table.filter(|_| code != exit::NOT_LAUNCHED) {
             self.reporter.note(&table);
         }
-        Ended { code, phases: self.phases, timing: self.root.timing().clone() }
+        Ended { code, phases: std::mem::take(&mut self.phases), timing: self.root.timing().clone() }
     }
 
     /// Reports the outcome if it is no success.

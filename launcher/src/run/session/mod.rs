@@ -122,7 +122,14 @@ pub struct Planned {
 
 /// Runs a session on its hosts to its end. `guardians` were forked for the agents on this machine, if they are to run here.
 /// `clock` was started before the plan was made. `front` is the process that the user waits for.
-pub fn run(planned: Planned, guardians: ForkedGuardians, clock: Clock, front: &Front) -> io::Result<Ended> {
+/// If the process exits then, `is_last`, nothing is freed: the kernel is faster.
+pub fn run(
+    planned: Planned,
+    guardians: ForkedGuardians,
+    clock: Clock,
+    front: &Front,
+    is_last: bool,
+) -> io::Result<Ended> {
     if let AgentHosts::Remote(_) = planned.agent_hosts {
         // Each agent has a bootstrap channel until all have joined.
         sys::raise_limit()?;
@@ -130,13 +137,30 @@ pub fn run(planned: Planned, guardians: ForkedGuardians, clock: Clock, front: &F
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let span = tracing::debug_span!("session", id = %planned.plan.label);
-    let session = live(planned, guardians, clock, front).instrument(span);
-    let ended = LocalSet::new().block_on(&runtime, session);
-    runtime.shutdown_background();
+    let tasks = LocalSet::new();
+    let ended = tasks.block_on(&runtime, live(planned, guardians, clock, front).instrument(span));
+    let ended = ended.map(|(ended, session)| {
+        if is_last {
+            std::mem::forget(session);
+        }
+        ended
+    });
+    if is_last {
+        std::mem::forget((tasks, runtime));
+    } else {
+        // Before the runtime, whose descriptors its tasks use.
+        drop(tasks);
+        runtime.shutdown_background();
+    }
     ended
 }
 
-async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock, front: &Front) -> io::Result<Ended> {
+async fn live(
+    planned: Planned,
+    guardians: ForkedGuardians,
+    clock: Clock,
+    front: &Front,
+) -> io::Result<(Ended, Option<Box<Session>>)> {
     let Planned { plan, agent_hosts, session, secrets } = planned;
     let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
@@ -156,12 +180,12 @@ async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock, front:
         let starting = Box::pin(start(launch, clock, tasks.clone()));
         let mut session = match panics.watch("start", starting).await {
             Ok(Ok(Start::Running(session))) => session,
-            Ok(Ok(Start::Ended(ended))) => return Ok(*ended),
+            Ok(Ok(Start::Ended(ended))) => return Ok((*ended, None)),
             Ok(Err(error)) => return Err(error),
             Err(panic) => {
                 // Dropping the starter has closed the agents' channels, so they leave.
                 report_panic(reporter, &panic);
-                return Ok(Ended::panicked(Phases::default()));
+                return Ok((Ended::panicked(Phases::default()), None));
             }
         };
         let outcome = match panics.watch("session", Box::pin(session.live(front))).await {
@@ -171,7 +195,7 @@ async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock, front:
                 report_panic(reporter, &panic);
                 // The agents end their ranks and leave when their links are closed.
                 session.leave().await;
-                return Ok(Ended::panicked(session.phases));
+                return Ok((Ended::panicked(session.phases), None));
             }
         };
         if let Some(trace) = &mut session.own.trace {
@@ -181,12 +205,12 @@ async fn live(planned: Planned, guardians: ForkedGuardians, clock: Clock, front:
         if let Some(panic) = panics.late().await {
             session.progress.end();
             report_panic(reporter, &panic);
-            return Ok(Ended::panicked(session.phases));
+            return Ok((Ended::panicked(session.phases), None));
         }
         let (plan, choice) = match std::mem::take(&mut session.sequel) {
             Sequel::Launch(next) => *next,
-            Sequel::Prevented(instead) => return Ok(session.conclude(instead)),
-            Sequel::None => return Ok(session.conclude(outcome)),
+            Sequel::Prevented(instead) => return Ok((session.conclude(instead), Some(session))),
+            Sequel::None => return Ok((session.conclude(outcome), Some(session))),
         };
         launch = session.launch_input(plan, choice)?;
     }
