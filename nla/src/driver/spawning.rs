@@ -80,7 +80,8 @@ pub(super) struct StartOrder {
 
 /// The result of an order.
 pub(super) enum Done {
-    Prepared,
+    /// The programs were looked for. The count of processes that the out-of-memory killer had killed then, if it is known.
+    Prepared(Option<u64>),
     /// The rank's process, or why there is none.
     Started(Result<Child, String>),
 }
@@ -141,7 +142,8 @@ impl SpawnerThread {
                     Order::Prepare(commands, programs) => {
                         // Set once: a namespace's programs are ordered once.
                         let _ = programs.set(commands.iter().map(prepare).collect());
-                        Done::Prepared
+                        // Here, because the agent has other work meanwhile. No rank of the namespace runs yet.
+                        Done::Prepared(sys::out_of_memory_kills())
                     }
                     Order::Start(order) => Done::Started(start(&mut spawner, *order, &null)),
                 };

@@ -47,9 +47,9 @@ impl RankTable {
         }
     }
 
-    /// Stores the out-of-memory killer's count of killed processes, at the first call. Call this before any rank runs.
-    pub(super) fn note_oom_kills(&mut self) {
-        self.oom_kills.get_or_insert_with(|| sys::out_of_memory_kills().unwrap_or_default());
+    /// Stores the out-of-memory killer's count of killed processes from before the first rank ran, at the first call.
+    pub(super) fn note_oom_kills(&mut self, kills: Option<u64>) {
+        self.oom_kills.get_or_insert(kills.unwrap_or_default());
     }
 
     /// Sends a reaped child's exit to its rank's task. Returns true if the child was a rank, and false if it was an

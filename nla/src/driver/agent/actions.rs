@@ -181,7 +181,6 @@ impl AgentDriver {
                         return self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed));
                     }
                 }
-                self.table.note_oom_kills();
                 if !report.is_empty() {
                     self.handle(Input::Bound(Box::new(report)));
                 }
