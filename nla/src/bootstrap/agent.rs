@@ -35,7 +35,7 @@ pub(crate) fn with_order(dead_time: Option<Duration>, run: impl FnOnce(&BootOrde
     let order = match agent_channel::take_order(dead_time) {
         Ok(order) => order,
         // The plan was refused, or the starter has ended.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return ExitCode::from(NOT_STARTED),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return NOT_STARTED,
         Err(error) => {
             tracing::error!(%error, "the agent gets no order");
             if error.kind() == io::ErrorKind::TimedOut {
