@@ -109,7 +109,7 @@ fn begin(called: Called) -> (u8, Duration) {
                     trace();
                     launch(&name, arguments)
                 }
-                Called::Scela => follow(arguments),
+                Called::Scela => run_subcommand(arguments),
             });
         }
     };
@@ -124,8 +124,8 @@ fn or_bug(work: impl FnOnce() -> (u8, Duration)) -> (u8, Duration) {
     })
 }
 
-/// Follows the words after `scela`. Returns as [`begin`] does.
-fn follow(mut arguments: Vec<OsString>) -> (u8, Duration) {
+/// Does what the words after `scela` say. Returns as [`begin`] does.
+fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
     if arguments.first().is_some_and(|word| word == "run") {
         trace();
         arguments.remove(0);
@@ -156,7 +156,7 @@ fn start_pool(options: &start::Options) -> (u8, Duration) {
                 Err(error) => fail(&format!("the pool has ended: {error}"), EarlyEnd::Bug.code()),
             }
         }
-        Ok(Role::ForkServer) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
+        Ok(Role::Done) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
         Ok(Role::Launcher(controller)) => return or_bug(|| stand_by(controller)),
         Err(refusal) => refuse(&refusal),
     };
@@ -180,7 +180,7 @@ fn stand_by(controller: Packets) -> (u8, Duration) {
         if !standing.stands_by(DEAD_TIME) {
             return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME);
         }
-        let job = match standby::next_job(&controller) {
+        let job = match standby::next_job(&controller, &standing) {
             Ok(Some(job)) => job,
             Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
             Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
@@ -334,7 +334,7 @@ impl Ready {
         let is_local = matches!(planned.agent_hosts, AgentHosts::Local);
         let fits = is_local && planned.plan.agents() == 1 && planned.plan.options.liveness().dead_time == DEAD_TIME;
         match &self.standing {
-            Some(standing) if fits => {
+            Some(standing) if fits && standing.lives() => {
                 self.has_used = true;
                 standing.lend(self.stood_by).map(Some)
             }

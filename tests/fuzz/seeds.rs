@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use launcher::pool::message::{
-    Ask, Description, FromLauncher, JobRefusal, JobState, PoolState, ToClient, ToController,
+    Ask, Description, FromLauncher, JobRefusal, JobState, PoolState, Request, ToClient, ToController,
 };
 use launcher::run::front::{FromJob, ToJob, ToLauncher};
 use nla::bootstrap::{
@@ -323,7 +323,9 @@ fn pools() -> Vec<Vec<u8>> {
     let configfile = Some(("file".into(), b"-np 1 true\n".to_vec()));
     let description = Description::of_process(vec!["scela-run".into(), "true".into()], configfile, environment);
     vec![
+        encode(&Request::of(&ToController::Run(ask.clone()))),
         encode(&ToController::Run(ask)),
+        encode(&ToController::Stop { kills: true }),
         encode(&ToController::Signal(vec![1, 2], 15)),
         encode(&ToClient::Waits { job: 3, needs: 4, free: 1, ahead: 2 }),
         encode(&ToClient::Refused(JobRefusal::Busy { needs: 4, free: 1 })),

@@ -15,12 +15,13 @@ const STAYS: &str = "exec 2>/dev/null\necho here\nwhile :; do sleep 0.02; done";
 #[test]
 fn a_job_has_the_streams_directory_environment_and_limits_of_its_client() {
     let pool = Pool::start(&[]);
-    let script = "read line; echo \"$line $PWD $VALUE $(umask) $(ulimit -n) $# $1\"; echo error >&2; exit 7";
+    let script =
+        "read line; echo \"$line $PWD $VALUE $(umask) $(ulimit -n) $(ulimit -Hn) $# $1\"; echo error >&2; exit 7";
     let directory = tempfile::tempdir().unwrap();
     let run = pool.job().np(1).directory(directory.path()).env("VALUE", "of the client").stdin("typed\n");
     let outcome = run.shell("umask 027; ulimit -n 777").program(sh(script)).program(vec!["a b".into()]).run();
     outcome.has_code(7).says("error\n").says(&format!("rank 0 on {} exited with code 7", host()));
-    outcome.wrote(&format!("typed {} of the client 0027 777 1 a b\n", directory.path().display()));
+    outcome.wrote(&format!("typed {} of the client 0027 777 777 1 a b\n", directory.path().display()));
 }
 
 #[test]
@@ -97,9 +98,9 @@ fn jobs_wait_for_slots_in_order() {
     let first = pool.job().np(2).program(sh(STAYS)).spawn();
     first.wait_for_times("here", 2);
     let second = pool.job().np(2).program(sh("echo second")).spawn();
-    second.wait_for_error("job 2 waits in the pool 'default': it needs 2 slots, 0 of them free\n");
+    second.wait_for_error("job 2 waits in the pool 'default': it needs 2 slots, and 0 are free\n");
     let third = pool.job().args(["--priority", "5"]).np(1).program(sh("echo third")).spawn();
-    third.wait_for_error("job 3 waits in the pool 'default': it needs 1 slot, 0 of them free\n");
+    third.wait_for_error("job 3 waits in the pool 'default': it needs 1 slot, and 0 are free\n");
     let refused = pool.job().arg("--no-wait").np(1).program(sh("true")).run();
     refused.has_code(251).says("the job needs 1 slot in the pool 'default', and 0 are free");
     pool.wait_for_jobs(1, 2);
@@ -217,6 +218,84 @@ fn stop_ends_jobs_and_leaves_nothing() {
     assert!(!pool.directory().exists());
     let outcome = pool.job().np(1).program(sh("true")).run();
     outcome.has_code(251).says("there is no pool 'default' on this host\n  hint: 'scela pool start' starts it");
+}
+
+#[test]
+fn a_second_stop_may_kill_what_does_not_end() {
+    let pool = Pool::start(&[]);
+    let runs = pool.job().np(1).args(["--kill-grace", "3600"]).program(sh(&format!("trap '' TERM\n{STAYS}"))).spawn();
+    runs.wait_for("here");
+    let launcher = pool.state()["jobs"][0]["launcher_pid"].as_i64().unwrap();
+    Process::of(launcher as i32).unwrap().signal(Signal::SIGSTOP);
+    let mut first = pool.command(&["pool", "stop"]).spawn().unwrap();
+    let stops = || (pool.state()["is_stopping"] == true).then_some(());
+    assert!(eventually(stops).is_some(), "{:?}", pool.state());
+    assert!(pool.scela(&["pool", "stop", "--kill"]).status.success());
+    assert!(first.wait().unwrap().success());
+    runs.finish_killed().has_code(252);
+    pool.wait_for_end();
+}
+
+#[test]
+fn a_launcher_that_does_not_answer_keeps_no_client() {
+    let pool = Pool::start(&[]);
+    let runs = pool.job().np(1).program(sh(STAYS)).spawn();
+    runs.wait_for("here");
+    let launcher = Process::of(pool.state()["jobs"][0]["launcher_pid"].as_i64().unwrap() as i32).unwrap();
+    launcher.signal(Signal::SIGSTOP);
+    // Signals that are pending at the same time count once.
+    let text = "the launcher of the job does not answer";
+    let asked = || {
+        runs.signal(Signal::SIGINT);
+        runs.stderr().text().contains(text).then_some(())
+    };
+    assert!(eventually(asked).is_some(), "{:?}", runs.stderr());
+    launcher.signal(Signal::SIGCONT);
+    runs.finish_killed().has_code(130);
+    pool.wait_for_jobs(0, 0);
+}
+
+#[test]
+fn a_client_that_is_continued_at_once_goes_on() {
+    let pool = Pool::start(&[]);
+    let runs = pool.job().np(1).program(sh(&format!("trap 'echo got 1' USR1\n{STAYS}"))).spawn();
+    runs.wait_for("here");
+    for round in 1..=20 {
+        runs.signal(Signal::SIGTSTP).signal(Signal::SIGCONT).signal(Signal::SIGUSR1);
+        runs.wait_for_times("got 1", round);
+    }
+    runs.signal(Signal::SIGTERM);
+    runs.finish().has_code(143);
+}
+
+#[test]
+fn the_next_job_does_without_agents_that_were_killed() {
+    let pool = Pool::start(&[]);
+    pool.job().np(1).program(sh("true")).run().is_quiet_success();
+    let guardians = || {
+        let mut found = pool.processes();
+        found.retain(|process| process.name == "scela-guard");
+        (found.len() >= 2).then_some(found)
+    };
+    eventually(guardians).unwrap().iter().for_each(|guardian| guardian.signal(Signal::SIGKILL));
+    for _ in 0..3 {
+        pool.job().np(1).program(sh("echo here")).run().is_quiet_success().wrote("here\n");
+    }
+}
+
+#[test]
+fn pools_that_start_and_stop_at_the_same_time_leave_nothing() {
+    let pool = Pool::unstarted();
+    let rounds = || {
+        for _ in 0..20 {
+            let _ = pool.scela(&["pool", "start"]);
+            let _ = pool.scela(&["pool", "stop"]);
+        }
+    };
+    std::thread::scope(|threads| (0..4).for_each(|_| drop(threads.spawn(rounds))));
+    let _ = pool.scela(&["pool", "stop"]);
+    pool.wait_for_end();
+    assert!(!pool.directory().exists());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::scan::{Item, Segment};
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, Options, StatsTo, StdinTo};
 
-/// The options about what a pool has decided when it was started.
+/// The options that a pool fixes at its start.
 const CHOICES_OF_POOL: [Global; 17] = [
     Global::HostFile,
     Global::HostList,
@@ -60,7 +60,7 @@ pub(super) fn check<'a>(
     }
     check_binding(options, both)?;
     for global in CHOICES_OF_POOL {
-        both(global, Global::Pool, "the pool has its own hosts, which are known")?;
+        both(global, Global::Pool, "the pool decides the hosts and how agents start")?;
     }
     both(Global::Explain, Global::Pool, "an explanation starts no job")?;
     for global in [Global::Priority, Global::NoWait] {

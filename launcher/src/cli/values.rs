@@ -398,8 +398,7 @@ pub(super) fn choice<T: Clone>(
     })
 }
 
-/// Parses the optional file of `--stats`.
-/// Returns the name of a pool: of the default one if `value` is `None`.
+/// Parses `--pool`, whose value may be missing.
 pub(super) fn pool(value: Option<&OsString>) -> Parsed<String> {
     let Some(value) = value else { return Ok(POOL_DEFAULT.to_owned()) };
     let name = value.to_string_lossy().into_owned();
@@ -407,6 +406,7 @@ pub(super) fn pool(value: Option<&OsString>) -> Parsed<String> {
     Ok(name)
 }
 
+/// Parses `--priority`.
 pub(super) fn priority(value: &OsStr) -> Parsed<i32> {
     let number = value.to_str().and_then(|text| text.parse().ok());
     number.filter(|number| (-PRIORITY_MAX..=PRIORITY_MAX).contains(number)).ok_or_else(|| {
@@ -415,6 +415,7 @@ pub(super) fn priority(value: &OsStr) -> Parsed<i32> {
     })
 }
 
+/// Parses the optional file of `--stats`.
 pub(super) fn stats(value: Option<&OsString>) -> Parsed<StatsTo> {
     value.map_or(Ok(StatsTo::Table), |value| Ok(StatsTo::File(non_empty(value)?.into())))
 }

@@ -18,7 +18,7 @@ fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
         program: scela_run.to_owned(),
         parts: |_| 1,
         cores: 2,
-        shell: ShellState { umask: 0o22, limits: Vec::new(), blocked: 0, ignored: 0 },
+        shell: ShellState { umask: 0o22, limits: Vec::new(), blocked: 0, ignored: 0, bounds_hard: false },
         stdout_is_terminal: false,
         stdin_in_background: false,
         process_limits: Vec::new,

@@ -15,7 +15,7 @@ pub fn check_pool_name(name: &str) -> Result<(), Refusal> {
     if name.len() <= POOL_NAME_BYTES_MAX && begins_well && name.chars().all(is_known) {
         return Ok(());
     }
-    let text = format!("'{name}' is no name of a pool");
+    let text = format!("'{name}' is not a valid pool name");
     let hint = format!(
         "use at most {POOL_NAME_BYTES_MAX} letters, digits, '.', '_' and '-', beginning with a letter or digit"
     );

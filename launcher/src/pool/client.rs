@@ -7,6 +7,8 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -18,25 +20,37 @@ use nix::unistd::{read, write};
 use nla::sys::{self, Packets, ShellState};
 
 use super::directory;
-use super::message::{Ask, Description, JobRefusal, ToClient, ToController, WORDS_CHARS_MAX, packed, unpacked};
+use super::message::{
+    Ask, Description, JobRefusal, Request, ToClient, ToController, WORDS_CHARS_MAX, packed, unpacked,
+};
 use super::status::count;
 use crate::exit;
 use crate::plan::environment::environment_of_process;
 use crate::plan::machine::is_background;
 use crate::plan::pool_name::POOL_DEFAULT;
-use crate::plan::request::Request;
+use crate::plan::request::Request as JobRequest;
 use crate::refusal::{Refusal, shown};
 use crate::run::front::{FromJob, ToJob};
 use crate::run::signals::signals_with_meaning;
 use crate::run::stderr::{self, Kind};
 
+/// The signals that end a job.
+const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+/// How many of them the launcher may leave without an answer. The second one ends a job at once.
+const ENDS_WITHOUT_ANSWER: u32 = 3;
+/// How long a job is submitted again while the controller has too many descriptors of others on the way.
+const SUBMIT_TIME: Duration = Duration::from_secs(10);
 /// Milliseconds between two checks whether this process is in the foreground again.
 const BACKGROUND_PAUSE_MS: u16 = 500;
 /// Bytes read from a terminal at a time: the longest line that it passes on.
 const TERMINAL_BYTES: usize = 4096;
 
 /// Runs the job of these arguments, the program's name first, and returns its exit code. `configfile` was read for them.
-pub fn run(request: &Request, arguments: Vec<OsString>, configfile: Option<(PathBuf, Vec<u8>)>) -> Result<u8, Refusal> {
+pub fn run(
+    request: &JobRequest,
+    arguments: Vec<OsString>,
+    configfile: Option<(PathBuf, Vec<u8>)>,
+) -> Result<u8, Refusal> {
     let options = &request.options;
     let pool = options.pool.as_deref().unwrap_or(POOL_DEFAULT);
     let failed = |error: io::Error| {
@@ -60,7 +74,7 @@ pub fn run(request: &Request, arguments: Vec<OsString>, configfile: Option<(Path
 }
 
 /// Returns how many ranks the job has, if its options or all its commands say so.
-fn ranks(request: &Request) -> Option<u32> {
+fn ranks(request: &JobRequest) -> Option<u32> {
     if let ([command], Some(ppn)) = (request.commands.as_slice(), request.options.ppn) {
         return Some(command.nprocs.unwrap_or(ppn));
     }
@@ -98,7 +112,17 @@ fn submit(
     let output = if sys::stdout_was_closed() { null.as_fd() } else { stdout.as_fd() };
     let input = input.as_ref().map_or(stdin.as_fd(), AsFd::as_fd);
     let descriptors = [description.as_fd(), directory.as_fd(), input, output, stderr.as_fd(), line.as_fd()];
-    controller.send(&packed(&ToController::Run(ask.clone())), &descriptors, true)
+    let request = packed(&Request::of(&ToController::Run(ask.clone())));
+    let began = Instant::now();
+    loop {
+        match controller.send(&request, &descriptors, true) {
+            // The kernel bounds the descriptors of a user that are on the way.
+            Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) && began.elapsed() < SUBMIT_TIME => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            sent => return sent,
+        }
+    }
 }
 
 /// A terminal whose input this process passes on.
@@ -177,14 +201,13 @@ impl Client {
     /// Waits until the job has ended or is refused. Returns its exit code.
     fn wait(&mut self, pool: &str) -> Result<u8, Refusal> {
         let mut job = None;
+        let (mut stops, mut asked_to_end) = (false, 0);
         loop {
             self.wait_for_event()
                 .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
             while let Ok(Some(info)) = self.signals.read_signal() {
                 let signal = info.ssi_signo as i32;
-                if job.is_none()
-                    && [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].iter().any(|end| *end as i32 == signal)
-                {
+                if job.is_none() && ENDING.iter().any(|end| *end as i32 == signal) {
                     // The end of the connection withdraws the job, or ends it if it has just started.
                     self.note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
                     return Ok(exit::signalled(signal));
@@ -192,6 +215,17 @@ impl Client {
                 if job.is_none() && signal == Signal::SIGTSTP as i32 {
                     let _ = raise(Signal::SIGSTOP);
                     continue;
+                }
+                if ENDING.iter().any(|end| *end as i32 == signal) {
+                    asked_to_end += 1;
+                    if asked_to_end > ENDS_WITHOUT_ANSWER {
+                        let text = "the launcher of the job does not answer; the job ends when it does";
+                        stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
+                        return Ok(exit::signalled(signal));
+                    }
+                }
+                if [Signal::SIGTSTP, Signal::SIGCONT].iter().any(|stop| *stop as i32 == signal) {
+                    stops = signal == Signal::SIGTSTP as i32;
                 }
                 let _ = self.line.send(&packed(&ToJob::Signal(signal)), &[], false);
             }
@@ -212,17 +246,20 @@ impl Client {
                     Next::Message(_) | Next::Nothing => {}
                     Next::End => {
                         let text = format!("the pool '{pool}' has ended before the job started");
-                        return Err(Refusal::new(
-                            text,
-                            format!("'scela pool status {pool}' shows it, if it runs again"),
-                        )
-                        .of_system());
+                        return Err(
+                            Refusal::new(text, format!("'scela pool start {pool}' starts it again")).of_system()
+                        );
                     }
                 }
             }
             match next(&self.line) {
                 Next::Message(FromJob::Ended(code)) => return Ok(code),
-                Next::Message(FromJob::Suspended) => drop(raise(Signal::SIGSTOP)),
+                // This process may have been continued meanwhile.
+                Next::Message(FromJob::Suspended) if stops => drop(raise(Signal::SIGSTOP)),
+                Next::Message(FromJob::Suspended) => {}
+                Next::Message(FromJob::NotStarted(why)) => {
+                    return Err(Refusal::new(format!("the job could not be launched: {why}"), "").of_system());
+                }
                 Next::Nothing => {}
                 // While the job waits, the controller has the other end.
                 Next::End if job.is_some() => {
@@ -288,12 +325,10 @@ fn next<M: serde::de::DeserializeOwned>(packets: &Packets) -> Next<M> {
 fn waits_text(pool: &str, job: u64, needs: u32, free: u32, ahead: u32) -> String {
     let ahead = match ahead {
         0 => String::new(),
-        ahead => format!(", and {} {} first", count(ahead.into(), "job"), if ahead == 1 { "starts" } else { "start" }),
+        ahead => format!("; {} {} first", count(ahead.into(), "job"), if ahead == 1 { "starts" } else { "start" }),
     };
-    format!(
-        "job {job} waits in the pool '{pool}': it needs {}, {free} of them free{ahead}",
-        count(needs.into(), "slot")
-    )
+    let needs = count(needs.into(), "slot");
+    format!("job {job} waits in the pool '{pool}': it needs {needs}, and {free} are free{ahead}")
 }
 
 fn refused(pool: &str, why: &JobRefusal) -> Refusal {
@@ -301,6 +336,10 @@ fn refused(pool: &str, why: &JobRefusal) -> Refusal {
         JobRefusal::Busy { needs, free } => (
             format!("the job needs {} in the pool '{pool}', and {free} are free", count((*needs).into(), "slot")),
             "without --no-wait it waits for them",
+        ),
+        JobRefusal::OtherVersion(version) => (
+            format!("the pool '{pool}' was started by another version of this program, {version}"),
+            "stop it and start it again",
         ),
         JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
         JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),

@@ -1,15 +1,17 @@
 //! The subcommands of `scela`, but for `scela run`.
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nla::sys::Packets;
 
 use super::directory;
-use super::message::{JobNumber, JobState, PoolState, ToClient, ToController, packed, unpacked};
+use super::message::{JobNumber, JobRefusal, JobState, PoolState, Request, ToClient, ToController, packed, unpacked};
 use super::start::Options;
 use super::status;
 use crate::cli;
@@ -50,8 +52,18 @@ pub enum Question {
         signal: i32,
     },
     /// Ends a pool and waits for that.
-    Stop(String),
+    Stop {
+        /// The pool.
+        pool: String,
+        /// Whether the launchers of its jobs are killed.
+        kills: bool,
+    },
 }
+
+/// How long a controller may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// The most jobs that one command names.
+const JOBS_MAX: usize = 1000;
 
 const AFTER_HELP: &str = "'scela run' is scela-run. 'scela run --pool PROGRAM' runs a job in a pool.";
 
@@ -75,9 +87,12 @@ pub fn command() -> Command {
                 .long("idle")
                 .value_name("TIME")
                 .value_parser(time)
-                .help("end the pool after so long without a job: 90, 30s, 5m, 2h"),
+                .help("end the pool after TIME without a job: 90, 30s, 5m, 2h"),
         );
-    let stop = Command::new("stop").about("Ends a pool and its jobs, and waits for that").arg(pool());
+    let stop = Command::new("stop")
+        .about("Ends a pool and its jobs, and waits until they have ended")
+        .arg(pool())
+        .arg(Arg::new("kill").long("kill").action(ArgAction::SetTrue).help("kill jobs instead of asking them to end"));
     let status = |name: &'static str, about| Command::new(name).about(about).arg(pool().help(every)).arg(json());
     let pool_command = Command::new("pool")
         .about("Starts, shows and stops standing pools")
@@ -115,7 +130,7 @@ pub fn command() -> Command {
                 .help("numbers of jobs, as 'scela jobs' shows them"),
         );
     Command::new("scela")
-        .about("Runs parallel programs, and keeps pools in which they start at once.")
+        .about("Runs parallel programs, and keeps pools for many of them.")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -145,13 +160,18 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
                 slots: given.get_one("slots").copied(),
                 idle: given.get_one("idle").copied(),
             }),
-            Some(("stop", given)) => Subcommand::Ask(Question::Stop(name(given, "pool"))),
+            Some(("stop", given)) => {
+                Subcommand::Ask(Question::Stop { pool: name(given, "pool"), kills: given.get_flag("kill") })
+            }
             Some((_, given)) => Subcommand::Ask(status_question(given, false)),
             None => Subcommand::Text(String::new()),
         },
         Some(("kill", given)) => Subcommand::Ask(Question::Kill {
             pool: name(given, "in"),
-            jobs: given.get_many("jobs").into_iter().flatten().copied().collect(),
+            jobs: match given.get_many("jobs").into_iter().flatten().copied().collect::<Vec<JobNumber>>() {
+                jobs if jobs.len() > JOBS_MAX => return Err(format!("name at most {JOBS_MAX} jobs, or write --all")),
+                jobs => jobs,
+            },
             signal: given.get_one("signal").copied().unwrap_or(Signal::SIGTERM as i32),
         }),
         Some((_, given)) => Subcommand::Ask(status_question(given, true)),
@@ -202,7 +222,7 @@ pub fn ask(question: &Question) -> Result<(String, u8), Refusal> {
         }
         Question::Kill { pool, jobs, signal } => {
             let controller = asked(pool, &ToController::Signal(jobs.clone(), *signal))?;
-            match receive(&controller, pool)? {
+            match answer(&controller, pool)? {
                 Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok((String::new(), EarlyEnd::Done.code())),
                 Some(ToClient::Unknown(unknown)) => {
                     let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
@@ -212,24 +232,37 @@ pub fn ask(question: &Question) -> Result<(String, u8), Refusal> {
                 _ => Err(broken(pool, &"it gave no answer")),
             }
         }
-        Question::Stop(pool) => {
-            let controller = asked(pool, &ToController::Stop)?;
-            // Its connection ends when the pool has ended.
-            let _ = receive(&controller, pool)?;
-            Ok((String::new(), EarlyEnd::Done.code()))
+        Question::Stop { pool, kills } => {
+            let controller = asked(pool, &ToController::Stop { kills: *kills })?;
+            // A pool that ends at this time gives no answer.
+            if answer(&controller, pool).is_ok_and(|answer| answer.is_some()) || directory::connect(pool).is_err() {
+                while matches!(controller.receive(true), Ok(Some(_))) {}
+                return Ok((String::new(), EarlyEnd::Done.code()));
+            }
+            Err(broken(pool, &"it gave no answer; try again"))
         }
     }
 }
 
 fn asked(pool: &str, question: &ToController) -> Result<Packets, Refusal> {
     let controller = directory::connect(pool)?;
-    controller.send(&packed(question), &[], true).map_err(|error| broken(pool, &error))?;
+    controller.send(&packed(&Request::of(question)), &[], true).map_err(|error| broken(pool, &error))?;
     Ok(controller)
 }
 
-fn receive(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
+/// Waits for the next message of the controller. Returns `None` at the end of the connection.
+fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
+    let timeout = PollTimeout::try_from(ANSWER_TIME).unwrap_or(PollTimeout::MAX);
+    if poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], timeout) == Ok(0) {
+        return Err(broken(pool, &format!("it has not answered for {} s", ANSWER_TIME.as_secs())));
+    }
     let packet = controller.receive(true).map_err(|error| broken(pool, &error))?;
-    packet.map(|packet| unpacked(&packet)).transpose().map_err(|error| broken(pool, &error))
+    match packet.map(|packet| unpacked(&packet)).transpose().map_err(|error| broken(pool, &error))? {
+        Some(ToClient::Refused(JobRefusal::OtherVersion(version))) => {
+            Err(broken(pool, &format!("another version of this program, {version}, has started it")))
+        }
+        message => Ok(message),
+    }
 }
 
 fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {
@@ -241,7 +274,7 @@ fn state(pool: &str) -> Result<(PoolState, Vec<JobState>), Refusal> {
     let controller = asked(pool, &ToController::Status)?;
     let (mut state, mut jobs) = (None, Vec::new());
     loop {
-        match receive(&controller, pool)? {
+        match answer(&controller, pool)? {
             Some(ToClient::Pool(pool)) => state = Some(pool),
             Some(ToClient::Job(job)) => jobs.push(job),
             Some(ToClient::Done) => break,
@@ -270,7 +303,8 @@ mod tests {
         assert_eq!(parsed("pool start"), start("default", None, None));
         let idle = Some(Duration::from_secs(300));
         assert_eq!(parsed("pool start night --slots 8 --idle 5m"), start("night", Some(8), idle));
-        assert_eq!(parsed("pool stop"), Ok(Subcommand::Ask(Question::Stop("default".to_owned()))));
+        let stop = |kills| Ok(Subcommand::Ask(Question::Stop { pool: "default".to_owned(), kills }));
+        assert_eq!([parsed("pool stop"), parsed("pool stop --kill")], [stop(false), stop(true)]);
         let status = |pool: Option<&str>, json, jobs| {
             Ok(Subcommand::Ask(Question::Status { pool: pool.map(str::to_owned), json, jobs }))
         };

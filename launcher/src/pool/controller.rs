@@ -10,23 +10,29 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nla::bootstrap::agent_id;
 use nla::sys::{self, Packet, Packets, WatchedListener, WatchedPackets};
 use nla::tasks::{Panics, Tasks};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{interval, sleep_until, timeout};
 use tracing::Span;
 
-use super::directory::Place;
+use super::directory::{Place, PoolFiles};
 use super::fork_server::FORK;
 use super::message::{
-    Ask, FromLauncher, JOB_DESCRIPTORS, JobNumber, JobRefusal, JobState, PoolState, ToClient, ToController, packed,
-    unpacked,
+    Ask, FromLauncher, JOB_DESCRIPTORS, JobNumber, JobRefusal, JobState, PoolState, Request, ToClient, ToController,
+    WORDS_CHARS_MAX, packed, unpacked,
 };
 use super::schedule::{Action, Input, Schedule, Time};
+use crate::refusal::shown;
 use crate::run::front::ToLauncher;
 
+/// How often the controller looks whether its files are in their places: a cleaner of /tmp may remove them.
+const FILES_CHECK: Duration = Duration::from_secs(30);
 /// How long a client may take to send its request, and to read the answer.
 const CLIENT_TIME: Duration = Duration::from_secs(10);
 /// Clients whose requests are awaited at a time. Further ones wait until they are accepted.
@@ -90,12 +96,14 @@ async fn live(setup: Setup) -> io::Result<()> {
         waiting: HashMap::new(),
         launchers: BTreeMap::new(),
         alarm: None,
+        has_warned: false,
         is_over: false,
+        files,
     };
     let ended = panics.watch("controller", actor.live()).await;
     let ended = ended.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())));
     // The error follows in the log.
-    files.remove(ended.is_ok());
+    actor.files.remove(ended.is_ok());
     ended
 }
 
@@ -152,12 +160,16 @@ struct Actor {
     waiting: HashMap<JobNumber, Waiting>,
     launchers: BTreeMap<LauncherNumber, Launcher>,
     alarm: Option<Time>,
+    /// A failure to start a launcher was logged, and none has started since.
+    has_warned: bool,
     is_over: bool,
+    files: PoolFiles,
 }
 
 impl Actor {
     async fn live(&mut self) -> io::Result<()> {
         let [mut terminated, mut interrupted] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+        let mut check = interval(FILES_CHECK);
         // Its starter's terminal may hang up.
         let _hung_up = signal(SignalKind::hangup())?;
         self.handle(Input::Timeout);
@@ -168,6 +180,8 @@ impl Actor {
                 _ = terminated.recv() => Event::Stop,
                 _ = interrupted.recv() => Event::Stop,
                 Some(event) = self.incoming.recv() => event,
+                // Nobody can reach a pool whose files are gone.
+                _ = check.tick() => if self.files.are_in_place() { continue } else { Event::Stop },
                 () = async { match alarm { Some(at) => sleep_until(at).await, None => pending().await } } => Event::Alarm,
             };
             match event {
@@ -201,7 +215,7 @@ impl Actor {
                 }
                 Action::Signal(job, signal) => {
                     if let Some(launcher) = self.launchers.values().find(|launcher| launcher.job == Some(job)) {
-                        // A launcher that is gone, or takes no messages, is noticed by the end of its connection.
+                        // The end of the connection reports a lost launcher.
                         let _ = launcher.packets.try_send(&packed(&ToLauncher::Signal(signal)), &[]);
                     }
                 }
@@ -215,7 +229,7 @@ impl Actor {
 
     fn tell(&self, job: JobNumber, message: &ToClient) {
         if let Some(waiting) = self.waiting.get(&job) {
-            // A client that is gone is noticed by the end of its connection.
+            // The end of the connection reports a lost client.
             let _ = waiting.client.try_send(&packed(message), &[]);
         }
     }
@@ -235,9 +249,11 @@ impl Actor {
                 self.launchers.insert(number, Launcher { packets, pid: None, stands_by: false, job: None, follows });
             }
             Err(error) => {
-                tracing::warn!(%error, "no launcher can be started");
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(%error, "no launcher can be started");
+                }
                 let lost = self.events.clone();
-                // Not handled here, in the middle of the actions.
+                // Report it as an event: the caller is still carrying out actions.
                 self.tasks.spawn("launcher", Span::current(), async move {
                     let _ = lost.send(Event::LauncherLost(number)).await;
                 });
@@ -248,10 +264,8 @@ impl Actor {
     /// Lets a launcher that stands by exit: its connection ends.
     fn dismiss(&mut self) {
         let idle = self.launchers.iter().find(|(_, launcher)| launcher.stands_by);
-        if let Some(number) = idle.map(|(number, _)| *number)
-            && let Some(launcher) = self.launchers.remove(&number)
-        {
-            launcher.follows.abort();
+        if let Some(number) = idle.map(|(number, _)| *number) {
+            self.forget_launcher(number);
         }
     }
 
@@ -268,6 +282,31 @@ impl Actor {
         // If the launcher has just died, the client notices the end of the line.
         let message = if is_sent { ToClient::Started(job) } else { ToClient::Refused(JobRefusal::NoLauncher) };
         let _ = client.try_send(&packed(&message), &[]);
+        if !is_sent {
+            // The launcher exits when its connection ends.
+            let failed = self.launchers.iter().find(|(_, launcher)| launcher.job == Some(job));
+            if let Some(number) = failed.map(|(number, _)| *number) {
+                self.forget_launcher(number);
+            }
+            self.handle(Input::Ended(job));
+        }
+    }
+
+    /// Closes the connection to a launcher.
+    fn forget_launcher(&mut self, number: LauncherNumber) {
+        if let Some(launcher) = self.launchers.remove(&number) {
+            launcher.follows.abort();
+        }
+    }
+
+    /// Kills the launchers of all jobs: their agents end the ranks.
+    fn kill_launchers(&self) {
+        let pids =
+            self.launchers.values().filter(|launcher| launcher.job.is_some()).filter_map(|launcher| launcher.pid);
+        for pid in pids {
+            // Its connection has not ended, so the pid is its own, or was until a moment ago.
+            let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+        }
     }
 
     fn on_launcher(&mut self, number: LauncherNumber, message: FromLauncher) {
@@ -283,6 +322,7 @@ impl Actor {
                 if std::mem::replace(&mut launcher.stands_by, true) {
                     return;
                 }
+                self.has_warned = false;
                 self.handle(if is_new { Input::StandbyReady } else { Input::StandbyBack });
             }
         }
@@ -317,8 +357,12 @@ impl Actor {
                 self.handle(Input::Signal(jobs, signal));
                 self.send_all(client, vec![ToClient::Unknown(unknown)]);
             }
-            ToController::Stop => {
-                // The connection ends with this process.
+            ToController::Stop { kills } => {
+                if kills {
+                    self.kill_launchers();
+                }
+                // The client then waits for the end of the connection, which ends with this process.
+                let _ = client.try_send(&packed(&ToClient::Done), &[]);
                 self.tasks.spawn("client", Span::current(), async move {
                     let _client = client;
                     pending::<()>().await;
@@ -329,6 +373,7 @@ impl Actor {
     }
 
     fn submit(&mut self, client: Rc<WatchedPackets>, ask: Ask, descriptors: Vec<OwnedFd>) {
+        let ask = Ask { words: shown(&ask.words, WORDS_CHARS_MAX), ..ask };
         let job = self.next_job;
         self.next_job += 1;
         let events = self.events.clone();
@@ -384,13 +429,21 @@ impl Actor {
 
 /// Accepts clients of this user and reads the request of each.
 async fn accept(listener: WatchedListener, events: mpsc::Sender<Event>, tasks: Tasks) {
-    let room = Arc::new(Semaphore::new(REQUESTS_MAX));
+    // Each may have the descriptors of a job.
+    let most = (sys::open_files_limit() / (4 * DESCRIPTORS_PER_JOB)).clamp(1, REQUESTS_MAX as u64);
+    let room = Arc::new(Semaphore::new(most as usize));
+    let mut has_warned = false;
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
         let accepted = match listener.accept().await {
-            Ok(accepted) => accepted,
+            Ok(accepted) => {
+                has_warned = false;
+                accepted
+            }
             Err(error) => {
-                tracing::warn!(%error, "no client can be accepted");
+                if !std::mem::replace(&mut has_warned, true) {
+                    tracing::warn!(%error, "no client can be accepted");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
@@ -412,7 +465,13 @@ async fn accept(listener: WatchedListener, events: mpsc::Sender<Event>, tasks: T
 async fn first_request(client: Packets) -> Option<(Rc<WatchedPackets>, ToController, Vec<OwnedFd>)> {
     let client = Rc::new(WatchedPackets::of(client).ok()?);
     let packet = timeout(CLIENT_TIME, client.receive()).await.ok()?.ok()??;
-    let question: ToController = unpacked(&packet).ok()?;
+    let request: Request = unpacked(&packet).ok()?;
+    let Some(question) = request.question() else {
+        let other = JobRefusal::OtherVersion(agent_id().to_string());
+        let _ = client.try_send(&packed(&ToClient::Refused(other)), &[]);
+        return None;
+    };
+    let question = question.ok()?;
     let Packet { descriptors, .. } = packet;
     let fits = match &question {
         ToController::Run(_) => descriptors.len() == JOB_DESCRIPTORS,

@@ -8,7 +8,8 @@
 //! made is refused.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fmt::Display;
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ use crate::refusal::Refusal;
 
 /// The variable that names the directory.
 pub const VARIABLE: &str = "SCELA_POOL_DIR";
+/// How often a name is tried to be taken while files are removed.
+const TRIES_MAX: u32 = 50;
 /// The bits of a mode that let others do something.
 const OTHERS: u32 = 0o077;
 /// The bits of a directory's mode that let others make files there, and the one that keeps them from removing files of the user.
@@ -31,7 +34,9 @@ const STICKY: u32 = 0o1000;
 
 /// Returns the directories in which pools may be, the one for new pools first.
 pub fn directories(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
-    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // The controller works in another directory.
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from).map(absolute);
     if let Some(directory) = path(VARIABLE) {
         return vec![directory];
     }
@@ -70,8 +75,26 @@ pub fn check(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the directory for new pools, if it does not exist, and checks it.
-pub fn prepare(directory: &Path) -> Result<(), Refusal> {
+/// Makes the directory for new pools, if it does not exist, checks it, and takes the name in it.
+pub fn take(directory: &Path, name: &str) -> Result<Place, Refusal> {
+    let mut tries = 1..;
+    loop {
+        prepare(directory)?;
+        match Place::take(directory, name) {
+            // A pool that ends at this time removes its files and the directory.
+            Err(Taken::Removed) if tries.next() < Some(TRIES_MAX) => {}
+            Err(Taken::Removed) => return Err(failed(name, "its files are removed again and again")),
+            Err(Taken::Refused(refusal)) => return Err(refusal),
+            Ok(place) => return Ok(place),
+        }
+    }
+}
+
+fn failed(name: &str, why: impl Display) -> Refusal {
+    Refusal::new(format!("the pool '{name}' cannot be started: {why}"), "").of_system()
+}
+
+fn prepare(directory: &Path) -> Result<(), Refusal> {
     let made = DirBuilder::new().mode(0o700).create(directory);
     let checked = match made {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.to_string()),
@@ -100,33 +123,54 @@ pub struct Place {
 pub struct PoolFiles {
     directory: PathBuf,
     name: String,
-    _lock: Flock<File>,
+    lock: Flock<File>,
+    /// The file of the socket.
+    socket: FileId,
+}
+
+/// The device and the number of a file.
+type FileId = (u64, u64);
+
+fn id(found: &Metadata) -> FileId {
+    (found.dev(), found.ino())
+}
+
+/// Why a name cannot be taken.
+enum Taken {
+    /// Its files were removed meanwhile.
+    Removed,
+    Refused(Refusal),
 }
 
 impl Place {
-    /// Takes the name in the directory, which was prepared.
-    pub fn take(directory: &Path, name: &str) -> Result<Self, Refusal> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Refusal::new(format!("the pool '{name}' cannot be started: {what}: {error}"), "").of_system()
+    fn take(directory: &Path, name: &str) -> Result<Self, Taken> {
+        let failed = |what: &str, error: &io::Error| match error.kind() {
+            io::ErrorKind::NotFound => Taken::Removed,
+            _ => Taken::Refused(failed(name, format_args!("{what}: {error}"))),
         };
+        let lock_path = directory.join(format!("{name}.lock"));
         let lock = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
             .mode(0o600)
             .custom_flags(OFlag::O_NOFOLLOW.bits())
-            .open(directory.join(format!("{name}.lock")))
+            .open(&lock_path)
             .map_err(|error| failed("its lock", &error))?;
         let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else {
             let hint = format!("'scela pool status {name}' shows it, 'scela pool stop {name}' ends it");
-            return Err(Refusal::new(format!("the pool '{name}' exists already"), hint).of_system());
+            return Err(Taken::Refused(Refusal::new(format!("the pool '{name}' exists already"), hint).of_system()));
         };
+        if !is_at(&lock_path, lock.metadata().map(|found| id(&found)).ok()) {
+            return Err(Taken::Removed);
+        }
         let path = socket(directory, name);
         // The former controller was killed: its lock is free.
         let _ = fs::remove_file(&path);
         let listener =
             PacketListener::bind(&path).map_err(|error| failed(&format!("its socket {}", shown(&path)), &error))?;
-        let files = PoolFiles { directory: directory.to_owned(), name: name.to_owned(), _lock: lock };
+        let socket = fs::symlink_metadata(&path).map_err(|error| failed("its socket", &error))?;
+        let files = PoolFiles { directory: directory.to_owned(), name: name.to_owned(), lock, socket: id(&socket) };
         Ok(Self { listener, files })
     }
 
@@ -138,7 +182,7 @@ impl Place {
     /// Closes the listener in this process. The lock stays open, without an owner: unlocking it would unlock it in all processes
     /// that have inherited it.
     pub fn leave(self) {
-        let Self { listener, files: PoolFiles { _lock: lock, .. } } = self;
+        let Self { listener, files: PoolFiles { lock, .. } } = self;
         drop(listener);
         std::mem::forget(lock);
     }
@@ -161,8 +205,18 @@ impl PoolFiles {
         &self.name
     }
 
-    /// Removes the pool's files; the log only if `with_log`, and only if it is empty.
+    /// Returns whether clients find this pool: its socket and its lock are in their places.
+    pub fn are_in_place(&self) -> bool {
+        let lock = self.lock.metadata().map(|found| id(&found)).ok();
+        is_at(&self.path("lock"), lock) && is_at(&self.path("sock"), Some(self.socket))
+    }
+
+    /// Removes the pool's files; the log only if `with_log`, and only if it is empty. If they were removed before, others that have
+    /// their names now belong to another pool.
     pub fn remove(&self, with_log: bool) {
+        if !self.are_in_place() {
+            return;
+        }
         let log = self.path("log");
         if with_log && fs::metadata(&log).is_ok_and(|found| found.len() == 0) {
             let _ = fs::remove_file(log);
@@ -172,6 +226,11 @@ impl PoolFiles {
         // Fails while other pools are in it.
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// Returns whether the file at `path` is the one of `known`.
+fn is_at(path: &Path, known: Option<FileId>) -> bool {
+    known.is_some() && fs::symlink_metadata(path).map(|found| id(&found)).ok() == known
 }
 
 fn socket(directory: &Path, name: &str) -> PathBuf {
@@ -186,8 +245,8 @@ pub fn connect(name: &str) -> Result<Packets, Refusal> {
         match fs::symlink_metadata(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             _ => check(directory).map_err(|why| {
-                Refusal::new(format!("the directory of pools, {}, is not used: {why}", shown(directory)), "")
-                    .of_system()
+                let text = format!("the directory of pools, {}, is not used: {why}", shown(directory));
+                Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
             })?,
         }
         let Ok(packets) = Packets::connect(&socket(directory, name)) else { continue };
@@ -246,15 +305,29 @@ mod tests {
 
     #[test]
     fn a_name_belongs_to_one_pool_at_a_time() {
-        let directory = tempfile::tempdir().unwrap();
-        let place = Place::take(directory.path(), "p").unwrap();
-        assert_eq!(Place::take(directory.path(), "p").unwrap_err().to_string(), "the pool 'p' exists already");
+        let above = tempfile::tempdir().unwrap();
+        let directory = above.path().join("pools");
+        let place = take(&directory, "p").unwrap();
+        assert_eq!(take(&directory, "p").unwrap_err().to_string(), "the pool 'p' exists already");
         drop(place);
         // As after a kill: the socket is left.
-        assert!(socket(directory.path(), "p").exists());
-        let place = Place::take(directory.path(), "p").unwrap();
-        place.listen().0.remove(true);
-        assert!(!directory.path().exists());
+        assert!(socket(&directory, "p").exists());
+        let (files, _listener) = take(&directory, "p").unwrap().listen();
+        assert!(files.are_in_place());
+        files.remove(true);
+        assert!(!directory.exists() && !files.are_in_place());
+    }
+
+    #[test]
+    fn a_pool_whose_files_were_removed_leaves_those_of_the_next_one() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = above.path().join("pools");
+        let (first, _listener) = take(&directory, "p").unwrap().listen();
+        fs::remove_dir_all(&directory).unwrap();
+        let (second, _listener) = take(&directory, "p").unwrap().listen();
+        assert!(!first.are_in_place() && second.are_in_place());
+        first.remove(true);
+        assert!(second.are_in_place());
     }
 
     #[test]
@@ -264,6 +337,7 @@ mod tests {
             |set: &'static str, value: &'static str| directories(move |name| (name == set).then(|| value.into()));
         assert_eq!(with("", ""), std::slice::from_ref(&own));
         assert_eq!(with(VARIABLE, "/a"), [PathBuf::from("/a")]);
+        assert_eq!(with(VARIABLE, "a"), [std::env::current_dir().unwrap().join("a")]);
         assert_eq!(with(VARIABLE, ""), std::slice::from_ref(&own));
         let mut both = with("XDG_RUNTIME_DIR", "/run/user/1");
         both.sort();

@@ -1,6 +1,6 @@
 //! The messages between clients, the controller, and the launchers that serve clients.
 //!
-//! All of them are processes of one user on one machine and of one version of this program. Each message is one packet. The
+//! All of them are processes of one user on one machine. A client names its version first. Each message is one packet. The
 //! part of a job that only its launcher reads, among it the environment, is in a file in memory, whose descriptor is in
 //! the packet: packets are short.
 
@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nla::bootstrap::agent_id;
 use nla::sys::{PACKET_BYTES_MAX, Packet, ShellState};
 use nla::wire::{decode, encode};
 use serde::de::DeserializeOwned;
@@ -41,7 +42,29 @@ pub struct Ask {
     pub words: String,
 }
 
-/// A message of a client to the controller. It is the first on its connection.
+/// The first message on a client's connection.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// The version of the client's program.
+    version: String,
+    /// A [`ToController`], which is decoded only if it is of the same version.
+    question: Vec<u8>,
+}
+
+impl Request {
+    /// Makes a request of this program.
+    pub fn of(question: &ToController) -> Self {
+        Self { version: agent_id().to_string(), question: encode(question) }
+    }
+
+    /// Returns the question; `None` if the client has another version of this program.
+    pub fn question(&self) -> Option<io::Result<ToController>> {
+        let is_same = *self.version == *agent_id();
+        is_same.then(|| decode(&self.question).map_err(io::Error::other))
+    }
+}
+
+/// A question of a client to the controller.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToController {
     /// Runs a job. Descriptors: the description, the working directory, standard input, output and error, and the line. The job
@@ -51,8 +74,11 @@ pub enum ToController {
     Status,
     /// Sends a signal to jobs, which ends those that wait; to all jobs if the list is empty.
     Signal(Vec<JobNumber>, i32),
-    /// Ends all jobs and the pool. The connection ends with the controller.
-    Stop,
+    /// Ends all jobs and the pool. The answer is `Done`; then the connection ends with the controller.
+    Stop {
+        /// Kill the launchers of jobs, so that their agents end the ranks at once.
+        kills: bool,
+    },
 }
 
 /// A message of the controller to a client.
@@ -101,6 +127,8 @@ pub enum JobRefusal {
     Signalled(i32),
     /// The controller cannot start launchers.
     NoLauncher,
+    /// The controller's program has this other version.
+    OtherVersion(String),
 }
 
 /// The state of a pool.
@@ -179,7 +207,8 @@ impl Description {
             arguments: arguments.into_iter().map(OsString::into_vec).collect(),
             configfile: configfile.map(|(path, bytes)| (path.into_os_string().into_vec(), bytes)),
             environment: environment.into_iter().map(|(name, value)| (name.into_vec(), value.into_vec())).collect(),
-            shell: ShellState::recorded(),
+            // Agents of a pool may have higher limits than those that the client would have started.
+            shell: ShellState { bounds_hard: true, ..ShellState::recorded() },
             stdout_is_closed: nla::sys::stdout_was_closed(),
         }
     }

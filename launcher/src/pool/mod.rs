@@ -1,4 +1,4 @@
-//! Standing pools: launchers and agents that stand by, so that a job starts without starting them.
+//! Standing pools: launchers and agents that are used for one job after the other.
 //!
 //! A pool is a family of processes of one user:
 //!
@@ -12,7 +12,7 @@
 //! - The **controller** accepts clients at a socket ([`directory`]) and decides which job starts when ([`schedule`]).
 //! - The **fork server** is a process with one thread. It forks launchers without an exec ([`fork_server`]).
 //! - A **launcher** that stands by has forked the guardian of one agent ([`standby`]). With a job it is what `scela-run` is
-//!   without a pool, and ends with the job.
+//!   without a pool. After the job it stands by again, if it can.
 //! - A **client** is `scela-run --pool`. It passes its streams, directory, environment and limits on, and waits ([`client`]).
 //!
 //! If the controller dies, the fork server and all launchers notice the end of their connections: launchers end their jobs, and

@@ -46,9 +46,9 @@ pub enum Input {
         /// It had reported that it stood by.
         was_ready: bool,
     },
-    /// The pool is to end.
+    /// A stop was requested.
     Stop,
-    /// The time of an [`Action::WakeAt`] has come.
+    /// The alarm of [`Action::WakeAt`] has expired.
     Timeout,
 }
 
@@ -241,11 +241,6 @@ impl Schedule {
         actions.extend(wake.map(Action::WakeAt));
     }
 
-    /// Returns the slots of a job.
-    fn need(&self, ask: &Ask) -> u32 {
-        ask.ranks.unwrap_or(self.slots).min(self.slots)
-    }
-
     /// Returns the slots that no job has.
     pub fn free(&self) -> u32 {
         self.slots - self.running.values().map(|running| running.slots).sum::<u32>()
@@ -257,7 +252,7 @@ impl Schedule {
         let (mut started, mut told, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut backfill_end = None;
         for (ahead, (place, waiting)) in self.waiting.iter_mut().enumerate() {
-            let needs = waiting.ask.ranks.unwrap_or(self.slots).min(self.slots);
+            let needs = need(self.slots, &waiting.ask);
             let may_start = needs <= free && backfill_end.is_none_or(|end| now < end);
             if may_start && started.len() < self.standbys {
                 free -= needs;
@@ -281,7 +276,7 @@ impl Schedule {
         for place in started {
             if let Some(Waiting { job, ask, .. }) = self.waiting.remove(&place) {
                 self.standbys -= 1;
-                self.running.insert(job, Running { slots: self.need(&ask), since: now, ask });
+                self.running.insert(job, Running { slots: need(self.slots, &ask), since: now, ask });
                 actions.push(Action::Start(job));
             }
         }
@@ -314,7 +309,8 @@ impl Schedule {
         let running =
             self.running.iter().map(|(job, running)| (*job, true, running.slots, running.since, &running.ask));
         let waiting = self.waiting.values();
-        let waiting = waiting.map(|waiting| (waiting.job, false, self.need(&waiting.ask), waiting.since, &waiting.ask));
+        let waiting =
+            waiting.map(|waiting| (waiting.job, false, need(self.slots, &waiting.ask), waiting.since, &waiting.ask));
         running.chain(waiting)
     }
 
@@ -329,6 +325,11 @@ impl Schedule {
             "{self:?}"
         );
     }
+}
+
+/// Returns the slots of a job in a pool with this many.
+fn need(slots: u32, ask: &Ask) -> u32 {
+    ask.ranks.unwrap_or(slots).min(slots)
 }
 
 #[cfg(test)]

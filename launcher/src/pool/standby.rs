@@ -1,17 +1,19 @@
 //! A launcher that stands by until the controller has a job for it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nla::sys::{self, Packets, Served};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nla::sys::{self, Packets, Served, StandingGuardian};
 
 use super::message::{Description, FromLauncher, JOB_DESCRIPTORS, packed, unpacked};
 use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node_list::HostSource;
 use crate::plan::request::Request;
-use crate::run::front::ToLauncher;
+use crate::run::front::{FromJob, ToLauncher};
 use crate::run::stderr;
 
 /// How long the threads of a job may take to exit after it.
@@ -29,10 +31,16 @@ pub struct Job {
 }
 
 /// Tells the controller that this process stands by, and waits for a job. This process then takes the place of the client.
-/// Returns `None` if the controller has ended or needs no more launchers. The process must have one thread.
-pub fn next_job(controller: &Packets) -> io::Result<Option<Job>> {
+/// Returns `None` if the controller has ended or needs no more launchers, or if the agent has ended. The process must have one thread.
+pub fn next_job(controller: &Packets, agent: &StandingGuardian) -> io::Result<Option<Job>> {
     controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &[], true)?;
+    let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let (job, slots, descriptors) = loop {
+        let mut ends = [readable(controller.as_fd()), readable(agent.as_fd())];
+        while poll(&mut ends, PollTimeout::NONE) == Err(Errno::EINTR) {}
+        if ends[1].any() != Some(false) {
+            return Ok(None);
+        }
         let Some(packet) = controller.receive(true)? else { return Ok(None) };
         match unpacked(&packet)? {
             ToLauncher::Run { job, slots } => break (job, slots, packet.descriptors),
@@ -43,19 +51,26 @@ pub fn next_job(controller: &Packets) -> io::Result<Option<Job>> {
     let wrong = |_| io::Error::new(io::ErrorKind::InvalidData, "a job has the wrong number of descriptors");
     let [description, directory, input, output, error, line] =
         <[OwnedFd; JOB_DESCRIPTORS]>::try_from(descriptors).map_err(wrong)?;
-    let description = Description::from_file(description)?;
-    let served = Served {
-        streams: [input, output, error],
-        stdout_is_closed: description.stdout_is_closed,
-        directory,
-        environment: description.environment(),
-        shell: description.shell.clone(),
-    };
-    served.take_over()?;
+    let line = Packets::of(line);
+    let taken = Description::from_file(description).and_then(|description| {
+        let served = Served {
+            streams: [input, output, error],
+            stdout_is_closed: description.stdout_is_closed,
+            directory,
+            environment: description.environment(),
+            shell: description.shell.clone(),
+        };
+        served.take_over()?;
+        Ok(description)
+    });
+    let description = taken.inspect_err(|error| {
+        // A client that is gone needs no answer.
+        let _ = line.send(&packed(&FromJob::NotStarted(error.to_string())), &[], false);
+    })?;
     // If one fails, `ps` shows the name of a launcher that stands by.
     let _ = sys::set_process_name(c"scela-job");
     let _ = sys::show_as(&format!("scela-job {job}"));
-    Ok(Some(Job { description, slots, line: Packets::of(line) }))
+    Ok(Some(Job { description, slots, line }))
 }
 
 /// Tells the controller that the job has ended.

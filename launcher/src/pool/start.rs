@@ -15,6 +15,8 @@ use super::fork_server;
 use super::status::count;
 use crate::refusal::Refusal;
 
+/// The least limit on open files of a pool: a job that waits takes eight.
+const OPEN_FILES_MIN: u64 = 128;
 /// The report of a controller that has begun.
 const READY: &str = "+";
 
@@ -35,8 +37,8 @@ pub enum Role {
     Starter(String),
     /// The controller, to be run.
     Controller(Controller),
-    /// The fork server, at its end.
-    ForkServer,
+    /// A process that exits now: the fork server at its end, or a controller that could not begin.
+    Done,
     /// A launcher, with its connection to the controller.
     Launcher(Packets),
 }
@@ -45,8 +47,12 @@ pub enum Role {
 pub fn start(options: &Options) -> Result<Role, Refusal> {
     sys::close_inherited();
     let directories = directory::directories(|name| std::env::var_os(name));
-    directory::prepare(&directories[0])?;
-    let place = Place::take(&directories[0], &options.name)?;
+    let (most, least) = (sys::open_files_max(), OPEN_FILES_MIN);
+    if most < least {
+        let text = format!("the pool '{}' needs {least} open files, and the limit is {most}", options.name);
+        return Err(Refusal::new(text, "raise it: 'ulimit -Hn' shows it").of_system());
+    }
+    let place = directory::take(&directories[0], &options.name)?;
     let failed = |error: io::Error| {
         Refusal::new(format!("the pool '{}' cannot be started: {error}", options.name), "").of_system()
     };
@@ -62,7 +68,8 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
             .map_err(failed);
     }
     drop(read);
-    become_controller(options, slots, place, write).map_err(failed)
+    // The starter reports an error.
+    Ok(become_controller(options, slots, place, write).unwrap_or(Role::Done))
 }
 
 /// Waits until the controller has begun. Fails with the reason if it cannot.
@@ -82,6 +89,7 @@ fn become_controller(options: &Options, slots: u32, place: Place, starter: Owned
         Ok(pair) => pair,
         Err(error) => {
             File::from(starter).write_all(error.to_string().as_bytes())?;
+            place.listen().0.remove(true);
             return Err(error);
         }
     };
@@ -90,13 +98,13 @@ fn become_controller(options: &Options, slots: u32, place: Place, starter: Owned
         place.leave();
         drop((forks, starter));
         return Ok(match fork_server::serve(&options.name, requests)? {
-            None => Role::ForkServer,
+            None => Role::Done,
             Some(controller) => Role::Launcher(controller),
         });
     }
     drop(requests);
     let controller = Controller::new(Setup { place, forks, slots, idle: options.idle });
-    // A starter that was killed has left a pool behind, as it was told to.
+    // The pool stays if the starter was killed meanwhile.
     let _ = File::from(starter).write_all(READY.as_bytes());
     Ok(Role::Controller(controller))
 }

@@ -31,6 +31,8 @@ pub enum ToJob {
 pub enum FromJob {
     /// The ranks are stopped: the client may stop itself.
     Suspended,
+    /// The job cannot run, for this reason.
+    NotStarted(String),
     /// The job has ended: the client exits with this code.
     Ended(u8),
 }
@@ -78,7 +80,7 @@ impl Front {
             while let Some(ToJob::Signal(signal)) = next(&line).await {
                 ask(&sender, signal).await;
             }
-            // A client that is killed is as good as one that is asked to end.
+            // The job of a lost client ends as if its terminal had hung up.
             let _ = sender.send(Asked::End(Signal::SIGHUP as i32)).await;
         });
         let (controller, sender) = (WatchedPackets::of(client.controller.duplicate()?)?, asked.clone());

@@ -45,7 +45,7 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
         let mut open = None;
         loop {
             guardian.rest();
-            if !standby.next_session()? {
+            if !standby.next_session(&guardian)? {
                 return Ok(0);
             }
             guardian.alive()?;

@@ -182,6 +182,11 @@ pub fn open_files_limit() -> u64 {
     getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
+/// Returns how many files this process may have open at most: the hard limit.
+pub fn open_files_max() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(_, hard)| hard)
+}
+
 /// Makes the descriptor table large enough for `count` descriptors, or as many as the limit allows.
 ///
 /// Call it before the first thread is started: when the table of a process with threads

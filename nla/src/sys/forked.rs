@@ -6,16 +6,17 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::cgroup;
 use super::descriptors;
-use super::guardian::fork_alone;
+use super::guardian::{GuardianLink, fork_alone};
 use super::identity;
 use super::packet::Packets;
 use super::reap;
@@ -75,12 +76,25 @@ fn wait_for_exits(pids: &[u32]) {
     }
 }
 
+impl AsFd for StandingGuardian {
+    /// Returns a descriptor that is readable once the agent, which stands by, has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+}
+
 impl StandingGuardian {
     /// Waits until the agent stands by. Returns false if it has ended, or does not within `limit`.
     pub fn stands_by(&self, limit: Duration) -> bool {
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let is_ready = poll(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)], timeout) == Ok(1);
         is_ready && matches!(self.control.receive(false), Ok(Some(_)))
+    }
+
+    /// Returns whether the agent and its guardian still live. To be called while nothing else reaps children.
+    pub fn lives(&self) -> bool {
+        let mut control = [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)];
+        poll(&mut control, PollTimeout::ZERO) == Ok(0) && reap::reap_ended(self.pid).is_none()
     }
 
     /// Gives the agent, which stands by, the pipes of a session that begins when it has stood by for `stood_by`.
@@ -111,9 +125,15 @@ impl Standby {
     }
 
     /// Tells the launcher that this agent stands by, and waits for a session, whose pipes become standard input and output.
-    /// Returns false if the launcher has ended, or needs this agent no more.
-    pub fn next_session(&self) -> io::Result<bool> {
+    /// Returns false if the launcher has ended, or needs this agent no more, or if the guardian has ended.
+    pub fn next_session(&self, guardian: &GuardianLink) -> io::Result<bool> {
         self.0.send(b"stands by", &[], true)?;
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut ends = [readable(self.0.as_fd()), readable(guardian.as_fd())];
+        while poll(&mut ends, PollTimeout::NONE) == Err(Errno::EINTR) {}
+        if ends[1].any() != Some(false) {
+            return Ok(false);
+        }
         let Some(packet) = self.0.receive(true)? else { return Ok(false) };
         let [input, output] = <[OwnedFd; 2]>::try_from(packet.descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
         descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;

@@ -60,9 +60,9 @@ pub use cgroup::end_group_of;
 pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
-    LOW_MAX, close_inherited, dev_null, inode, input_pipe, make_room, open_descriptors, open_files_limit, pipe,
-    raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking, socket_pair, terminal_columns, unread_bytes,
-    write_ready,
+    LOW_MAX, close_inherited, dev_null, inode, input_pipe, make_room, open_descriptors, open_files_limit,
+    open_files_max, pipe, raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking, socket_pair,
+    terminal_columns, unread_bytes, write_ready,
 };
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{

@@ -1,7 +1,6 @@
 //! Unix sockets that keep the bounds of messages and pass descriptors (SOCK_SEQPACKET).
 //!
-//! A message arrives whole, with all its descriptors, or not at all. Both ends are processes of one user on one machine:
-//! [`Packets::peer_user`] says whose the other end is.
+//! A message arrives whole, with all its descriptors, or not at all. [`Packets::peer_user`] returns the user of the other end.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_knows_whose_its_peers_are() {
+    fn the_kernel_names_the_users_of_both_ends() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("socket");
         assert!(Packets::connect(&path).is_err());

@@ -29,6 +29,8 @@ pub struct ShellState {
     pub blocked: u64,
     /// Bit n-1 is set if signal n is ignored.
     pub ignored: u64,
+    /// Ranks get no higher hard limits than these. Otherwise theirs are those of their node.
+    pub bounds_hard: bool,
 }
 
 /// A limit that is lower on this node than in the user's shell.
@@ -54,7 +56,13 @@ impl ShellState {
             .filter(|(_, limit)| limit.known.load(Relaxed))
             .map(|(resource, limit)| (resource, limit.soft.load(Relaxed), limit.hard.load(Relaxed)))
             .collect();
-        Self { umask: UMASK.load(Relaxed), limits, blocked: BLOCKED.load(Relaxed), ignored: IGNORED.load(Relaxed) }
+        Self {
+            umask: UMASK.load(Relaxed),
+            limits,
+            blocked: BLOCKED.load(Relaxed),
+            ignored: IGNORED.load(Relaxed),
+            bounds_hard: BOUNDS_HARD.load(Relaxed),
+        }
     }
 
     /// Makes these the recorded attributes of this process, which works for another one from now on, and sets its umask. Its own
@@ -63,6 +71,7 @@ impl ShellState {
         UMASK.store(self.umask, Relaxed);
         BLOCKED.store(self.blocked, Relaxed);
         IGNORED.store(self.ignored, Relaxed);
+        BOUNDS_HARD.store(self.bounds_hard, Relaxed);
         for (recorded, resource) in LIMITS.iter().zip(0u32..) {
             let limit = self.limits.iter().find(|(known, ..)| *known == resource);
             recorded.known.store(limit.is_some(), Relaxed);
@@ -83,10 +92,11 @@ impl ShellState {
     pub fn fitted(&self) -> (Self, Vec<LimitCut>) {
         let mut cuts = Vec::new();
         let mut limits = Vec::with_capacity(self.limits.len());
-        for &(resource, wanted, _) in &self.limits {
-            let Some((_, hard)) = limit(resource) else {
+        for &(resource, wanted, of_user) in &self.limits {
+            let Some((_, of_node)) = limit(resource) else {
                 continue;
             };
+            let hard = if self.bounds_hard { of_node.min(of_user) } else { of_node };
             let granted = wanted.min(hard);
             if granted < wanted {
                 let name = limit_name(resource);
@@ -140,6 +150,7 @@ static RECORDED: AtomicBool = AtomicBool::new(false);
 static UMASK: AtomicU32 = AtomicU32::new(0o022);
 static BLOCKED: AtomicU64 = AtomicU64::new(0);
 static IGNORED: AtomicU64 = AtomicU64::new(0);
+static BOUNDS_HARD: AtomicBool = AtomicBool::new(false);
 static LIMITS: [Recorded; RESOURCES] =
     [const { Recorded { known: AtomicBool::new(false), soft: AtomicU64::new(0), hard: AtomicU64::new(0) } }; RESOURCES];
 

@@ -1,6 +1,6 @@
 //! The messages of a pool's processes: clients, controller, launchers.
 
-use launcher::pool::message::{Description, FromLauncher, ToClient, ToController};
+use launcher::pool::message::{Description, FromLauncher, Request, ToClient, ToController};
 use launcher::run::front::{FromJob, ToJob, ToLauncher};
 
 use super::messages::check_as;
@@ -8,6 +8,10 @@ use super::messages::check_as;
 /// Checks the bytes as each message.
 pub(super) fn check(data: &[u8]) {
     check_as::<ToController>(data);
+    if let Some(request) = check_as::<Request>(data) {
+        // Only a request of this version is decoded.
+        let _ = request.question();
+    }
     check_as::<ToClient>(data);
     check_as::<ToLauncher>(data);
     check_as::<FromLauncher>(data);
