@@ -18,7 +18,7 @@ use nla::core::limits::DEAD_TIME;
 use nla::core::printable;
 use nla::driver::{PMIX_ARGUMENT, run_agent, run_standing_agent};
 use nla::link::Clock;
-use nla::sys::{self, FirstSign, Forked, ForkedGuardians, ForkedStanding, GuardianLink, Packets, StandingGuardian};
+use nla::sys::{self, Forked, ForkedGuardians, ForkedStanding, GuardianLink, Packets, StandingGuardian};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -135,8 +135,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         Ok(Subcommand::Text(text)) => print(&text),
         Ok(Subcommand::Start(options)) => return start_pool(&options),
         Ok(Subcommand::Ask(question)) => match commands::ask(&question) {
-            Ok((text, code)) if code == EarlyEnd::Done.code() => print(&text),
-            Ok((text, code)) => fail(&text, code),
+            Ok(text) => print(&text),
             Err(refusal) => refuse(&refusal),
         },
         Err(text) => fail(&text, EarlyEnd::Usage.code()),
@@ -171,7 +170,7 @@ fn stand_by(controller: Packets) -> (u8, Duration) {
         Ok(ForkedStanding::Guardian) => {
             // A guardian has no descriptors of its launcher.
             drop(controller);
-            let code = guard(DEAD_TIME, FirstSign::AnyTime, |guardian| run_standing_agent(guardian, forked));
+            let code = guard(DEAD_TIME, |guardian| run_standing_agent(guardian, forked));
             return (code, stderr::AGENT_EXIT_TIME);
         }
         Err(error) => return (fail(&error.to_string(), EarlyEnd::NotLaunched.code()), stderr::AGENT_EXIT_TIME),
@@ -253,7 +252,7 @@ fn guard_typed(id: &OsStr, dead_ms: &OsStr) -> u8 {
         return fail("--guard is for scela-run only", EarlyEnd::Usage.code());
     };
     let dead_time = Duration::from_millis(dead_ms);
-    let guardian = sys::guarded(dead_time, FirstSign::Soon);
+    let guardian = sys::guarded(dead_time);
     stderr::allow_thread();
     // An agent logs only on request: its standard error is read only then.
     if std::env::var_os("SCELA_LOG").is_some() {
@@ -263,8 +262,8 @@ fn guard_typed(id: &OsStr, dead_ms: &OsStr) -> u8 {
 }
 
 /// Goes on as a guardian, or as the agent below it, which is `agent`, in a process that the launcher has forked.
-fn guard(dead_time: Duration, first: FirstSign, agent: impl FnOnce(GuardianLink) -> u8) -> u8 {
-    let guardian = sys::guarded(dead_time, first);
+fn guard(dead_time: Duration, agent: impl FnOnce(GuardianLink) -> u8) -> u8 {
+    let guardian = sys::guarded(dead_time);
     stderr::allow_thread();
     if std::env::var_os("SCELA_LOG").is_none() {
         stderr::drop_logs();
@@ -410,7 +409,7 @@ fn guard_forked(secrets: Secrets, dead_time: Duration, session: &mut Session) ->
     // A guardian closes the descriptors of its launcher.
     session.front.forget();
     let clock = session.clock;
-    Run::Forked(guard(dead_time, FirstSign::Soon, |guardian| run_agent(guardian, dead_time, Some(clock))))
+    Run::Forked(guard(dead_time, |guardian| run_agent(guardian, dead_time, Some(clock))))
 }
 
 fn not_launched(error: io::Error) -> u8 {

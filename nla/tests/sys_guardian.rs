@@ -42,14 +42,14 @@ fn main() -> ExitCode {
 /// Role: a guardian and its agent.
 fn guardian(args: &[String]) {
     let dead_time = Duration::from_millis(args[0].parse().unwrap());
-    agent(&args[1], sys::guarded(dead_time, sys::FirstSign::Soon));
+    agent(&args[1], sys::guarded(dead_time));
 }
 
 /// Role: tries to become a guardian with a second thread running.
 fn threads(_: &[String]) {
     let (_kept, until) = channel::<()>();
     std::thread::spawn(move || until.recv());
-    sys::guarded(LONG, sys::FirstSign::Soon);
+    sys::guarded(LONG);
     println!("an agent");
 }
 

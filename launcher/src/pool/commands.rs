@@ -15,7 +15,6 @@ use super::message::{JobNumber, JobRefusal, JobState, PoolState, Request, ToClie
 use super::start::Options;
 use super::status;
 use crate::cli;
-use crate::exit::EarlyEnd;
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
 
@@ -208,8 +207,8 @@ fn signal(text: &str) -> Result<i32, String> {
     })
 }
 
-/// Asks pools. Returns the text for the user and the exit code.
-pub fn ask(question: &Question) -> Result<(String, u8), Refusal> {
+/// Asks pools. Returns the text for the user.
+pub fn ask(question: &Question) -> Result<String, Refusal> {
     match question {
         Question::Status { pool, json, jobs } => {
             let found = match pool {
@@ -218,12 +217,12 @@ pub fn ask(question: &Question) -> Result<(String, u8), Refusal> {
                 None => directory::names().iter().filter_map(|name| state(name).ok()).collect(),
             };
             let text = if *json { status::json(&found, *jobs) } else { status::text(&found, *jobs) };
-            Ok((text, EarlyEnd::Done.code()))
+            Ok(text)
         }
         Question::Kill { pool, jobs, signal } => {
             let controller = asked(pool, &ToController::Signal(jobs.clone(), *signal))?;
             match answer(&controller, pool)? {
-                Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok((String::new(), EarlyEnd::Done.code())),
+                Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok(String::new()),
                 Some(ToClient::Unknown(unknown)) => {
                     let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
                     let text = format!("there is no job {} in the pool '{pool}'", names.join(", "));
@@ -237,7 +236,7 @@ pub fn ask(question: &Question) -> Result<(String, u8), Refusal> {
             // A pool that ends at this time gives no answer.
             if answer(&controller, pool).is_ok_and(|answer| answer.is_some()) || directory::connect(pool).is_err() {
                 while matches!(controller.receive(true), Ok(Some(_))) {}
-                return Ok((String::new(), EarlyEnd::Done.code()));
+                return Ok(String::new());
             }
             Err(broken(pool, &"it gave no answer; try again"))
         }

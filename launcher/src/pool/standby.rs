@@ -2,11 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nla::sys::{self, Packets, Served, StandingGuardian};
 
 use super::message::{Description, FromLauncher, JOB_DESCRIPTORS, packed, unpacked};
@@ -34,14 +31,8 @@ pub struct Job {
 /// Returns `None` if the controller has ended or needs no more launchers, or if the agent has ended. The process must have one thread.
 pub fn next_job(controller: &Packets, agent: &StandingGuardian) -> io::Result<Option<Job>> {
     controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &[], true)?;
-    let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
     let (job, slots, descriptors) = loop {
-        let mut ends = [readable(controller.as_fd()), readable(agent.as_fd())];
-        while poll(&mut ends, PollTimeout::NONE) == Err(Errno::EINTR) {}
-        if ends[1].any() != Some(false) {
-            return Ok(None);
-        }
-        let Some(packet) = controller.receive(true)? else { return Ok(None) };
+        let Some(packet) = controller.receive_until(agent.as_fd())? else { return Ok(None) };
         match unpacked(&packet)? {
             ToLauncher::Run { job, slots } => break (job, slots, packet.descriptors),
             // For a job that has just ended.
@@ -81,20 +72,15 @@ pub fn report_end(controller: &Packets) {
 
 /// Returns whether this process is as it was before a job: with one thread, and logging nothing.
 pub fn has_recovered() -> bool {
-    let began = Instant::now();
-    // The logs of a job go on with the process.
-    let logs = std::env::var_os("SCELA_LOG").is_some();
-    while !logs && began.elapsed() < THREADS_TIME {
-        if sys::threads().is_ok_and(|threads| threads == 1) {
-            stderr::forbid_thread();
-            let _ = sys::set_process_name(c"scela-standby");
-            let _ = sys::show_as("scela-standby");
-            return true;
-        }
-        // The thread that has read the client's input ends with the client.
-        thread::sleep(Duration::from_micros(200));
+    // The logs of a job go on with the process. The thread that has read the client's input ends with the client.
+    let has_recovered = std::env::var_os("SCELA_LOG").is_none() && sys::has_one_thread_within(THREADS_TIME);
+    if has_recovered {
+        stderr::forbid_thread();
+        // If one fails, `ps` shows the job's name.
+        let _ = sys::set_process_name(c"scela-standby");
+        let _ = sys::show_as("scela-standby");
     }
-    false
+    has_recovered
 }
 
 /// Restricts a job to the machine of its pool, whatever hosts its environment names. A single program without a number of ranks,

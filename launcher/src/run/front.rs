@@ -104,11 +104,6 @@ impl Front {
         }
     }
 
-    /// Returns whether the controller was lost while the job ran.
-    pub(crate) fn has_lost_controller(&self) -> bool {
-        matches!(self, Self::Client(client) if client.lost_controller.get())
-    }
-
     /// Drops the connections, in a process that was forked: it must not close descriptors that it opens later under the same numbers.
     pub fn forget(&mut self) {
         *self = Self::Own;
@@ -116,10 +111,9 @@ impl Front {
 
     /// Tells a client the exit code. Returns the code.
     pub fn ended(&self, code: u8) -> u8 {
-        let code = if self.has_lost_controller() { exit::LOST } else { code };
-        if let Self::Client(client) = self {
-            client.tell(&FromJob::Ended(code));
-        }
+        let Self::Client(client) = self else { return code };
+        let code = if client.lost_controller.get() { exit::LOST } else { code };
+        client.tell(&FromJob::Ended(code));
         code
     }
 }

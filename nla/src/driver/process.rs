@@ -2,8 +2,7 @@
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
 use tokio::task::LocalSet;
@@ -53,7 +52,7 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
             let code = bootstrap::with_order(None, |order| run_session(order, Some(clock), link, own));
             // Without a guardian, nobody would end the ranks of the next session if this agent were killed.
             let is_guarded = guardian.alive().is_ok();
-            let may_stay = code == 0 && is_guarded && has_recovered()?;
+            let may_stay = code == 0 && is_guarded && sys::has_one_thread_within(THREADS_TIME) && !sys::has_children();
             if !may_stay || sys::open_descriptors()? > *open.get_or_insert(sys::open_descriptors()?) {
                 return Ok(code);
             }
@@ -63,18 +62,6 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
         tracing::error!(%error, "the agent cannot stand by");
         PANICKED
     })
-}
-
-/// Returns whether this process has one thread and no child, as before its session.
-fn has_recovered() -> io::Result<bool> {
-    let began = Instant::now();
-    while sys::threads()? > 1 {
-        if began.elapsed() > THREADS_TIME {
-            return Ok(false);
-        }
-        thread::sleep(Duration::from_micros(100));
-    }
-    Ok(!sys::has_children())
 }
 
 fn run_session(

@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
 
@@ -46,6 +45,26 @@ pub struct ForkedGuardians {
     pub adopts_orphans: bool,
     /// How long they had stood by, on the clock that they have inherited, when their session began.
     pub stood_by: Duration,
+    /// Signals wait until this is dropped. Otherwise one that ends the launcher before it handles signals would end it before its
+    /// guardians.
+    pub signals_held: Option<SignalsHeld>,
+}
+
+/// Blocks all signals of this thread until it is dropped.
+#[derive(Debug)]
+pub struct SignalsHeld(SigSet);
+
+impl SignalsHeld {
+    fn new() -> io::Result<Self> {
+        Ok(Self(SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?))
+    }
+}
+
+impl Drop for SignalsHeld {
+    fn drop(&mut self) {
+        // It does not fail for a valid set.
+        let _ = self.0.thread_set_mask();
+    }
 }
 
 /// The guardian of an agent that stands by for one session after the other.
@@ -103,7 +122,8 @@ impl StandingGuardian {
         let (output, theirs_out) = descriptors::pipe()?;
         self.control.send(b"session", &[theirs_in.as_fd(), theirs_out.as_fd()], true)?;
         let guardian = ForkedGuardian { pid: self.pid, input, output, stays: true };
-        Ok(ForkedGuardians { guardians: vec![guardian], adopts_orphans: self.adopts_orphans, stood_by })
+        let adopts_orphans = self.adopts_orphans;
+        Ok(ForkedGuardians { guardians: vec![guardian], adopts_orphans, stood_by, signals_held: None })
     }
 
     /// Ends the agent and the guardian, and waits for them, at most for 1 s. To be called while nothing else reaps children.
@@ -128,13 +148,7 @@ impl Standby {
     /// Returns false if the launcher has ended, or needs this agent no more, or if the guardian has ended.
     pub fn next_session(&self, guardian: &GuardianLink) -> io::Result<bool> {
         self.0.send(b"stands by", &[], true)?;
-        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut ends = [readable(self.0.as_fd()), readable(guardian.as_fd())];
-        while poll(&mut ends, PollTimeout::NONE) == Err(Errno::EINTR) {}
-        if ends[1].any() != Some(false) {
-            return Ok(false);
-        }
-        let Some(packet) = self.0.receive(true)? else { return Ok(false) };
+        let Some(packet) = self.0.receive_until(guardian.as_fd())? else { return Ok(false) };
         let [input, output] = <[OwnedFd; 2]>::try_from(packet.descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
         descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), output.as_fd())?;
@@ -155,15 +169,14 @@ pub enum ForkedStanding {
 pub fn fork_standing(label: &str) -> io::Result<ForkedStanding> {
     prepare()?;
     let [control, theirs] = Packets::pair()?;
-    let forked = fork_shown(label, || {
-        let adopts_orphans = reap::adopt_orphans().unwrap_or(false);
-        let Some(pid) = fork_alone()? else {
-            descriptors::overwrite(io::stdin().as_fd(), theirs.as_fd())?;
-            return Ok(None);
-        };
-        Ok(Some(StandingGuardian { pid: pid.as_raw().unsigned_abs(), control, adopts_orphans }))
-    });
-    Ok(forked?.map_or(ForkedStanding::Guardian, ForkedStanding::Launcher))
+    let adopts_orphans = reap::adopt_orphans().unwrap_or(false);
+    let held = SignalsHeld::new()?;
+    let Some(pid) = fork_alone()? else {
+        descriptors::overwrite(io::stdin().as_fd(), theirs.as_fd())?;
+        become_guardian(held, label);
+        return Ok(ForkedStanding::Guardian);
+    };
+    Ok(ForkedStanding::Launcher(StandingGuardian { pid: pid.as_raw().unsigned_abs(), control, adopts_orphans }))
 }
 
 /// Which process [`fork_guardians`] has returned in.
@@ -183,12 +196,18 @@ pub enum Forked {
 ///
 /// The guardians' command line becomes `scela-guard LABEL`, cut to the length of the launcher's: otherwise a `pkill` that finds the
 /// launcher by its arguments would end the agents and their guardians with it, and nobody would clean up.
-pub fn fork_guardians(forked: ForkedGuardians, count: u32, label: &str) -> io::Result<Forked> {
+pub fn fork_guardians(mut forked: ForkedGuardians, count: u32, label: &str) -> io::Result<Forked> {
     if forked.guardians.is_empty() {
         prepare()?;
     }
-    let forked = fork_shown(label, || fork_until(count, forked))?;
-    Ok(forked.map_or(Forked::Guardian, Forked::Launcher))
+    let held = forked.signals_held.take().map_or_else(SignalsHeld::new, Ok)?;
+    Ok(match fork_until(count, forked)? {
+        Some(guardians) => Forked::Launcher(ForkedGuardians { signals_held: Some(held), ..guardians }),
+        None => {
+            become_guardian(held, label);
+            Forked::Guardian
+        }
+    })
 }
 
 /// Prepares this process before its first fork.
@@ -200,19 +219,14 @@ fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Forks this process by `fork`, which returns `None` in each child.
-fn fork_shown<T>(label: &str, fork: impl FnOnce() -> io::Result<Option<T>>) -> io::Result<Option<T>> {
-    let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let forked = fork();
-    if let Ok(None) = forked {
-        // EPERM: see `guarded`.
-        let _ = identity::new_session();
-        // If this fails, `ps` shows the launcher's arguments.
-        let _ = show_as(&format!("scela-guard {label}"));
-        drop_pending_signals();
-    }
-    mask.thread_set_mask()?;
-    forked
+/// Leaves the launcher's session in a process that was forked while signals were held.
+fn become_guardian(held: SignalsHeld, label: &str) {
+    // EPERM: see `guarded`.
+    let _ = identity::new_session();
+    // If this fails, `ps` shows the launcher's arguments.
+    let _ = show_as(&format!("scela-guard {label}"));
+    drop_pending_signals();
+    drop(held);
 }
 
 fn fork_until(count: u32, mut forked: ForkedGuardians) -> io::Result<Option<ForkedGuardians>> {

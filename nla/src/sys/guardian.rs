@@ -61,15 +61,6 @@ const TICK_CLOSE: Duration = Duration::from_millis(50);
 /// The additional time for the first sign of life: the agent first waits for its order and connects to its starter.
 const FIRST_SIGN_MAX: Duration = Duration::from_secs(90);
 
-/// When an agent gives its first sign of life.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum FirstSign {
-    /// Within the dead time and 90 s: its order is on the way.
-    Soon,
-    /// At any time: it stands by for sessions to come.
-    AnyTime,
-}
-
 /// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues
 /// the guardian and the agent one after the other.
 const STOPPED_MAX: Duration = Duration::from_secs(1);
@@ -90,8 +81,8 @@ const REFUSALS_MAX: u32 = 20;
 ///
 /// The guardian passes SIGTERM on to the agent, which ends the session and gives the ranks their grace. Meanwhile the
 /// guardian watches the agent as before.
-pub fn guarded(dead_time: Duration, first: FirstSign) -> GuardianLink {
-    let code = match Guardian::start(dead_time, first) {
+pub fn guarded(dead_time: Duration) -> GuardianLink {
+    let code = match Guardian::start(dead_time) {
         Ok(Side::Agent(link)) => return link,
         Ok(Side::Guardian(guardian)) => guardian.watch(),
         Err(error) => {
@@ -116,7 +107,6 @@ struct Guardian {
     signs: Signs,
     signals: SignalFd,
     dead_time: Duration,
-    first: FirstSign,
     /// The cgroup of the agent and its processes, where one may be created.
     group: Option<AgentGroup>,
 }
@@ -130,7 +120,7 @@ enum Cause {
 }
 
 impl Guardian {
-    fn start(dead_time: Duration, first: FirstSign) -> io::Result<Side> {
+    fn start(dead_time: Duration) -> io::Result<Side> {
         // EPERM: this process already leads a group or a session, which is as good unless it has a controlling
         // terminal. In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
         let _ = identity::new_session();
@@ -158,7 +148,7 @@ impl Guardian {
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
         let agent = agent.as_raw().unsigned_abs();
-        Ok(Side::Guardian(Self { agent, link: Some(ours), signs, signals, dead_time, first, group }))
+        Ok(Side::Guardian(Self { agent, link: Some(ours), signs, signals, dead_time, group }))
     }
 
     /// Waits for a reason to end, kills all processes, and returns the exit code.
@@ -195,10 +185,7 @@ impl Guardian {
 
     fn wait_for_cause(&mut self) -> Cause {
         // Until it reports, the agent gives no sign.
-        let first = match self.first {
-            FirstSign::Soon => self.dead_time.saturating_add(FIRST_SIGN_MAX),
-            FirstSign::AnyTime => Duration::MAX,
-        };
+        let first = self.dead_time.saturating_add(FIRST_SIGN_MAX);
         let mut silence = Silence::new(self.dead_time, first, self.signs.began());
         let (mut stopped, mut is_stopped) = (Duration::ZERO, false);
         loop {

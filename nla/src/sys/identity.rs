@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
@@ -114,9 +116,21 @@ pub(super) fn set_affinity(cpus: &[u64]) -> io::Result<()> {
 }
 
 /// Returns the number of threads of this process.
-pub fn threads() -> io::Result<u64> {
+pub(super) fn threads() -> io::Result<u64> {
     // The directory has two links of its own, and one for each thread.
     Ok(std::fs::metadata("/proc/self/task")?.nlink().saturating_sub(2))
+}
+
+/// Waits until this process has one thread. Returns false if it has more after `limit`.
+pub fn has_one_thread_within(limit: Duration) -> bool {
+    let began = Instant::now();
+    while threads().map_or(true, |threads| threads > 1) {
+        if began.elapsed() > limit {
+            return false;
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    true
 }
 
 /// Returns the number of processors that this thread may run on; at least 1.

@@ -69,10 +69,10 @@ pub use forked::{
     Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardians, fork_standing,
     show_as,
 };
-pub use guardian::{CODE_ABANDONED, FirstSign, GuardianLink, fork_alone, guarded};
+pub use guardian::{CODE_ABANDONED, GuardianLink, fork_alone, guarded};
 pub use identity::{
-    addresses, addresses_of, affinity, become_subreaper, cores, end_with_this_thread, forbid_dump, host_name,
-    new_session, set_process_name, set_thread_nice, threads,
+    addresses, addresses_of, affinity, become_subreaper, cores, end_with_this_thread, forbid_dump,
+    has_one_thread_within, host_name, new_session, set_process_name, set_thread_nice,
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
     connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
@@ -69,6 +70,16 @@ impl Packets {
     /// Fails if the message, or its descriptors, exceed the bounds.
     pub fn receive(&self, waits: bool) -> io::Result<Option<Packet>> {
         receive(self.as_fd(), waits)
+    }
+
+    /// Waits for the next message, as [`receive`](Self::receive) does. Returns `None` also once `end` is readable.
+    pub fn receive_until(&self, end: BorrowedFd<'_>) -> io::Result<Option<Packet>> {
+        let mut both = [self.as_fd(), end].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        while poll(&mut both, PollTimeout::NONE) == Err(Errno::EINTR) {}
+        if both[1].any() != Some(false) {
+            return Ok(None);
+        }
+        self.receive(true)
     }
 
     /// Returns another owner of the same end.
@@ -253,6 +264,17 @@ mod tests {
         File::from(read).read_to_string(&mut text).expect("it is the reading end");
         assert_eq!(text, "through");
         assert!(other.receive(true).expect("the end is no error").is_none());
+    }
+
+    #[test]
+    fn a_wait_ends_with_another_descriptor() {
+        let [one, other] = Packets::pair().expect("descriptors are left");
+        let (end, alive) = pipe().expect("descriptors are left");
+        one.send(b"first", &[], true).expect("it is sent");
+        let first = other.receive_until(end.as_fd()).expect("it arrives").expect("it is no end");
+        assert_eq!(first.bytes, b"first");
+        drop(alive);
+        assert!(other.receive_until(end.as_fd()).expect("no message is waited for").is_none());
     }
 
     #[test]

@@ -157,7 +157,7 @@ pub fn run(
 
 async fn live(
     planned: Planned,
-    guardians: ForkedGuardians,
+    mut guardians: ForkedGuardians,
     clock: Clock,
     front: &Front,
 ) -> io::Result<(Ended, Option<Box<Session>>)> {
@@ -165,8 +165,10 @@ async fn live(
     let reporter = Reporter::of(&plan.options);
     let mut panics = Panics::new("launcher");
     let tasks = panics.tasks();
+    let signals = Signals::new(front, &tasks)?;
+    guardians.signals_held = None;
     let own = LauncherParts {
-        signals: Signals::new(front, &tasks)?,
+        signals,
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
         trace: plan.options.trace.as_deref().map(TraceFile::open).transpose()?,
         limit: None,
