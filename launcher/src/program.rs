@@ -310,7 +310,7 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> (u8, Duration) {
     (code, stderr::EXIT_TIME)
 }
 
-/// What a session has before its plan is made.
+/// The parts of a session that exist before its plan.
 struct Session {
     clock: Clock,
     front: Front,

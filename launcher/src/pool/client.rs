@@ -132,7 +132,6 @@ struct Terminal {
     pipe: OwnedFd,
     /// Bytes that were read and not passed on.
     unsent: Vec<u8>,
-    is_open: bool,
 }
 
 impl Terminal {
@@ -151,11 +150,12 @@ impl Terminal {
         ttin.add(Signal::SIGTTIN);
         ttin.thread_block()?;
         let (theirs, pipe) = sys::input_pipe()?;
-        Ok((Some(Self { stdin, pipe, unsent: Vec::new(), is_open: true }), Some(theirs)))
+        Ok((Some(Self { stdin, pipe, unsent: Vec::new() }), Some(theirs)))
     }
 
-    /// Passes on what can be passed on.
-    fn pass_on(&mut self) {
+    /// Passes on the input that is there, as far as the pipe has room. Returns false at the end of the input, or if the launcher
+    /// reads no more.
+    fn pass_on(&mut self) -> bool {
         if self.unsent.is_empty() {
             let mut bytes = vec![0; TERMINAL_BYTES];
             match read(io::stdin(), &mut bytes) {
@@ -163,17 +163,18 @@ impl Terminal {
                     bytes.truncate(count);
                     self.unsent = bytes;
                 }
-                Err(Errno::EINTR | Errno::EAGAIN) => return,
+                Err(Errno::EINTR | Errno::EAGAIN) => return true,
                 // A process that has just become a background process.
-                Err(Errno::EIO) if is_background(io::stdin().as_fd()) => return,
-                Ok(_) | Err(_) => return self.is_open = false,
+                Err(Errno::EIO) if is_background(io::stdin().as_fd()) => return true,
+                Ok(_) | Err(_) => return false,
             }
         }
         match write(&self.pipe, &self.unsent) {
-            Ok(count) => drop(self.unsent.drain(..count)),
-            Err(Errno::EINTR | Errno::EAGAIN) => {}
-            // The launcher reads no more.
-            Err(_) => self.is_open = false,
+            Ok(count) => {
+                self.unsent.drain(..count);
+                true
+            }
+            Err(error) => matches!(error, Errno::EINTR | Errno::EAGAIN),
         }
     }
 
@@ -276,8 +277,7 @@ impl Client {
     }
 
     fn wait_for_event(&mut self) -> io::Result<()> {
-        let terminal = self.terminal.as_ref().filter(|terminal| terminal.is_open);
-        let input = terminal.map(Terminal::waits_for);
+        let input = self.terminal.as_ref().map(Terminal::waits_for);
         let pause = if let Some(None) = input { PollTimeout::from(BACKGROUND_PAUSE_MS) } else { PollTimeout::NONE };
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut waited = vec![readable(self.signals.as_fd()), readable(self.line.as_fd())];
@@ -290,12 +290,9 @@ impl Client {
         }
         let has_input = waited.get(others).is_some_and(|input| input.any() == Some(true));
         drop(waited);
-        if let Some(terminal) = self.terminal.as_mut().filter(|_| has_input) {
-            terminal.pass_on();
-            if !terminal.is_open {
-                // Closes the pipe: the ranks' input ends.
-                self.terminal = None;
-            }
+        if has_input {
+            // Closing the pipe ends the ranks' input.
+            self.terminal.take_if(|terminal| !terminal.pass_on());
         }
         Ok(())
     }

@@ -180,7 +180,7 @@ impl Actor {
                 _ = terminated.recv() => Event::Stop,
                 _ = interrupted.recv() => Event::Stop,
                 Some(event) = self.incoming.recv() => event,
-                // Nobody can reach a pool whose files are gone.
+                // Clients cannot reach a pool whose files are gone.
                 _ = check.tick() => if self.files.are_in_place() { continue } else { Event::Stop },
                 () = async { match alarm { Some(at) => sleep_until(at).await, None => pending().await } } => Event::Alarm,
             };
@@ -415,7 +415,7 @@ impl Actor {
         let pids: HashMap<JobNumber, u32> =
             self.launchers.values().filter_map(|launcher| launcher.job.zip(launcher.pid)).collect();
         let now = self.began.elapsed();
-        let state = |(job, _, slots, since, ask): (JobNumber, bool, u32, Time, &Ask)| JobState {
+        let state = |(job, slots, since, ask): (JobNumber, u32, Time, &Ask)| JobState {
             job,
             launcher: pids.get(&job).copied(),
             slots,

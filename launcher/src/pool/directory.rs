@@ -113,7 +113,7 @@ fn shown(path: &Path) -> String {
 /// A pool's place among others. It is taken as long as one of the pool's processes lives.
 #[derive(Debug)]
 pub struct Place {
-    /// Where clients connect.
+    /// Accepts clients.
     listener: PacketListener,
     files: PoolFiles,
 }

@@ -29,7 +29,7 @@ pub const JOB_DESCRIPTORS: usize = 6;
 /// The number of a job in its pool, from 1 on.
 pub type JobNumber = u64;
 
-/// What a job asks of the pool.
+/// The demands of a job on the pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Ask {
     /// The number of ranks, which is the number of slots that they need; all slots of the pool if `None`.

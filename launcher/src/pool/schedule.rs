@@ -305,12 +305,10 @@ impl Schedule {
     }
 
     /// Returns the running jobs, then those that wait, in the order in which they start: job, slots, since when, and ask.
-    pub fn jobs(&self) -> impl Iterator<Item = (JobNumber, bool, u32, Time, &Ask)> {
-        let running =
-            self.running.iter().map(|(job, running)| (*job, true, running.slots, running.since, &running.ask));
+    pub fn jobs(&self) -> impl Iterator<Item = (JobNumber, u32, Time, &Ask)> {
+        let running = self.running.iter().map(|(job, running)| (*job, running.slots, running.since, &running.ask));
         let waiting = self.waiting.values();
-        let waiting =
-            waiting.map(|waiting| (waiting.job, false, need(self.slots, &waiting.ask), waiting.since, &waiting.ask));
+        let waiting = waiting.map(|waiting| (waiting.job, need(self.slots, &waiting.ask), waiting.since, &waiting.ask));
         running.chain(waiting)
     }
 

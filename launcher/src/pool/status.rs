@@ -1,4 +1,4 @@
-//! What people and programs read about pools.
+//! The state of pools, as text and as JSON.
 
 use std::fmt::Write as _;
 

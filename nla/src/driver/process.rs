@@ -40,7 +40,7 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
     let stood_by = || {
         let own = prepare_process()?;
         let standby = Standby::of_stdin()?;
-        // What the first session leaves open belongs to the process, such as tokio's pipe for signals.
+        // The descriptors after the first session. It opens some that stay, such as tokio's pipe for signals.
         let mut open = None;
         loop {
             guardian.rest();

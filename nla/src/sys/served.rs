@@ -10,7 +10,7 @@ use nix::unistd::{chdir, fchdir};
 use super::descriptors;
 use super::shell::{STDOUT_CLOSED, ShellState};
 
-/// What a process takes over from the one that it serves.
+/// The streams and attributes that a process takes over from the one that it serves.
 #[derive(Debug)]
 pub struct Served {
     /// Standard input, output and error.
