@@ -17,6 +17,7 @@ use std::time::Duration;
 use nla::core::limits::DEAD_TIME;
 use nla::core::printable;
 use nla::driver::{PMIX_ARGUMENT, run_agent, run_standing_agent};
+use nla::keeper::{Kept, keep_node};
 use nla::link::Clock;
 use nla::sys::{self, Forked, ForkedGuardians, ForkedStanding, GuardianLink, Packets, StandingGuardian};
 use tracing::level_filters::LevelFilter;
@@ -38,6 +39,7 @@ use crate::plan::request::Request;
 use crate::plan::{self, DEMO_RANK_ARGUMENT};
 use crate::pool::client;
 use crate::pool::commands::{self, Subcommand};
+use crate::pool::fleet::KEEPER_ARGUMENT;
 use crate::pool::standby::{self, Job};
 use crate::pool::start::{self, Role};
 use crate::refusal::Refusal;
@@ -91,6 +93,8 @@ fn begin(called: Called) -> (u8, Duration) {
             }
             return (nla::pmix::run_helper(), stderr::AGENT_EXIT_TIME);
         }
+        // A rank of a pool's session.
+        [option] if option == KEEPER_ARGUMENT => return (keep(), stderr::AGENT_EXIT_TIME),
         [option] if option == DEMO_RANK_ARGUMENT => match sys::pmi_socket() {
             Ok(socket) => demo::run_rank(socket),
             Err(error) => fail(&error.to_string(), EarlyEnd::Usage.code()),
@@ -156,18 +160,20 @@ fn start_pool(options: &start::Options) -> (u8, Duration) {
             }
         }
         Ok(Role::Done) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
-        Ok(Role::Launcher(controller)) => return or_bug(|| stand_by(controller)),
+        Ok(Role::Launcher { controller, has_agent }) => return or_bug(|| stand_by(controller, has_agent)),
         Err(refusal) => refuse(&refusal),
     };
     (code, stderr::EXIT_TIME)
 }
 
-/// Stands by for jobs of the pool, with an agent that does the same, and runs them. Returns as [`begin`] does.
-fn stand_by(controller: Packets) -> (u8, Duration) {
+/// Stands by for jobs of the pool, with an agent that does the same if `has_agent`, and runs them. Returns as [`begin`] does.
+fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
     let forked = Clock::start();
-    let mut standing = match sys::fork_standing("of a pool") {
-        Ok(ForkedStanding::Launcher(standing)) => standing,
-        Ok(ForkedStanding::Guardian) => {
+    let fork = || if has_agent { sys::fork_standing("of a pool").map(Some) } else { Ok(None) };
+    let mut standing = match fork() {
+        Ok(None) => None,
+        Ok(Some(ForkedStanding::Launcher(standing))) => Some(standing),
+        Ok(Some(ForkedStanding::Guardian)) => {
             // A guardian has no descriptors of its launcher.
             drop(controller);
             let code = guard(DEAD_TIME, |guardian| run_standing_agent(guardian, forked));
@@ -176,10 +182,10 @@ fn stand_by(controller: Packets) -> (u8, Duration) {
         Err(error) => return (fail(&error.to_string(), EarlyEnd::NotLaunched.code()), stderr::AGENT_EXIT_TIME),
     };
     loop {
-        if !standing.stands_by(DEAD_TIME) {
+        if standing.as_ref().is_some_and(|standing| !standing.stands_by(DEAD_TIME)) {
             return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME);
         }
-        let job = match standby::next_job(&controller, &standing) {
+        let job = match standby::next_job(&controller, standing.as_ref()) {
             Ok(Some(job)) => job,
             Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
             Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
@@ -193,7 +199,7 @@ fn stand_by(controller: Packets) -> (u8, Duration) {
             }
         };
         match left {
-            Some(left) if standby::has_recovered() => standing = left,
+            Some(left) if standby::has_recovered() => standing = Some(left),
             _ => return (code, Duration::ZERO),
         }
     }
@@ -204,7 +210,7 @@ fn stand_by(controller: Packets) -> (u8, Duration) {
 fn run_job(
     job: Job,
     controller: &Packets,
-    standing: StandingGuardian,
+    standing: Option<StandingGuardian>,
     forked: Clock,
 ) -> Result<(u8, Option<StandingGuardian>), u8> {
     trace();
@@ -213,14 +219,14 @@ fn run_job(
         Ok(controller) => Front::client(job.line, controller),
         Err(error) => return Ok((not_launched(error), None)),
     };
-    let ready = Ready { standing: Some(standing), stood_by, has_used: false };
+    let ready = Ready { standing, stood_by, has_used: false };
     let mut session = Session { clock: Clock::start(), front, ready: Some(ready) };
     let read_file = |path: &Path| job.description.configfile(path);
     let mut arguments = job.description.arguments().into_iter();
     let name = arguments.next().unwrap_or_default();
     let (code, time) = match cli::parse(&name, arguments.collect(), &read_file) {
         Ok(Typed::Run(mut request)) => {
-            standby::restrict(&mut request, job.slots);
+            standby::restrict(&mut request, job.slots, job.hosts.as_deref());
             match run(*request, &mut session) {
                 Run::Ended(code) => (code, stderr::EXIT_TIME),
                 Run::Forked(code) => return Err(code),
@@ -259,6 +265,15 @@ fn guard_typed(id: &OsStr, dead_ms: &OsStr) -> u8 {
         trace();
     }
     run_agent(guardian, dead_time, None)
+}
+
+/// Keeps this node in a pool. Returns in each of its processes.
+fn keep() -> u8 {
+    match keep_node() {
+        Ok(Kept::Ended) => EarlyEnd::Done.code(),
+        Ok(Kept::Guardian(dead_time)) => guard(dead_time, |guardian| run_agent(guardian, dead_time, None)),
+        Err(error) => fail(&format!("this node cannot be kept in the pool: {error}"), EarlyEnd::NotLaunched.code()),
+    }
 }
 
 /// Goes on as a guardian, or as the agent below it, which is `agent`, in a process that the launcher has forked.
@@ -319,7 +334,7 @@ struct Session {
 
 /// An agent of this machine that stands by.
 struct Ready {
-    /// `None` once it was dismissed.
+    /// `None` once it was dismissed, or if the pool is on other hosts.
     standing: Option<StandingGuardian>,
     /// How long it has stood by when the session begins.
     stood_by: Duration,

@@ -6,18 +6,20 @@
 //! - [`link`] has the connections between agents: streams, the handshake, and the listener.
 //! - [`bootstrap`] starts agents on nodes and connects them to the tree.
 //! - [`pmix`] serves ranks that speak PMIx: a process of its own for libpmix, and the agent's end of it.
+//! - [`keeper`] keeps nodes in a pool, and starts agents there for its jobs.
 //! - [`driver`] runs the cores: it turns events into inputs and carries out actions.
 //! - [`figures`] formats times and sizes for people.
 //! - [`tasks`] starts tasks and threads, and reports their panics.
 //!
-//! Dependencies: `driver -> bootstrap -> link -> wire -> core`; each module may use all modules to its right. Of the
-//! project's crates, `core` uses only `pmi`. `link`, `bootstrap` and `driver` also use `sys`, which depends on no
+//! Dependencies: `driver -> bootstrap -> link -> wire -> core`; each module may use all modules to its right. `keeper` uses what
+//! `bootstrap` may use. Of the project's crates, `core` uses only `pmi`. `link`, `bootstrap`, `keeper` and `driver` also use `sys`, which depends on no
 //! other module. `tests/tidy` enforces these directions.
 
 pub mod bootstrap;
 pub mod core;
 pub mod driver;
 pub mod figures;
+pub mod keeper;
 pub mod link;
 pub mod pmix;
 pub mod sys;

@@ -30,6 +30,7 @@ mod mocks;
 mod mpich;
 mod no_ports;
 mod open_mpi;
+mod pools;
 mod readme;
 mod slurm;
 mod slurm_launch;

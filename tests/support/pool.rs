@@ -1,4 +1,4 @@
-//! A standing pool of this machine, with a directory of its own.
+//! A standing pool with a directory of its own, on this machine or on a cluster.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,6 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::binary::scela_run;
+use crate::cluster::Cluster;
 use crate::process::Process;
 use crate::run::{Run, scela};
 use crate::waiting::eventually;
@@ -17,11 +18,22 @@ const DIRECTORY: &str = "SCELA_POOL_DIR";
 
 /// A pool that runs. Dropping it stops it, and fails if a process of it is left.
 #[derive(Debug)]
-pub struct Pool {
+pub struct Pool<'a> {
     above: TempDir,
+    cluster: Option<&'a Cluster>,
 }
 
-impl Pool {
+impl<'a> Pool<'a> {
+    /// Starts a pool on all hosts of a cluster, with these options. Its commands run on the front end.
+    #[track_caller]
+    pub fn start_on(cluster: &'a Cluster, options: &[&str]) -> Self {
+        let mut pool = Self::unstarted();
+        pool.cluster = Some(cluster);
+        let output = pool.scela(&[&["pool", "start", "--hosts", &cluster.names()], options].concat());
+        assert!(output.status.success(), "{output:?}");
+        pool
+    }
+
     /// Starts a pool with these options.
     #[track_caller]
     pub fn start(options: &[&str]) -> Self {
@@ -33,7 +45,8 @@ impl Pool {
 
     /// Returns a place for pools without one.
     pub fn unstarted() -> Self {
-        Self { above: tempfile::Builder::new().prefix("pools-").tempdir().expect("a temporary directory") }
+        let above = tempfile::Builder::new().prefix("pools-").tempdir().expect("a temporary directory");
+        Self { above, cluster: None }
     }
 
     /// Returns the directory of pools. It exists while there is one.
@@ -48,14 +61,22 @@ impl Pool {
 
     /// Returns the command of a subcommand.
     pub fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(scela_run().with_file_name("scela"));
+        let scela = scela_run().with_file_name("scela");
+        let mut command = match self.cluster {
+            Some(cluster) => cluster.front_end().command(scela),
+            None => Command::new(scela),
+        };
         command.args(words).env(DIRECTORY, self.directory()).env_remove("SCELA_LOG");
         command
     }
 
     /// Returns the builder of a job in the pool.
     pub fn job(&self) -> Run {
-        scela().arg("--pool").env(DIRECTORY, self.directory())
+        let run = match self.cluster {
+            Some(cluster) => scela().on(cluster),
+            None => scela(),
+        };
+        run.arg("--pool").env(DIRECTORY, self.directory())
     }
 
     /// Returns the state of the default pool and its jobs, as `scela status --json` prints it.
@@ -109,7 +130,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for Pool<'_> {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.command(&["pool", "stop"]).output();

@@ -63,7 +63,7 @@ pub(super) fn check<'a>(
         both(global, Global::Pool, "the pool decides the hosts and how agents start")?;
     }
     both(Global::Explain, Global::Pool, "an explanation starts no job")?;
-    for global in [Global::Priority, Global::NoWait] {
+    for global in [Global::Priority, Global::NoWait, Global::Nodes, Global::Exclusive] {
         if let (Some(at), None) = (last(global), last(Global::Pool)) {
             let typed = &items[at].typed;
             let (text, hint) =
@@ -78,7 +78,7 @@ pub(super) fn check<'a>(
         Some(BootstrapKind::Exec(_)) => {
             both(Global::LauncherExec, Global::Bootstrap, "each says which program reaches the hosts")?;
         }
-        None | Some(BootstrapKind::Ssh | BootstrapKind::Manager(_)) => {}
+        None | Some(BootstrapKind::Ssh | BootstrapKind::Manager(_) | BootstrapKind::Keeper) => {}
     }
     if options.accelerators.gres.iter().any(|resource| resource.name() == GPU) {
         both(Global::GpusPerRank, Global::Gres, "each says how many GPUs a rank gets")?;

@@ -44,14 +44,14 @@ const FOREIGN: &[Foreign] = &[
     ours(&["display-map", "display", "print-rank-map"], "shows where ranks are placed", "--explain"),
     ours(&["npersocket", "ntasks-per-socket"], "puts ranks on sockets", "--map-by"),
     ours(&["cpus-per-proc", "cpus-per-task"], "gives ranks several cores", "--cpus-per-rank"),
-    foreign(&["oversubscribe", "nooversubscribe", "use-hwthread-cpus", "exclusive", "overlap"],
+    foreign(&["oversubscribe", "nooversubscribe", "use-hwthread-cpus", "overlap"],
         "says how many ranks a node may hold"),
     ours(&["gpus-per-proc", "gpus-per-task"], "gives ranks GPUs", "--gpus-per-rank"),
     foreign(&["gpu-subdevs-per-proc", "g", "gpus"], "gives ranks a share of GPUs"),
     ours(&["perhost", "ntasks-per-node"], "limits the ranks on a node", "-ppn"),
     ours(&["ntasks", "num-ranks", "num-procs", "nranks", "nprocs", "numprocs", "ranks"], "gives the number of ranks", "-np"),
     foreign(&["soft"], "lets a job start with fewer ranks than asked for; scela-run starts all or none"),
-    foreign(&["nodes", "partition", "p", "account", "A", "mem", "qos", "jobid"], "asks for an allocation"),
+    foreign(&["partition", "p", "account", "A", "mem", "qos", "jobid"], "asks for an allocation"),
 
     // Programs and their system.
     ours(&["app", "multi-prog"], "names a file of programs", "-configfile"),

@@ -377,6 +377,8 @@ impl TypedOptions {
             Global::Pool => options.pool = Some(values::pool(item.values.first())?),
             Global::Priority => options.pool_priority = Some(values::priority(value)?),
             Global::NoWait => options.pool_no_wait = true,
+            Global::Nodes => options.pool_nodes = Some(values::number(value, 1, AGENTS_MAX)?),
+            Global::Exclusive => options.pool_exclusive = true,
             Global::Simulate => simulation.size = simulation::size(value)?,
             Global::Pattern => simulation.pattern = simulation::pattern(value)?,
             Global::Latency => simulation.latency = Some(simulation::latency(value)?),

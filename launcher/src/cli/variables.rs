@@ -148,7 +148,7 @@ fn manager(options: &mut Options, value: &OsStr) -> Parsed<()> {
 fn launcher(options: &mut Options, value: &OsStr) -> Parsed<()> {
     let launch = &mut options.launch;
     match host_values::bootstrap(value)? {
-        Some(BootstrapKind::Manager(_)) | None => {}
+        Some(BootstrapKind::Manager(_) | BootstrapKind::Keeper) | None => {}
         kind @ Some(BootstrapKind::Fork | BootstrapKind::Ssh | BootstrapKind::Exec(_)) => {
             launch.bootstrap = launch.bootstrap.take().or(kind);
         }

@@ -79,6 +79,11 @@ impl Located {
         matches!(self.nodes, NodeList::Local { .. })
     }
 
+    /// Returns the nodes.
+    pub fn nodes(&self) -> &NodeList {
+        &self.nodes
+    }
+
     /// Returns the typed options.
     pub fn options(&self) -> &Options {
         &self.request.options

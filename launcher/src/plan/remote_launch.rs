@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use nla::bootstrap::{HostAt, Links, Method, NodeChoice, RemoteProgram, RemoteTargets, Sent};
+use nla::bootstrap::{HostAt, Keepers, Links, Method, NodeChoice, RemoteProgram, RemoteTargets, Sent};
 
 use crate::cluster::hosts::fold;
 use crate::cluster::manager::Manager;
@@ -131,6 +131,7 @@ pub fn method(options: &LaunchOptions, manager: Option<Manager>, program: &Path)
             return Err(Refusal::new(text, "leave --bootstrap out, or name no other hosts"));
         }
         BootstrapKind::Ssh => with(SSH, false),
+        BootstrapKind::Keeper => Method::Keeper,
         // A link needs the input and output of a single task, without buffering by lines (--unbuffered).
         BootstrapKind::Manager(Manager::Slurm) if options.no_ports => {
             with(&[SRUN, "--unbuffered --nodes=1 --ntasks=1 --nodelist={host}"].join(" "), true)
@@ -186,7 +187,7 @@ pub fn why_not(manager: Manager) -> Option<&'static str> {
 pub fn may_send(method: &mut Method) -> Option<&mut Option<Sent>> {
     match method {
         Method::RemoteShell { program: RemoteProgram::Own { sent, .. }, .. } => Some(sent),
-        Method::RemoteShell { .. } | Method::Step { .. } | Method::Fork => None,
+        Method::RemoteShell { .. } | Method::Step { .. } | Method::Fork | Method::Keeper => None,
     }
 }
 
@@ -259,11 +260,12 @@ impl RemoteLaunch {
         self.choice.node_of(target).map_or("", |node| &self.nodes[node].name)
     }
 
-    /// Returns the targets as bootstrap takes them.
-    pub(crate) fn targets(&self) -> RemoteTargets {
+    /// Returns the targets as bootstrap takes them. `keepers` start agents for a job in a pool.
+    pub(crate) fn targets(&self, keepers: Option<Keepers>) -> RemoteTargets {
         RemoteTargets {
             hosts: self.hosts(),
             method: self.method.clone(),
+            keepers,
             fanout: self.fanout,
             batch: self.batch,
             fold: |names| fold(names),
@@ -277,7 +279,7 @@ mod tests {
 
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, Refusal> {
         method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
-            Method::Fork => "fork".to_owned(),
+            Method::Fork | Method::Keeper => "fork".to_owned(),
             Method::RemoteShell { words, .. } | Method::Step { words, .. } => words.join(" "),
         })
     }

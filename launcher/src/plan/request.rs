@@ -181,6 +181,8 @@ pub enum BootstrapKind {
     Manager(Manager),
     /// By a command of the user's, in which `{host}` is replaced by the host. Never empty.
     Exec(OsString),
+    /// By the keepers of the pool that the job runs in. It cannot be typed.
+    Keeper,
 }
 
 /// `--launch`: which process starts which agents.
@@ -272,6 +274,10 @@ pub struct Options {
     pub pool_priority: Option<i32>,
     /// `--no-wait`: the job must start at once.
     pub pool_no_wait: bool,
+    /// `--nodes`: how many nodes of the pool the ranks are spread over.
+    pub pool_nodes: Option<u32>,
+    /// `--exclusive`: the job shares no node of the pool.
+    pub pool_exclusive: bool,
     /// `-genv` and `-x`: changes for all programs, in the order typed.
     pub genv: Vec<EnvChange>,
     /// `-genvall`, `-genvnone`, `-genvlist`: the part of the launcher's environment that all programs

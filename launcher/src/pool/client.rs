@@ -59,6 +59,9 @@ pub fn run(
     let controller = directory::connect(pool)?;
     let ask = Ask {
         ranks: ranks(request),
+        per_node: options.ppn,
+        nodes: options.pool_nodes,
+        is_exclusive: options.pool_exclusive,
         priority: options.pool_priority.unwrap_or_default(),
         waits: !options.pool_no_wait,
         words: words(&arguments),

@@ -11,9 +11,9 @@ use nix::sys::signal::Signal;
 use nla::sys::Packets;
 
 use super::directory;
-use super::message::{JobNumber, JobRefusal, JobState, PoolState, Request, ToClient, ToController, packed, unpacked};
+use super::message::{JobNumber, JobRefusal, Request, ToClient, ToController, packed, unpacked};
 use super::start::Options;
-use super::status;
+use super::status::{self, Parts, PoolReport};
 use crate::cli;
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
@@ -38,8 +38,8 @@ pub enum Question {
         pool: Option<String>,
         /// As JSON.
         json: bool,
-        /// The jobs too.
-        jobs: bool,
+        /// The parts besides the pool itself.
+        parts: Parts,
     },
     /// Sends a signal to jobs of a pool, or to all of them.
     Kill {
@@ -64,6 +64,24 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The most jobs that one command names.
 const JOBS_MAX: usize = 1000;
 
+/// The options of scela-run that name hosts, with their values and meanings.
+const HOST_OPTIONS: [(&str, &str, &str); 3] = [
+    ("hosts", "LIST", "the hosts: node[1-4]:8,node9"),
+    ("hostfile", "FILE", "a file with the hosts"),
+    ("exclude", "LIST", "hosts to leave out"),
+];
+/// Those that say how agents are started.
+const LAUNCH_OPTIONS: [(&str, &str, &str); 8] = [
+    ("bootstrap", "NAME", "start agents by ssh, slurm, lsf, sge, or exec:COMMAND"),
+    ("launcher-exec", "PROGRAM", "run this in place of ssh or srun"),
+    ("launch-agent", "COMMAND", "the command to run on the nodes as the agent"),
+    ("batch", "N", "open at most N remote shells at a time"),
+    ("start-timeout", "TIME", "how long agents may take to report"),
+    ("connect-back", "ADDRESS", "the address or name by which nodes reach this host"),
+    ("iface", "NAME", "the network interface for links: ib0"),
+    ("port-range", "FIRST:LAST", "listen on these ports only"),
+];
+
 const AFTER_HELP: &str = "'scela run' is scela-run. 'scela run --pool PROGRAM' runs a job in a pool.";
 
 /// Returns the commands as clap describes them.
@@ -72,15 +90,16 @@ pub fn command() -> Command {
     let json = || Arg::new("json").long("json").action(ArgAction::SetTrue).help("print JSON");
     let every = "a pool (default: all pools of this user on this host)";
     let start = Command::new("start")
-        .about("Starts a pool on this machine")
+        .about("Starts a pool on this machine, on hosts, or on the nodes of an allocation")
         .arg(pool())
         .arg(
             Arg::new("slots")
                 .long("slots")
                 .value_name("N")
                 .value_parser(value_parser!(u32).range(1..=i64::from(nla::core::limits::RANKS_MAX)))
-                .help("how many ranks run at a time (default: the cores of this machine)"),
+                .help("how many ranks a node runs at a time (default: as the list of hosts says, else its cores)"),
         )
+        .args(HOST_OPTIONS.iter().chain(&LAUNCH_OPTIONS).map(passed_on))
         .arg(
             Arg::new("idle")
                 .long("idle")
@@ -158,11 +177,13 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
                 name: name(given, "pool"),
                 slots: given.get_one("slots").copied(),
                 idle: given.get_one("idle").copied(),
+                hosts: passed_words(given, &HOST_OPTIONS),
+                launch: passed_words(given, &LAUNCH_OPTIONS),
             }),
             Some(("stop", given)) => {
                 Subcommand::Ask(Question::Stop { pool: name(given, "pool"), kills: given.get_flag("kill") })
             }
-            Some((_, given)) => Subcommand::Ask(status_question(given, false)),
+            Some((_, given)) => Subcommand::Ask(status_question(given, Parts::default())),
             None => Subcommand::Text(String::new()),
         },
         Some(("kill", given)) => Subcommand::Ask(Question::Kill {
@@ -173,13 +194,30 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
             },
             signal: given.get_one("signal").copied().unwrap_or(Signal::SIGTERM as i32),
         }),
-        Some((_, given)) => Subcommand::Ask(status_question(given, true)),
+        Some((name, given)) => Subcommand::Ask(status_question(given, Parts { jobs: true, nodes: name == "status" })),
         None => Subcommand::Text(String::new()),
     })
 }
 
-fn status_question(given: &ArgMatches, jobs: bool) -> Question {
-    Question::Status { pool: given.get_one::<String>("pool").cloned(), json: given.get_flag("json"), jobs }
+/// Describes an option that is passed on to scela-run.
+fn passed_on((name, value, help): &(&'static str, &'static str, &'static str)) -> Arg {
+    let arg = Arg::new(*name).long(*name).help(*help);
+    if *name == "hostfile" {
+        return arg.short('f').value_name(*value).value_parser(value_parser!(OsString));
+    }
+    arg.value_name(*value).value_parser(value_parser!(OsString))
+}
+
+/// Returns the words of such options, as scela-run reads them.
+fn passed_words(given: &ArgMatches, options: &[(&'static str, &'static str, &'static str)]) -> Vec<OsString> {
+    let words = options
+        .iter()
+        .filter_map(|(name, ..)| Some([format!("--{name}").into(), given.get_one::<OsString>(name)?.clone()]));
+    words.flatten().collect()
+}
+
+fn status_question(given: &ArgMatches, parts: Parts) -> Question {
+    Question::Status { pool: given.get_one::<String>("pool").cloned(), json: given.get_flag("json"), parts }
 }
 
 fn name(given: &ArgMatches, id: &str) -> String {
@@ -210,13 +248,13 @@ fn signal(text: &str) -> Result<i32, String> {
 /// Asks pools. Returns the text for the user.
 pub fn ask(question: &Question) -> Result<String, Refusal> {
     match question {
-        Question::Status { pool, json, jobs } => {
+        Question::Status { pool, json, parts } => {
             let found = match pool {
                 Some(pool) => vec![state(pool)?],
                 // A pool may end meanwhile.
                 None => directory::names().iter().filter_map(|name| state(name).ok()).collect(),
             };
-            let text = if *json { status::json(&found, *jobs) } else { status::text(&found, *jobs) };
+            let text = if *json { status::json(&found, *parts) } else { status::text(&found, *parts) };
             Ok(text)
         }
         Question::Kill { pool, jobs, signal } => {
@@ -268,19 +306,20 @@ fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(format!("the pool '{pool}' cannot be asked: {why}"), "").of_system()
 }
 
-/// Returns the state of a pool and its jobs.
-fn state(pool: &str) -> Result<(PoolState, Vec<JobState>), Refusal> {
+/// Returns the state of a pool, its nodes and its jobs.
+fn state(pool: &str) -> Result<PoolReport, Refusal> {
     let controller = asked(pool, &ToController::Status)?;
-    let (mut state, mut jobs) = (None, Vec::new());
+    let (mut state, mut nodes, mut jobs) = (None, Vec::new(), Vec::new());
     loop {
         match answer(&controller, pool)? {
             Some(ToClient::Pool(pool)) => state = Some(pool),
+            Some(ToClient::Node(node)) => nodes.push(node),
             Some(ToClient::Job(job)) => jobs.push(job),
             Some(ToClient::Done) => break,
             _ => return Err(broken(pool, &"it has ended")),
         }
     }
-    state.map(|state| (state, jobs)).ok_or_else(|| broken(pool, &"it gave no answer"))
+    state.map(|pool| PoolReport { pool, nodes, jobs }).ok_or_else(|| broken(pool, &"it gave no answer"))
 }
 
 #[cfg(test)]
@@ -298,18 +337,25 @@ mod tests {
 
     #[test]
     fn commands_are_understood() {
-        let start = |name: &str, slots, idle| Ok(Subcommand::Start(Options { name: name.to_owned(), slots, idle }));
+        let start = |name: &str, slots, idle| {
+            let (hosts, launch) = (Vec::new(), Vec::new());
+            Ok(Subcommand::Start(Options { name: name.to_owned(), slots, idle, hosts, launch }))
+        };
         assert_eq!(parsed("pool start"), start("default", None, None));
         let idle = Some(Duration::from_secs(300));
         assert_eq!(parsed("pool start night --slots 8 --idle 5m"), start("night", Some(8), idle));
         let stop = |kills| Ok(Subcommand::Ask(Question::Stop { pool: "default".to_owned(), kills }));
         assert_eq!([parsed("pool stop"), parsed("pool stop --kill")], [stop(false), stop(true)]);
-        let status = |pool: Option<&str>, json, jobs| {
-            Ok(Subcommand::Ask(Question::Status { pool: pool.map(str::to_owned), json, jobs }))
+        let status = |pool: Option<&str>, json, jobs, nodes| {
+            let parts = Parts { jobs, nodes };
+            Ok(Subcommand::Ask(Question::Status { pool: pool.map(str::to_owned), json, parts }))
         };
-        assert_eq!(parsed("pool status a"), status(Some("a"), false, false));
-        assert_eq!(parsed("jobs --json"), status(None, true, true));
-        assert_eq!(parsed("status"), status(None, false, true));
+        assert_eq!(parsed("pool status a"), status(Some("a"), false, false, false));
+        assert_eq!(parsed("jobs --json"), status(None, true, true, false));
+        assert_eq!(parsed("status"), status(None, false, true, true));
+        let Ok(Subcommand::Start(options)) = parsed("pool start --hosts n[1-2] -f list --iface ib0") else { panic!() };
+        assert_eq!(options.hosts, ["--hosts", "n[1-2]", "--hostfile", "list"]);
+        assert_eq!(options.launch, ["--iface", "ib0"]);
         let kill = |jobs: &[JobNumber], signal| {
             Ok(Subcommand::Ask(Question::Kill { pool: "default".to_owned(), jobs: jobs.to_vec(), signal }))
         };

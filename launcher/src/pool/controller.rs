@@ -13,28 +13,36 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nla::bootstrap::agent_id;
+use nla::keeper::node_state;
 use nla::sys::{self, Packet, Packets, WatchedListener, WatchedPackets};
 use nla::tasks::{Panics, Tasks};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, LocalSet};
-use tokio::time::{interval, sleep_until, timeout};
+use tokio::time::{interval, sleep, sleep_until, timeout};
 use tracing::Span;
 
 use super::directory::{Place, PoolFiles};
+use super::fleet::{Channel, Fleet, FleetEvent, FleetOptions, Host};
 use super::fork_server::FORK;
 use super::message::{
-    Ask, FromLauncher, JOB_DESCRIPTORS, JobNumber, JobRefusal, JobState, PoolState, Request, ToClient, ToController,
-    WORDS_CHARS_MAX, packed, unpacked,
+    Ask, JOB_DESCRIPTORS, JobNumber, JobRefusal, JobState, NodeReport, PoolState, Request, ToClient, ToController,
+    WORDS_CHARS_MAX, memory_file, packed, unpacked,
 };
+use super::nodes::{Health, Node, NodeNumber, Shares};
 use super::schedule::{Action, Input, Schedule, Time};
+use super::start::Starter;
 use crate::refusal::shown;
-use crate::run::front::ToLauncher;
+use crate::run::front::{FromLauncher, ToLauncher};
 
 /// How often the controller looks whether its files are in their places: a cleaner of /tmp may remove them.
 const FILES_CHECK: Duration = Duration::from_secs(30);
 /// How long a client may take to send its request, and to read the answer.
 const CLIENT_TIME: Duration = Duration::from_secs(10);
+/// How long a report on the nodes of other hosts waits for their answers.
+const STATES_TIME: Duration = Duration::from_millis(50);
+/// The most jobs of a node that a report names.
+const JOBS_SHOWN: usize = 100;
 /// Clients whose requests are awaited at a time. Further ones wait until they are accepted.
 const REQUESTS_MAX: usize = 256;
 /// The descriptors that the controller has of a job that waits, and one more for others.
@@ -48,8 +56,12 @@ pub struct Setup {
     pub place: Place,
     /// The connection to the fork server.
     pub forks: Packets,
-    /// How many ranks run at a time.
-    pub slots: u32,
+    /// The nodes. Those of other hosts begin as [`Health::Starts`].
+    pub nodes: Vec<Node>,
+    /// The keepers of the nodes, if they are other hosts.
+    pub fleet: Option<(FleetOptions, Vec<Host>)>,
+    /// The process that waits for the begin of the pool.
+    pub starter: Starter,
     /// After how long without a job the pool ends.
     pub idle: Option<Duration>,
 }
@@ -75,17 +87,18 @@ impl Controller {
 async fn live(setup: Setup) -> io::Result<()> {
     let mut panics = Panics::new("controller");
     let tasks = panics.tasks();
-    let Setup { place, forks, slots, idle } = setup;
+    let Setup { place, forks, nodes, fleet, starter, idle } = setup;
     let (events, incoming) = mpsc::channel(EVENTS);
     let (files, listener) = place.listen();
     tasks.spawn("listener", Span::current(), accept(WatchedListener::of(listener)?, events.clone(), tasks.clone()));
     let forks = Rc::new(WatchedPackets::of(forks)?);
     tasks.spawn("fork server", Span::current(), watch_forks(Rc::clone(&forks), events.clone()));
     let mut actor = Actor {
-        schedule: Schedule::new(slots, idle, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize),
+        schedule: Schedule::new(nodes, idle, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize),
+        fleet: None,
+        starter: Some(starter),
         began: Instant::now(),
         name: files.name().to_owned(),
-        slots,
         idle,
         events,
         incoming,
@@ -100,8 +113,16 @@ async fn live(setup: Setup) -> io::Result<()> {
         is_over: false,
         files,
     };
-    let ended = panics.watch("controller", actor.live()).await;
+    let ended = panics.watch("controller", actor.live(fleet)).await;
     let ended = ended.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())));
+    if let Some(fleet) = actor.fleet.take() {
+        fleet.end(&mut actor.incoming).await;
+    }
+    if let (Some(starter), Err(error)) = (actor.starter.take(), &ended) {
+        starter.failed(error);
+        actor.files.remove(true);
+        return Ok(());
+    }
     // The error follows in the log.
     actor.files.remove(ended.is_ok());
     ended
@@ -111,13 +132,17 @@ async fn live(setup: Setup) -> io::Result<()> {
 type LauncherNumber = u64;
 
 /// Everything that the controller waits for.
-enum Event {
+pub(super) enum Event {
     /// A client has sent a request.
     Asked(Rc<WatchedPackets>, ToController, Vec<OwnedFd>),
+    /// The state of the pool is due to be sent to a client.
+    Report(Rc<WatchedPackets>),
     /// The client of a job has closed its connection.
     Left(JobNumber),
     /// A launcher has sent a message.
-    Launcher(LauncherNumber, FromLauncher),
+    Launcher(LauncherNumber, FromLauncher, Vec<OwnedFd>),
+    /// Something has happened to keepers.
+    Fleet(FleetEvent),
     /// A launcher has closed its connection.
     LauncherLost(LauncherNumber),
     /// The fork server has ended.
@@ -135,6 +160,8 @@ struct Launcher {
     pid: Option<u32>,
     stands_by: bool,
     job: Option<JobNumber>,
+    /// The channels to the agents of its job.
+    channels: Vec<Channel>,
     /// The task that receives its messages.
     follows: AbortHandle,
 }
@@ -147,9 +174,11 @@ struct Waiting {
 
 struct Actor {
     schedule: Schedule,
+    fleet: Option<Fleet>,
+    /// Until the pool has begun.
+    starter: Option<Starter>,
     began: Instant,
     name: String,
-    slots: u32,
     idle: Option<Duration>,
     events: mpsc::Sender<Event>,
     incoming: mpsc::Receiver<Event>,
@@ -167,13 +196,18 @@ struct Actor {
 }
 
 impl Actor {
-    async fn live(&mut self) -> io::Result<()> {
+    async fn live(&mut self, fleet: Option<(FleetOptions, Vec<Host>)>) -> io::Result<()> {
         let [mut terminated, mut interrupted] = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let mut check = interval(FILES_CHECK);
         // Its starter's terminal may hang up.
         let _hung_up = signal(SignalKind::hangup())?;
+        if let Some((options, hosts)) = fleet {
+            let fleet = Fleet::new(options, self.events.clone(), self.tasks.clone());
+            self.fleet.insert(fleet).add(hosts).await?;
+        }
         self.handle(Input::Timeout);
         while !self.is_over {
+            self.begin_if_up()?;
             let alarm = self.alarm.map(|at| (self.began + at).into());
             let event = tokio::select! {
                 biased;
@@ -186,8 +220,19 @@ impl Actor {
             };
             match event {
                 Event::Asked(client, question, descriptors) => self.answer(client, question, descriptors),
+                Event::Report(client) => self.report(client),
                 Event::Left(job) => self.withdraw(job),
-                Event::Launcher(number, message) => self.on_launcher(number, message),
+                Event::Launcher(number, message, descriptors) => self.on_launcher(number, message, descriptors),
+                Event::Fleet(event) => {
+                    let Some(fleet) = &mut self.fleet else { continue };
+                    let changed = fleet.on_event(event).await;
+                    let cores = |node| fleet.state(node).map_or(1, |state| state.cores);
+                    let input = |(node, health)| match health {
+                        Health::Up => Input::NodeUp(node, cores(node)),
+                        health => Input::NodeHealth(node, health),
+                    };
+                    changed.into_iter().map(input).collect::<Vec<_>>().into_iter().for_each(|input| self.handle(input));
+                }
                 Event::LauncherLost(number) => self.on_launcher_lost(number),
                 Event::ForksLost => return Err(io::Error::other("the process that forks launchers was killed")),
                 Event::Stop => self.handle(Input::Stop),
@@ -200,12 +245,30 @@ impl Actor {
         Ok(())
     }
 
+    /// Tells the starter that the pool has begun once all nodes are up. Fails if one did not start.
+    fn begin_if_up(&mut self) -> io::Result<()> {
+        if self.starter.is_none() {
+            return Ok(());
+        }
+        let nodes = self.schedule.nodes().all();
+        if let Some(why) = nodes.iter().find_map(|node| match &node.health {
+            Health::Down(why) => Some(why),
+            Health::Up | Health::Starts => None,
+        }) {
+            return Err(io::Error::other(why.clone()));
+        }
+        if nodes.iter().all(|node| node.health == Health::Up) {
+            self.starter.take().into_iter().for_each(|starter| starter.ready(self.schedule.nodes()));
+        }
+        Ok(())
+    }
+
     fn handle(&mut self, input: Input) {
         let mut actions = Vec::new();
         self.schedule.handle(self.began.elapsed(), input, &mut actions);
         for action in actions {
             match action {
-                Action::Start(job) => self.start(job),
+                Action::Start(job, shares) => self.start(job, &shares),
                 Action::TellWaits { job, needs, free, ahead } => {
                     self.tell(job, &ToClient::Waits { job, needs, free, ahead });
                 }
@@ -246,7 +309,10 @@ impl Actor {
                 let packets = Rc::new(packets);
                 let follow = follow_launcher(number, Rc::clone(&packets), self.events.clone());
                 let follows = self.tasks.spawn("launcher", Span::current(), follow).abort_handle();
-                self.launchers.insert(number, Launcher { packets, pid: None, stands_by: false, job: None, follows });
+                self.launchers.insert(
+                    number,
+                    Launcher { packets, pid: None, stands_by: false, job: None, channels: Vec::new(), follows },
+                );
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
@@ -270,9 +336,15 @@ impl Actor {
     }
 
     /// Passes a job to a launcher that stands by.
-    fn start(&mut self, job: JobNumber) {
-        let Some(Waiting { client, descriptors }) = self.waiting.remove(&job) else { return };
-        let order = packed(&ToLauncher::Run { job, slots: self.slots });
+    fn start(&mut self, job: JobNumber, shares: &Shares) {
+        let Some(Waiting { client, mut descriptors }) = self.waiting.remove(&job) else { return };
+        let slots = shares.values().sum();
+        if self.fleet.is_some() {
+            let nodes = self.schedule.nodes().all();
+            let hosts = shares.iter().map(|(at, slots)| format!("{}:{slots}", nodes[*at].name));
+            descriptors.extend(memory_file(hosts.collect::<Vec<_>>().join(",").as_bytes()).ok());
+        }
+        let order = packed(&ToLauncher::Run { job, slots });
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         let ready = self.launchers.values_mut().find(|launcher| launcher.stands_by);
         let is_sent = ready.is_some_and(|launcher| {
@@ -309,11 +381,27 @@ impl Actor {
         }
     }
 
-    fn on_launcher(&mut self, number: LauncherNumber, message: FromLauncher) {
+    fn on_launcher(&mut self, number: LauncherNumber, message: FromLauncher, descriptors: Vec<OwnedFd>) {
         match message {
             FromLauncher::Ended => {
-                if let Some(job) = self.launchers.get_mut(&number).and_then(|launcher| launcher.job.take()) {
+                let Some(launcher) = self.launchers.get_mut(&number) else { return };
+                let channels = std::mem::take(&mut launcher.channels);
+                if let Some(job) = launcher.job.take() {
                     self.handle(Input::Ended(job));
+                }
+                self.close(channels);
+            }
+            FromLauncher::StartAgent { node, agent } => {
+                let Ok(streams) = <[OwnedFd; 3]>::try_from(descriptors) else { return };
+                let (Some(fleet), Some(launcher)) = (&mut self.fleet, self.launchers.get_mut(&number)) else { return };
+                launcher.channels.extend(fleet.start_agent(&node, agent, streams));
+            }
+            FromLauncher::Leaves => {
+                // A job that was passed to it before this message is run by it.
+                let stands_by = self.launchers.get(&number).is_some_and(|launcher| launcher.stands_by);
+                if stands_by {
+                    self.forget_launcher(number);
+                    self.handle(Input::StandbyLost { was_ready: true });
                 }
             }
             FromLauncher::Ready { pid } => {
@@ -329,13 +417,21 @@ impl Actor {
     }
 
     fn on_launcher_lost(&mut self, number: LauncherNumber) {
-        let launcher = self.launchers.remove(&number);
+        let mut launcher = self.launchers.remove(&number);
+        let channels = launcher.as_mut().map(|launcher| std::mem::take(&mut launcher.channels));
+        self.close(channels.unwrap_or_default());
         match launcher {
             Some(Launcher { job: Some(job), .. }) => self.handle(Input::Ended(job)),
             Some(Launcher { stands_by: true, .. }) => self.handle(Input::StandbyLost { was_ready: true }),
             // After its job.
             Some(Launcher { pid: Some(_), .. }) => {}
             Some(Launcher { pid: None, .. }) | None => self.handle(Input::StandbyLost { was_ready: false }),
+        }
+    }
+
+    fn close(&self, channels: Vec<Channel>) {
+        if let Some(fleet) = &self.fleet {
+            channels.into_iter().for_each(|channel| fleet.close(channel));
         }
     }
 
@@ -347,11 +443,18 @@ impl Actor {
     fn answer(&mut self, client: Rc<WatchedPackets>, question: ToController, descriptors: Vec<OwnedFd>) {
         match question {
             ToController::Run(ask) => self.submit(client, ask, descriptors),
-            ToController::Status => {
-                let pool = ToClient::Pool(self.state());
-                let jobs = self.jobs().into_iter().map(ToClient::Job);
-                self.send_all(client, std::iter::once(pool).chain(jobs).chain([ToClient::Done]).collect());
-            }
+            ToController::Status => match &self.fleet {
+                Some(fleet) => {
+                    fleet.ask_for_states();
+                    // The answer waits for the states of nodes that answer soon.
+                    let events = self.events.clone();
+                    self.tasks.spawn("client", Span::current(), async move {
+                        sleep(STATES_TIME).await;
+                        let _ = events.send(Event::Report(client)).await;
+                    });
+                }
+                None => self.report(client),
+            },
             ToController::Signal(jobs, signal) => {
                 let unknown = jobs.iter().copied().filter(|job| !self.schedule.knows(*job)).collect();
                 self.handle(Input::Signal(jobs, signal));
@@ -370,6 +473,14 @@ impl Actor {
                 self.handle(Input::Stop);
             }
         }
+    }
+
+    /// Sends the state of the pool.
+    fn report(&self, client: Rc<WatchedPackets>) {
+        let pool = ToClient::Pool(self.state());
+        let nodes = self.nodes().into_iter().map(ToClient::Node);
+        let jobs = self.jobs().into_iter().map(ToClient::Job);
+        self.send_all(client, std::iter::once(pool).chain(nodes).chain(jobs).chain([ToClient::Done]).collect());
     }
 
     fn submit(&mut self, client: Rc<WatchedPackets>, ask: Ask, descriptors: Vec<OwnedFd>) {
@@ -404,11 +515,27 @@ impl Actor {
             pid: std::process::id(),
             host: sys::host_name(),
             age_ms: self.began.elapsed().as_millis() as u64,
-            slots: self.slots,
+            slots: self.schedule.nodes().slots(),
             ended: self.schedule.ended(),
             idle_ms: self.idle.map(|idle| idle.as_millis() as u64),
             is_stopping: self.schedule.is_stopping(),
         }
+    }
+
+    fn nodes(&self) -> Vec<NodeReport> {
+        let report = |(at, node): (NodeNumber, &Node)| NodeReport {
+            name: node.name.clone(),
+            slots: node.slots,
+            busy: node.busy,
+            jobs: self.schedule.jobs_on(at).take(JOBS_SHOWN).collect(),
+            health: node.health.clone(),
+            is_drained: node.is_drained,
+            state: match &self.fleet {
+                Some(fleet) => fleet.state(at),
+                None => Some(node_state()),
+            },
+        };
+        self.schedule.nodes().all().iter().enumerate().map(report).collect()
     }
 
     fn jobs(&self) -> Vec<JobState> {
@@ -483,7 +610,7 @@ async fn first_request(client: Packets) -> Option<(Rc<WatchedPackets>, ToControl
 async fn follow_launcher(number: LauncherNumber, packets: Rc<WatchedPackets>, events: mpsc::Sender<Event>) {
     while let Ok(Some(packet)) = packets.receive().await {
         let Ok(message) = unpacked(&packet) else { break };
-        if events.send(Event::Launcher(number, message)).await.is_err() {
+        if events.send(Event::Launcher(number, message, packet.descriptors)).await.is_err() {
             return;
         }
     }

@@ -13,10 +13,13 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nla::bootstrap::agent_id;
+use nla::keeper::NodeState;
 use nla::sys::{PACKET_BYTES_MAX, Packet, ShellState};
 use nla::wire::{decode, encode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use super::nodes::Health;
 
 /// The most bytes of a job's description: arguments, environment and configfile.
 pub const DESCRIPTION_BYTES_MAX: u64 = 32 << 20;
@@ -30,10 +33,16 @@ pub const JOB_DESCRIPTORS: usize = 6;
 pub type JobNumber = u64;
 
 /// The demands of a job on the pool.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ask {
     /// The number of ranks, which is the number of slots that they need; all slots of the pool if `None`.
     pub ranks: Option<u32>,
+    /// How many ranks each node gets.
+    pub per_node: Option<u32>,
+    /// How many nodes the ranks are spread over.
+    pub nodes: Option<u32>,
+    /// No other job runs on its nodes meanwhile.
+    pub is_exclusive: bool,
     /// Jobs with a higher priority start first.
     pub priority: i32,
     /// The job may wait for slots.
@@ -99,8 +108,10 @@ pub enum ToClient {
     Started(JobNumber),
     /// The job is refused, or was ended before it started.
     Refused(JobRefusal),
-    /// The state of the pool. One `Job` for each of its jobs follows, then `Done`.
+    /// The state of the pool. One `Node` for each of its nodes and one `Job` for each of its jobs follow, then `Done`.
     Pool(PoolState),
+    /// The state of a node.
+    Node(NodeReport),
     /// The state of a job.
     Job(JobState),
     /// The jobs that a signal was to reach and that do not exist. Nothing follows.
@@ -152,6 +163,25 @@ pub struct PoolState {
     pub is_stopping: bool,
 }
 
+/// The state of a node.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Its name.
+    pub name: String,
+    /// Its slots.
+    pub slots: u32,
+    /// Those that jobs have.
+    pub busy: u32,
+    /// The jobs that have slots there.
+    pub jobs: Vec<JobNumber>,
+    /// Whether it can have jobs.
+    pub health: Health,
+    /// It gets no new jobs.
+    pub is_drained: bool,
+    /// The state that its keeper has reported last.
+    pub state: Option<NodeState>,
+}
+
 /// The state of a job.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct JobState {
@@ -167,18 +197,6 @@ pub struct JobState {
     pub age_ms: u64,
     /// The words of its command line.
     pub words: String,
-}
-
-/// A message of a launcher to the controller.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum FromLauncher {
-    /// Its job has ended. It stands by again, or exits.
-    Ended,
-    /// It stands by.
-    Ready {
-        /// Its pid.
-        pid: u32,
-    },
 }
 
 /// The description of a job, which only its launcher reads.
@@ -245,9 +263,7 @@ impl Description {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let mut file = File::from(memfd_create(c"scela-job", MFdFlags::MFD_CLOEXEC)?);
-        file.write_all(&bytes)?;
-        Ok(file.into())
+        memory_file(&bytes)
     }
 
     /// Reads a description from a file.
@@ -258,6 +274,13 @@ impl Description {
         (&mut file).take(DESCRIPTION_BYTES_MAX).read_to_end(&mut bytes)?;
         decode(&bytes).map_err(io::Error::other)
     }
+}
+
+/// Returns a file in memory with these bytes.
+pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create(c"scela-job", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file.into())
 }
 
 /// Encodes a message as a packet.
@@ -301,7 +324,16 @@ mod tests {
     #[test]
     fn the_longest_words_of_a_job_fit_into_a_packet() {
         let words = "\u{10ffff}".repeat(WORDS_CHARS_MAX);
-        let ask = Ask { ranks: Some(u32::MAX), priority: i32::MIN, waits: true, words };
+        let most = Some(u32::MAX);
+        let ask = Ask {
+            ranks: most,
+            per_node: most,
+            nodes: most,
+            is_exclusive: true,
+            priority: i32::MIN,
+            waits: true,
+            words,
+        };
         assert!(encode(&ToController::Run(ask)).len() < PACKET_BYTES_MAX);
     }
 }

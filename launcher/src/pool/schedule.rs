@@ -2,7 +2,7 @@
 //!
 //! Jobs start in the order of their priorities, then of their arrivals. While the first of them waits for slots, later ones that
 //! fit into the free slots start before it (backfill), for at most [`BACKFILL_TIME`]: then the slots that become free are
-//! kept for it. A job that asks for more slots than the pool has gets all of them, so it runs alone.
+//! kept for it. [`Nodes`] decides which slots a job gets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,6 +11,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use super::message::{Ask, JobNumber, JobRefusal};
+use super::nodes::{Health, Node, NodeNumber, Nodes, Shares};
 
 /// How long jobs may overtake one that waits for slots.
 pub const BACKFILL_TIME: Duration = Duration::from_secs(60);
@@ -46,6 +47,14 @@ pub enum Input {
         /// It had reported that it stood by.
         was_ready: bool,
     },
+    /// A node was added.
+    NodeAdded(Node),
+    /// The keeper of a node answers. The node has this many cores.
+    NodeUp(NodeNumber, u32),
+    /// The keeper of a node is lost, or is being started.
+    NodeHealth(NodeNumber, Health),
+    /// The user has drained a node (true), or wants it to be used again.
+    NodeDrained(NodeNumber, bool),
     /// A stop was requested.
     Stop,
     /// The alarm of [`Action::WakeAt`] has expired.
@@ -55,8 +64,8 @@ pub enum Input {
 /// Something to be done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Start the job, by a launcher that stands by.
-    Start(JobNumber),
+    /// Start the job on these slots, by a launcher that stands by.
+    Start(JobNumber, Shares),
     /// Tell the client that the job waits for slots.
     TellWaits {
         /// The job.
@@ -96,15 +105,15 @@ struct Waiting {
 /// A job that runs.
 #[derive(Debug)]
 struct Running {
-    slots: u32,
+    shares: Shares,
     since: Time,
     ask: Ask,
 }
 
-/// The jobs of a pool and its free slots.
+/// The jobs of a pool and its nodes.
 #[derive(Debug)]
 pub struct Schedule {
-    slots: u32,
+    nodes: Nodes,
     idle: Option<Duration>,
     waiting_max: usize,
     /// In the order in which they start.
@@ -125,9 +134,9 @@ pub struct Schedule {
 
 impl Schedule {
     /// Begins with no jobs. The pool ends when it has had no job for `idle`. At most `waiting_max` jobs wait.
-    pub fn new(slots: u32, idle: Option<Duration>, waiting_max: usize) -> Self {
+    pub fn new(nodes: Vec<Node>, idle: Option<Duration>, waiting_max: usize) -> Self {
         Self {
-            slots,
+            nodes: Nodes::new(nodes),
             idle,
             waiting_max,
             waiting: BTreeMap::new(),
@@ -149,7 +158,16 @@ impl Schedule {
             Input::Submitted(job, ask) => self.submit(now, job, ask, actions),
             Input::Withdrawn(job) => drop(self.remove(job)),
             Input::Signal(jobs, signal) => self.signal(jobs, signal, actions),
-            Input::Ended(job) => self.ended += u64::from(self.running.remove(&job).is_some()),
+            Input::Ended(job) => {
+                if let Some(Running { shares, .. }) = self.running.remove(&job) {
+                    self.nodes.give_back(&shares);
+                    self.ended += 1;
+                }
+            }
+            Input::NodeAdded(node) => self.nodes.add(node),
+            Input::NodeUp(node, cores) => self.nodes.set_up(node, cores),
+            Input::NodeHealth(node, health) => self.nodes.set_health(node, health),
+            Input::NodeDrained(node, is_drained) => self.nodes.set_drained(node, is_drained),
             Input::StandbyBack => self.standbys += 1,
             Input::StandbyReady => {
                 self.starting = self.starting.saturating_sub(1);
@@ -241,29 +259,29 @@ impl Schedule {
         actions.extend(wake.map(Action::WakeAt));
     }
 
-    /// Returns the slots that no job has.
-    pub fn free(&self) -> u32 {
-        self.slots - self.running.values().map(|running| running.slots).sum::<u32>()
+    /// Returns the nodes.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
     }
 
     /// Starts jobs while launchers stand by. Returns when backfill ends.
     fn start_jobs(&mut self, now: Time, actions: &mut Vec<Action>) -> Option<Time> {
-        let mut free = self.free();
+        // The slots of jobs that wait only for a launcher: later jobs must not take them.
+        let mut kept = Vec::new();
         let (mut started, mut told, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut backfill_end = None;
         for (ahead, (place, waiting)) in self.waiting.iter_mut().enumerate() {
-            let needs = need(self.slots, &waiting.ask);
-            let may_start = needs <= free && backfill_end.is_none_or(|end| now < end);
-            if may_start && started.len() < self.standbys {
-                free -= needs;
-                started.push(*place);
+            let may_start = backfill_end.is_none_or(|end| now < end);
+            if let Some(shares) = self.nodes.choose(&waiting.ask).filter(|_| may_start) {
+                self.nodes.take(&shares);
+                if started.len() < self.standbys {
+                    started.push((*place, shares));
+                } else {
+                    kept.push(shares);
+                }
                 continue;
             }
-            if may_start {
-                // It waits only for a launcher. Later jobs must not take its slots.
-                free -= needs;
-                continue;
-            }
+            let needs = self.nodes.need(&waiting.ask);
             if backfill_end.is_none() {
                 backfill_end = Some(*waiting.blocked.get_or_insert(now) + BACKFILL_TIME);
             }
@@ -273,11 +291,13 @@ impl Schedule {
                 told.push((waiting.job, needs, (ahead - started.len()) as u32));
             }
         }
-        for place in started {
+        let free = self.nodes.free();
+        kept.iter().for_each(|shares| self.nodes.give_back(shares));
+        for (place, shares) in started {
             if let Some(Waiting { job, ask, .. }) = self.waiting.remove(&place) {
                 self.standbys -= 1;
-                self.running.insert(job, Running { slots: need(self.slots, &ask), since: now, ask });
-                actions.push(Action::Start(job));
+                actions.push(Action::Start(job, shares.clone()));
+                self.running.insert(job, Running { shares, since: now, ask });
             }
         }
         for (place, needs) in refused {
@@ -287,6 +307,11 @@ impl Schedule {
         }
         actions.extend(told.into_iter().map(|(job, needs, ahead)| Action::TellWaits { job, needs, free, ahead }));
         backfill_end.filter(|end| *end > now)
+    }
+
+    /// Returns the jobs that have slots of a node.
+    pub fn jobs_on(&self, node: NodeNumber) -> impl Iterator<Item = JobNumber> {
+        self.running.iter().filter(move |(_, running)| running.shares.contains_key(&node)).map(|(job, _)| *job)
     }
 
     /// Returns whether the job waits or runs.
@@ -306,28 +331,27 @@ impl Schedule {
 
     /// Returns the running jobs, then those that wait, in the order in which they start: job, slots, since when, and ask.
     pub fn jobs(&self) -> impl Iterator<Item = (JobNumber, u32, Time, &Ask)> {
-        let running = self.running.iter().map(|(job, running)| (*job, running.slots, running.since, &running.ask));
+        let slots = |running: &Running| running.shares.values().sum();
+        let running =
+            self.running.iter().map(move |(job, running)| (*job, slots(running), running.since, &running.ask));
         let waiting = self.waiting.values();
-        let waiting = waiting.map(|waiting| (waiting.job, need(self.slots, &waiting.ask), waiting.since, &waiting.ask));
+        let waiting = waiting.map(|waiting| (waiting.job, self.nodes.need(&waiting.ask), waiting.since, &waiting.ask));
         running.chain(waiting)
     }
 
     /// Checks what always holds.
     #[cfg(test)]
     fn check_invariants(&self) {
-        let taken: u32 = self.running.values().map(|running| running.slots).sum();
-        assert!(taken <= self.slots, "{taken} of {} slots are taken", self.slots);
+        for (at, node) in self.nodes.all().iter().enumerate() {
+            let taken: u32 = self.running.values().filter_map(|running| running.shares.get(&at)).sum();
+            assert!(taken == node.busy && taken <= node.slots, "{taken} slots are taken: {node:?}");
+        }
         assert!(self.running.keys().all(|job| !self.waiting.values().any(|waiting| waiting.job == *job)));
         assert!(
             self.standbys <= STANDBYS_MAX && self.standbys + self.starting <= STANDBYS.max(self.standbys),
             "{self:?}"
         );
     }
-}
-
-/// Returns the slots of a job in a pool with this many.
-fn need(slots: u32, ask: &Ask) -> u32 {
-    ask.ranks.unwrap_or(slots).min(slots)
 }
 
 #[cfg(test)]
@@ -337,7 +361,16 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn ask(ranks: u32) -> Ask {
-        Ask { ranks: Some(ranks), priority: 0, waits: true, words: String::new() }
+        Ask { ranks: Some(ranks), waits: true, ..Ask::default() }
+    }
+
+    fn here(slots: u32) -> Vec<Node> {
+        vec![Node::new("here", slots, Health::Up)]
+    }
+
+    /// A job that was started.
+    fn starts(job: JobNumber, slots: u32) -> Action {
+        Action::Start(job, [(0, slots)].into())
     }
 
     /// A schedule whose launchers start at once.
@@ -349,7 +382,7 @@ mod tests {
 
     impl Pool {
         fn of(slots: u32) -> Self {
-            let mut pool = Self { schedule: Schedule::new(slots, None, 100), now: Time::ZERO, wake: None };
+            let mut pool = Self { schedule: Schedule::new(here(slots), None, 100), now: Time::ZERO, wake: None };
             pool.handle(Input::Timeout);
             pool
         }
@@ -388,34 +421,34 @@ mod tests {
     #[test]
     fn jobs_start_in_order_as_slots_become_free() {
         let mut pool = Pool::of(4);
-        assert_eq!(pool.submit(1, 3), [Action::Start(1)]);
+        assert_eq!(pool.submit(1, 3), [starts(1, 3)]);
         assert_eq!(pool.submit(2, 2), [waits(2, 2, 1, 0)]);
         assert_eq!(pool.submit(3, 4), [waits(3, 4, 1, 1)]);
-        assert_eq!(pool.end(1), [Action::Start(2)]);
-        assert_eq!(pool.end(2), [Action::Start(3)]);
-        assert_eq!((pool.schedule.free(), pool.schedule.ended()), (0, 2));
+        assert_eq!(pool.end(1), [starts(2, 2)]);
+        assert_eq!(pool.end(2), [starts(3, 4)]);
+        assert_eq!((pool.schedule.nodes.free(), pool.schedule.ended()), (0, 2));
     }
 
     #[test]
     fn jobs_that_fit_overtake_the_first_only_for_a_while() {
         let mut pool = Pool::of(4);
-        assert_eq!(pool.submit(1, 3), [Action::Start(1)]);
+        assert_eq!(pool.submit(1, 3), [starts(1, 3)]);
         assert_eq!(pool.submit(2, 4), [waits(2, 4, 1, 0)]);
-        assert_eq!(pool.submit(3, 1), [Action::Start(3)]);
+        assert_eq!(pool.submit(3, 1), [starts(3, 1)]);
         assert_eq!(pool.wake, Some(BACKFILL_TIME));
         pool.now = BACKFILL_TIME;
         assert_eq!(pool.end(3), []);
         assert_eq!(pool.submit(4, 1), [waits(4, 1, 1, 1)], "the slot is kept for job 2");
-        assert_eq!(pool.end(1), [Action::Start(2)]);
-        assert_eq!(pool.end(2), [Action::Start(4)]);
+        assert_eq!(pool.end(1), [starts(2, 4)]);
+        assert_eq!(pool.end(2), [starts(4, 1)]);
     }
 
     #[test]
     fn a_job_that_is_larger_than_the_pool_runs_alone() {
         let mut pool = Pool::of(2);
-        assert_eq!(pool.submit(1, 64), [Action::Start(1)]);
+        assert_eq!(pool.submit(1, 64), [starts(1, 2)]);
         assert_eq!(pool.handle(Input::Submitted(2, Ask { ranks: None, ..ask(0) })), [waits(2, 2, 0, 0)]);
-        assert_eq!(pool.end(1), [Action::Start(2)]);
+        assert_eq!(pool.end(1), [starts(2, 2)]);
     }
 
     #[test]
@@ -425,15 +458,15 @@ mod tests {
         pool.submit(2, 1);
         let first = Ask { priority: 5, ..ask(1) };
         assert_eq!(pool.handle(Input::Submitted(3, first)), [waits(3, 1, 0, 0)]);
-        assert_eq!(pool.end(1), [Action::Start(3)]);
-        assert_eq!(pool.end(3), [Action::Start(2)]);
+        assert_eq!(pool.end(1), [starts(3, 1)]);
+        assert_eq!(pool.end(3), [starts(2, 1)]);
     }
 
     #[test]
     fn a_job_that_may_not_wait_is_refused() {
         let mut pool = Pool::of(2);
         let at_once = |ranks| Ask { waits: false, ..ask(ranks) };
-        assert_eq!(pool.handle(Input::Submitted(1, at_once(2))), [Action::Start(1)]);
+        assert_eq!(pool.handle(Input::Submitted(1, at_once(2))), [starts(1, 2)]);
         let busy = JobRefusal::Busy { needs: 1, free: 0 };
         assert_eq!(pool.handle(Input::Submitted(2, at_once(1))), [Action::Refuse(2, busy)]);
         assert!(!pool.schedule.knows(2));
@@ -467,7 +500,7 @@ mod tests {
     fn a_pool_without_jobs_ends_after_its_idle_time() {
         let mut pool = Pool::of(1);
         pool.schedule.idle = Some(SECOND);
-        assert_eq!(pool.submit(1, 1), [Action::Start(1)]);
+        assert_eq!(pool.submit(1, 1), [starts(1, 1)]);
         pool.now = SECOND;
         assert_eq!(pool.end(1), []);
         assert_eq!(pool.wake, Some(2 * SECOND));
@@ -477,7 +510,7 @@ mod tests {
 
     #[test]
     fn jobs_wait_for_launchers_and_are_refused_if_none_can_be_started() {
-        let mut schedule = Schedule::new(4, None, 100);
+        let mut schedule = Schedule::new(here(4), None, 100);
         let mut handle = |now, input| {
             let mut actions = Vec::new();
             schedule.handle(now, input, &mut actions);
@@ -515,7 +548,7 @@ mod tests {
             let (mut running, mut starts) = (Vec::new(), BTreeMap::new());
             let mut note = |actions: Vec<Action>, running: &mut Vec<JobNumber>| {
                 for action in actions {
-                    if let Action::Start(job) = action {
+                    if let Action::Start(job, _) = action {
                         *starts.entry(job).or_insert(0) += 1;
                         running.push(job);
                     }

@@ -1,16 +1,18 @@
 //! A launcher that stands by until the controller has a job for it.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use nla::sys::{self, Packets, Served, StandingGuardian};
 
-use super::message::{Description, FromLauncher, JOB_DESCRIPTORS, packed, unpacked};
+use super::message::{Description, JOB_DESCRIPTORS, packed, unpacked};
+use crate::cluster::hosts::TEXT_BYTES_MAX;
 use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node_list::HostSource;
-use crate::plan::request::Request;
-use crate::run::front::{FromJob, ToLauncher};
+use crate::plan::request::{BootstrapKind, LaunchShape, Options, Request};
+use crate::run::front::{FromJob, FromLauncher, ToLauncher};
 use crate::run::stderr;
 
 /// How long the threads of a job may take to exit after it.
@@ -21,23 +23,34 @@ const THREADS_TIME: Duration = Duration::from_millis(20);
 pub struct Job {
     /// Its description.
     pub description: Description,
-    /// The slots of the pool.
+    /// Its slots.
     pub slots: u32,
+    /// The hosts that it gets, as a host list; `None` if it runs on this machine.
+    pub hosts: Option<String>,
     /// The connection to its client.
     pub line: Packets,
 }
 
 /// Tells the controller that this process stands by, and waits for a job. This process then takes the place of the client.
-/// Returns `None` if the controller has ended or needs no more launchers, or if the agent has ended. The process must have one thread.
-pub fn next_job(controller: &Packets, agent: &StandingGuardian) -> io::Result<Option<Job>> {
+/// Returns `None` if the controller has ended or needs no more launchers. If the agent has ended, only a job that is on the way is
+/// taken. The process must have one thread.
+pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Result<Option<Job>> {
     controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &[], true)?;
-    let (job, slots, descriptors) = loop {
-        let Some(packet) = controller.receive_until(agent.as_fd())? else { return Ok(None) };
+    let mut agent = agent;
+    let (job, slots, mut descriptors) = loop {
+        if agent.take_if(|agent| !controller.wait_until(agent.as_fd())).is_some() {
+            controller.send(&packed(&FromLauncher::Leaves), &[], true)?;
+        }
+        let Some(packet) = controller.receive(true)? else { return Ok(None) };
         match unpacked(&packet)? {
             ToLauncher::Run { job, slots } => break (job, slots, packet.descriptors),
             // For a job that has just ended.
             ToLauncher::Signal(_) => {}
         }
+    };
+    let hosts = match descriptors.len() > JOB_DESCRIPTORS {
+        true => descriptors.pop().map(hosts_in).transpose()?,
+        false => None,
     };
     let wrong = |_| io::Error::new(io::ErrorKind::InvalidData, "a job has the wrong number of descriptors");
     let [description, directory, input, output, error, line] =
@@ -61,7 +74,14 @@ pub fn next_job(controller: &Packets, agent: &StandingGuardian) -> io::Result<Op
     // If one fails, `ps` shows the name of a launcher that stands by.
     let _ = sys::set_process_name(c"scela-job");
     let _ = sys::show_as(&format!("scela-job {job}"));
-    Ok(Some(Job { description, slots, line }))
+    Ok(Some(Job { description, slots, hosts, line }))
+}
+
+fn hosts_in(file: OwnedFd) -> io::Result<String> {
+    let (mut file, mut hosts) = (File::from(file), String::new());
+    file.rewind()?;
+    file.take(TEXT_BYTES_MAX as u64).read_to_string(&mut hosts)?;
+    Ok(hosts)
 }
 
 /// Tells the controller that the job has ended.
@@ -83,12 +103,20 @@ pub fn has_recovered() -> bool {
     has_recovered
 }
 
-/// Restricts a job to the machine of its pool, whatever hosts its environment names. A single program without a number of ranks,
+/// Restricts a job to the slots that it has, whatever hosts its environment names. A single program without a number of ranks,
 /// and without `-ppn`, has one on each slot.
-pub fn restrict(request: &mut Request, slots: u32) {
-    let hosts = &mut request.options.hosts;
-    (hosts.sources, hosts.manager) = (vec![HostSource::List("localhost".into())], ManagerChoice::None);
-    if let ([command], None) = (request.commands.as_mut_slice(), request.options.ppn) {
+pub fn restrict(request: &mut Request, slots: u32, host_list: Option<&str>) {
+    let Options { hosts, launch, ppn, .. } = &mut request.options;
+    let list = host_list.unwrap_or("localhost");
+    (hosts.sources, hosts.manager) = (vec![HostSource::List(list.into())], ManagerChoice::None);
+    if host_list.is_some() {
+        let former = std::mem::take(launch);
+        // The launcher asks all keepers itself.
+        (launch.bootstrap, launch.shape) = (Some(BootstrapKind::Keeper), LaunchShape::Flat);
+        (launch.deadline, launch.connect_back, launch.iface) = (former.deadline, former.connect_back, former.iface);
+        launch.port_range = former.port_range;
+    }
+    if let ([command], None) = (request.commands.as_mut_slice(), ppn) {
         command.nprocs.get_or_insert(slots);
     }
 }

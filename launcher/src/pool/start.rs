@@ -1,8 +1,10 @@
 //! Starts the processes of a pool.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
@@ -11,13 +13,19 @@ use nla::sys::{self, Packets};
 
 use super::controller::{Controller, Setup};
 use super::directory::{self, Place};
+use super::fleet::{FleetOptions, Host};
 use super::fork_server;
+use super::nodes::{Health, Node, Nodes};
 use super::status::count;
+use crate::cli::{self, Typed};
+use crate::cluster::node_list::{self as cluster, NodeList};
+use crate::plan::launch;
+use crate::plan::machine::Machine;
 use crate::refusal::Refusal;
 
 /// The least limit on open files of a pool: a job that waits takes eight.
 const OPEN_FILES_MIN: u64 = 128;
-/// The report of a controller that has begun.
+/// Precedes the report of a controller that has begun.
 const READY: &str = "+";
 
 /// The options of `scela pool start`.
@@ -25,10 +33,15 @@ const READY: &str = "+";
 pub struct Options {
     /// The pool's name, which was checked.
     pub name: String,
-    /// How many ranks it runs at a time; the cores of this machine if `None`. At least 1.
+    /// How many ranks each node runs at a time. If `None`, as many as its entry in the list of hosts says, else as it has cores.
+    /// At least 1.
     pub slots: Option<u32>,
     /// After how long without a job it ends.
     pub idle: Option<Duration>,
+    /// The options of scela-run that name hosts.
+    pub hosts: Vec<OsString>,
+    /// The options of scela-run that say how agents are started.
+    pub launch: Vec<OsString>,
 }
 
 /// Which process [`start`] has returned in.
@@ -40,7 +53,40 @@ pub enum Role {
     /// A process that exits now: the fork server at its end, or a controller that could not begin.
     Done,
     /// A launcher, with its connection to the controller.
-    Launcher(Packets),
+    Launcher {
+        /// The connection.
+        controller: Packets,
+        /// Its jobs run on this machine, so an agent stands by with it.
+        has_agent: bool,
+    },
+}
+
+/// The process that was typed, as the controller sees it. It waits for a report.
+pub struct Starter(File);
+
+impl Starter {
+    /// Reports that the pool has begun.
+    pub fn ready(mut self, nodes: &Nodes) {
+        let slots = count(nodes.slots().into(), "slot");
+        let on = match nodes.all() {
+            [_] => String::new(),
+            all => format!(" on {} nodes", all.len()),
+        };
+        // The pool stays if the starter was killed meanwhile.
+        let _ = self.0.write_all(format!("{READY}{slots}{on}").as_bytes());
+    }
+
+    /// Reports that the pool cannot begin.
+    pub fn failed(mut self, error: &io::Error) {
+        let _ = self.0.write_all(error.to_string().as_bytes());
+    }
+}
+
+/// The nodes of a pool that begins.
+struct Members {
+    nodes: Vec<Node>,
+    /// How keepers are started, if the nodes are other hosts.
+    fleet: Option<(FleetOptions, Vec<Host>)>,
 }
 
 /// Starts a pool. Takes over the process, which must have one thread and no descriptors but the standard ones.
@@ -52,61 +98,84 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
         let text = format!("the pool '{}' needs {least} open files, and the limit is {most}", options.name);
         return Err(Refusal::new(text, "raise it: 'ulimit -Hn' shows it").of_system());
     }
+    let members = members(options)?;
     let place = directory::take(&directories[0], &options.name)?;
     let failed = |error: io::Error| {
         Refusal::new(format!("the pool '{}' cannot be started: {error}", options.name), "").of_system()
     };
-    let slots = options.slots.unwrap_or(u32::try_from(sys::cores()).unwrap_or(1)).max(1);
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(error.into()))?;
     if sys::fork_alone().map_err(failed)?.is_some() {
         // The lock and the listener belong to the controller now.
         place.leave();
         drop(write);
-        let slots = count(slots.into(), "slot");
-        return wait_until_ready(read)
-            .map(|()| Role::Starter(format!("pool {}: {slots}\n", options.name)))
-            .map_err(failed);
+        let text = |slots| Role::Starter(format!("pool {}: {slots}\n", options.name));
+        return wait_until_ready(read).map(text).map_err(failed);
     }
     drop(read);
     // The starter reports an error.
-    Ok(become_controller(options, slots, place, write).unwrap_or(Role::Done))
+    Ok(become_controller(options, members, place, write).unwrap_or(Role::Done))
 }
 
-/// Waits until the controller has begun. Fails with the reason if it cannot.
-fn wait_until_ready(ready: OwnedFd) -> io::Result<()> {
+/// Finds the nodes of a pool.
+fn members(options: &Options) -> Result<Members, Refusal> {
+    let failed = |error: io::Error| Refusal::new(format!("the pool cannot be started: {error}"), "").of_system();
+    let usage = |error: cli::UsageError| Refusal::new(error.with_hint(), "");
+    let words = options.hosts.iter().chain(&options.launch).cloned().chain(["true".into()]);
+    let no_configfile = |_: &Path| Err(io::ErrorKind::Unsupported.into());
+    let Typed::Run(mut request) = cli::parse("scela".as_ref(), words.collect(), &no_configfile).map_err(usage)? else {
+        return Err(Refusal::new("only options for hosts and for the start of agents have a meaning here", ""));
+    };
+    let machine = Machine::of_process(0).map_err(failed)?;
+    cli::apply_variables(&mut request.options, &machine.environment).map_err(usage)?;
+    let launch_options = request.options.launch.clone();
+    let located = launch::locate(*request, &machine)?;
+    let NodeList::Named { nodes, .. } = located.nodes() else {
+        let slots = options.slots.unwrap_or(u32::try_from(sys::cores()).unwrap_or(1)).max(1);
+        return Ok(Members { nodes: vec![Node::new(sys::host_name(), slots, Health::Up)], fleet: None });
+    };
+    let node = |node: &cluster::Node| {
+        Node::new(node.name.clone(), options.slots.or(node.slots).unwrap_or_default(), Health::Starts)
+    };
+    let host = |node: &cluster::Node| Host { name: node.name.clone(), user: node.user.clone() };
+    let hosts = nodes.iter().map(host).collect();
+    let fleet = FleetOptions { words: options.launch.clone(), launch: launch_options };
+    Ok(Members { nodes: nodes.iter().map(node).collect(), fleet: Some((fleet, hosts)) })
+}
+
+/// Waits until the pool has begun, and returns what it has. Fails with the reason if it cannot begin.
+fn wait_until_ready(ready: OwnedFd) -> io::Result<String> {
     let mut report = String::new();
     File::from(ready).take(64 * 1024).read_to_string(&mut report)?;
-    match report.as_str() {
-        READY => Ok(()),
-        "" => Err(io::Error::other("the controller was killed")),
-        why => Err(io::Error::other(why.to_owned())),
+    match report.strip_prefix(READY) {
+        Some(slots) => Ok(slots.to_owned()),
+        None if report.is_empty() => Err(io::Error::other("the controller was killed")),
+        None => Err(io::Error::other(report)),
     }
 }
 
-/// Begins the controller and the fork server, and tells the starter.
-fn become_controller(options: &Options, slots: u32, place: Place, starter: OwnedFd) -> io::Result<Role> {
+/// Begins the controller and the fork server.
+fn become_controller(options: &Options, members: Members, place: Place, starter: OwnedFd) -> io::Result<Role> {
+    let starter = Starter(starter.into());
     let [forks, requests] = match leave_shell(&options.name, &place).and_then(|()| Packets::pair()) {
         Ok(pair) => pair,
         Err(error) => {
-            File::from(starter).write_all(error.to_string().as_bytes())?;
+            starter.failed(&error);
             place.listen().0.remove(true);
             return Err(error);
         }
     };
+    let Members { nodes, fleet } = members;
     if sys::fork_alone()?.is_none() {
         // Keeps the lock: the name is taken as long as a process of the pool lives.
         place.leave();
         drop((forks, starter));
         return Ok(match fork_server::serve(&options.name, requests)? {
             None => Role::Done,
-            Some(controller) => Role::Launcher(controller),
+            Some(controller) => Role::Launcher { controller, has_agent: fleet.is_none() },
         });
     }
     drop(requests);
-    let controller = Controller::new(Setup { place, forks, slots, idle: options.idle });
-    // The pool stays if the starter was killed meanwhile.
-    let _ = File::from(starter).write_all(READY.as_bytes());
-    Ok(Role::Controller(controller))
+    Ok(Role::Controller(Controller::new(Setup { place, forks, nodes, fleet, starter, idle: options.idle })))
 }
 
 /// Leaves the session, the streams and the directory of the shell.

@@ -5,10 +5,15 @@ use std::fmt::Write as _;
 use nla::core::printable;
 use serde_json::{Value, json};
 
-use super::message::{JobState, PoolState};
+use super::message::{JobState, NodeReport, PoolState};
+use super::nodes::Health;
+use crate::cluster::hosts::fold;
+use crate::refusal::shown;
 
 /// The most characters of a job's words in a line.
 const WORDS_SHOWN: usize = 60;
+/// The most characters of the reason why a node is down.
+const WHY_SHOWN: usize = 120;
 
 /// Returns a number with its noun.
 pub(super) fn count(number: u64, noun: &str) -> String {
@@ -25,17 +30,34 @@ fn age(ms: u64) -> String {
     }
 }
 
+/// A pool, its nodes and its jobs.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct PoolReport {
+    pub pool: PoolState,
+    pub nodes: Vec<NodeReport>,
+    pub jobs: Vec<JobState>,
+}
+
+/// The parts of a report besides the pool itself.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct Parts {
+    /// The jobs.
+    pub jobs: bool,
+    /// The nodes, if there are several.
+    pub nodes: bool,
+}
+
 fn busy(jobs: &[JobState]) -> u32 {
     jobs.iter().filter(|job| job.launcher.is_some()).map(|job| job.slots).sum()
 }
 
-/// Describes pools, and their jobs if `with_jobs`.
-pub(super) fn text(pools: &[(PoolState, Vec<JobState>)], with_jobs: bool) -> String {
+/// Describes pools for people.
+pub(super) fn text(pools: &[PoolReport], parts: Parts) -> String {
     if pools.is_empty() {
         return "there is no pool on this host; 'scela pool start' starts one\n".to_owned();
     }
     let mut text = String::new();
-    for (pool, jobs) in pools {
+    for PoolReport { pool, nodes, jobs } in pools {
         let running = jobs.iter().filter(|job| job.launcher.is_some()).count();
         let stopping = if pool.is_stopping { ", is being stopped" } else { "" };
         let idle = pool.idle_ms.map(|ms| format!(", ends after {} without a job", age(ms))).unwrap_or_default();
@@ -52,18 +74,78 @@ pub(super) fn text(pools: &[(PoolState, Vec<JobState>)], with_jobs: bool) -> Str
             pool.ended,
             age(pool.age_ms),
         );
-        if with_jobs && !jobs.is_empty() {
+        if parts.nodes && nodes.len() > 1 {
+            node_table(&mut text, nodes);
+        }
+        if parts.jobs && !jobs.is_empty() {
             table(&mut text, jobs);
         }
     }
     text
 }
 
+/// The state of a node in one word.
+fn state_word(node: &NodeReport) -> &'static str {
+    match (&node.health, node.is_drained) {
+        (Health::Up, false) if node.busy == 0 => "idle",
+        (Health::Up, false) if node.busy < node.slots => "mixed",
+        (Health::Up, false) => "busy",
+        (Health::Up, true) if node.busy == 0 => "drained",
+        (Health::Up, true) => "drains",
+        (Health::Starts, _) => "starts",
+        (Health::Down(_), _) => "down",
+    }
+}
+
+/// Lists nodes. Those that differ at most in their load and their free memory are in one line.
+fn node_table(text: &mut String, nodes: &[NodeReport]) {
+    let _ = writeln!(
+        text,
+        "{:<24}  {:<7}  {:>6}  {:>6}  {:>7}  {:>9}  JOBS",
+        "NODES", "STATE", "SLOTS", "BUSY", "LOAD", "FREE"
+    );
+    let mut groups: Vec<Vec<&NodeReport>> = Vec::new();
+    for node in nodes {
+        let is_like = |other: &&NodeReport| {
+            let key =
+                |node: &NodeReport| (node.health.clone(), node.is_drained, node.slots, node.busy, node.jobs.clone());
+            key(other) == key(node)
+        };
+        match groups.iter_mut().find(|group| group.first().is_some_and(is_like)) {
+            Some(group) => group.push(node),
+            None => groups.push(vec![node]),
+        }
+    }
+    for group in groups {
+        let Some(first) = group.first() else { continue };
+        let names = fold(group.iter().map(|node| node.name.as_str()));
+        let states: Vec<_> = group.iter().filter_map(|node| node.state).collect();
+        let most = states.iter().map(|state| state.load).reduce(f32::max);
+        let load = most.map_or("-".to_owned(), |load| format!("{load:.2}"));
+        let least = states.iter().map(|state| state.memory_free).min();
+        let free = least.map_or("-".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
+        let jobs: Vec<String> = first.jobs.iter().map(ToString::to_string).collect();
+        let _ = writeln!(
+            text,
+            "{:<24}  {:<7}  {:>6}  {:>6}  {load:>7}  {free:>9}  {}",
+            printable(&names),
+            state_word(first),
+            first.slots,
+            first.busy,
+            fold(&jobs),
+        );
+        if let Health::Down(why) = &first.health {
+            let why = why.lines().next().unwrap_or_default();
+            let _ = writeln!(text, "  {}", printable(&shown(why, WHY_SHOWN)));
+        }
+    }
+}
+
 fn table(text: &mut String, jobs: &[JobState]) {
     let _ = writeln!(text, "{:>8}  {:<5}  {:>6}  {:>8}  {:>8}  COMMAND", "JOB", "STATE", "SLOTS", "PRIORITY", "SINCE");
     for job in jobs {
         let state = if job.launcher.is_some() { "runs" } else { "waits" };
-        let words = crate::refusal::shown(&job.words, WORDS_SHOWN);
+        let words = shown(&job.words, WORDS_SHOWN);
         let _ = writeln!(
             text,
             "{:>8}  {state:<5}  {:>6}  {:>8}  {:>8}  {}",
@@ -77,12 +159,12 @@ fn table(text: &mut String, jobs: &[JobState]) {
 }
 
 /// Describes pools as JSON: an array with an object for each.
-pub(super) fn json(pools: &[(PoolState, Vec<JobState>)], with_jobs: bool) -> String {
-    let pools: Vec<Value> = pools.iter().map(|(pool, jobs)| pool_value(pool, jobs, with_jobs)).collect();
+pub(super) fn json(pools: &[PoolReport], parts: Parts) -> String {
+    let pools: Vec<Value> = pools.iter().map(|report| pool_value(report, parts)).collect();
     format!("{:#}\n", Value::Array(pools))
 }
 
-fn pool_value(pool: &PoolState, jobs: &[JobState], with_jobs: bool) -> Value {
+fn pool_value(PoolReport { pool, nodes, jobs }: &PoolReport, parts: Parts) -> Value {
     let mut value = json!({
         "pool": pool.name,
         "host": pool.host,
@@ -94,10 +176,30 @@ fn pool_value(pool: &PoolState, jobs: &[JobState], with_jobs: bool) -> Value {
         "idle_s": pool.idle_ms.map(seconds),
         "is_stopping": pool.is_stopping,
     });
-    if with_jobs {
+    if parts.nodes {
+        value["nodes"] = nodes.iter().map(node_value).collect();
+    }
+    if parts.jobs {
         value["jobs"] = jobs.iter().map(job_value).collect();
     }
     value
+}
+
+fn node_value(node: &NodeReport) -> Value {
+    let why = if let Health::Down(why) = &node.health { Some(why) } else { None };
+    json!({
+        "node": node.name,
+        "state": state_word(node),
+        "why": why,
+        "is_drained": node.is_drained,
+        "slots": node.slots,
+        "slots_busy": node.busy,
+        "jobs": node.jobs,
+        "cores": node.state.map(|state| state.cores),
+        "load": node.state.map(|state| state.load),
+        "memory_free": node.state.map(|state| state.memory_free),
+        "memory": node.state.map(|state| state.memory),
+    })
 }
 
 fn job_value(job: &JobState) -> Value {
@@ -118,6 +220,8 @@ fn seconds(ms: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use nla::keeper::NodeState;
+
     use super::*;
 
     fn pool() -> PoolState {
@@ -133,18 +237,54 @@ mod tests {
         }
     }
 
+    fn report(jobs: Vec<JobState>) -> PoolReport {
+        PoolReport { pool: pool(), nodes: Vec::new(), jobs }
+    }
+
+    fn node(name: &str, busy: u32, health: Health) -> NodeReport {
+        let state = NodeState { cores: 4, load: 0.5, memory_free: 3 << 30, memory: 4 << 30 };
+        let jobs = if busy > 0 { vec![13] } else { Vec::new() };
+        NodeReport { name: name.to_owned(), slots: 4, busy, jobs, health, is_drained: false, state: Some(state) }
+    }
+
+    const JOBS: Parts = Parts { jobs: true, nodes: false };
+    const ALL: Parts = Parts { jobs: true, nodes: true };
+
+    #[test]
+    fn equal_nodes_are_folded() {
+        let down = Health::Down("its keeper was lost\nand more".to_owned());
+        let nodes = vec![
+            node("n1", 4, Health::Up),
+            node("n2", 0, Health::Up),
+            node("n3", 4, Health::Up),
+            NodeReport { state: None, ..node("n4", 0, down) },
+        ];
+        let text = text(&[PoolReport { nodes, ..report(Vec::new()) }], ALL);
+        let lines: Vec<&str> = text.lines().skip(1).map(str::trim_end).collect();
+        assert_eq!(
+            lines,
+            [
+                "NODES                     STATE     SLOTS    BUSY     LOAD       FREE  JOBS",
+                "n[1,3]                    busy          4       4     0.50    3.0 GiB  13",
+                "n2                        idle          4       0     0.50    3.0 GiB",
+                "n4                        down          4       0        -          -",
+                "  its keeper was lost",
+            ]
+        );
+    }
+
     fn job(job: u64, launcher: Option<u32>) -> JobState {
         JobState { job, launcher, slots: 3, priority: 0, age_ms: 1500, words: "-np 3 ./a\x1b[2J".to_owned() }
     }
 
     #[test]
     fn people_read_lines() {
-        let pools = [(pool(), vec![job(13, Some(9)), job(14, None)])];
+        let pools = [report(vec![job(13, Some(9)), job(14, None)])];
         let head = "pool night on n1: 3 of 4 slots busy, 1 job runs, 1 wait, 12 ended, up 3 min, \
                     ends after 60 s without a job\n";
-        assert_eq!(text(&pools, false), head);
+        assert_eq!(text(&pools, Parts::default()), head);
         assert_eq!(
-            text(&pools, true),
+            text(&pools, JOBS),
             format!(
                 "{head}\
                  \x20    JOB  STATE   SLOTS  PRIORITY     SINCE  COMMAND\n\
@@ -152,17 +292,21 @@ mod tests {
                  \x20     14  waits       3         0       1 s  -np 3 ./a?[2J\n"
             )
         );
-        assert_eq!(text(&[], true), "there is no pool on this host; 'scela pool start' starts one\n");
+        assert_eq!(text(&[], ALL), "there is no pool on this host; 'scela pool start' starts one\n");
     }
 
     #[test]
     fn programs_read_json() {
-        let read = |with_jobs| -> Value {
-            serde_json::from_str(&json(&[(pool(), vec![job(13, Some(9))])], with_jobs)).unwrap()
+        let read = |parts| -> Value {
+            let nodes = vec![node("n1", 4, Health::Up)];
+            let report = PoolReport { nodes, ..report(vec![job(13, Some(9))]) };
+            serde_json::from_str(&json(&[report], parts)).unwrap()
         };
-        let with = read(true);
+        let with = read(ALL);
+        assert_eq!((&with[0]["nodes"][0]["state"], &with[0]["nodes"][0]["jobs"]), (&json!("busy"), &json!([13])));
         assert_eq!((&with[0]["slots_busy"], &with[0]["jobs"][0]["launcher_pid"]), (&json!(3), &json!(9)));
         assert_eq!(with[0]["idle_s"], json!(60.0));
-        assert!(read(false)[0].get("jobs").is_none());
+        assert!(read(Parts::default())[0].get("jobs").is_none());
+        assert!(read(JOBS)[0].get("nodes").is_none());
     }
 }

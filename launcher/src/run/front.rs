@@ -5,9 +5,12 @@
 
 use std::cell::Cell;
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use nix::sys::signal::{Signal, raise};
+use nla::bootstrap::Keepers;
+use nla::keeper::AgentSpec;
 use nla::sys::{Packets, WatchedPackets};
 use nla::tasks::Tasks;
 use nla::wire::{decode, encode};
@@ -49,6 +52,28 @@ pub enum ToLauncher {
     },
     /// Handle this signal as if it had been sent to the client.
     Signal(i32),
+}
+
+/// A message of a launcher to the controller of its pool.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum FromLauncher {
+    /// It stands by.
+    Ready {
+        /// Its pid.
+        pid: u32,
+    },
+    /// It stands by no more, since its agent has ended. It runs a job that is on the way; otherwise it waits for the end of the
+    /// connection.
+    Leaves,
+    /// Start an agent for its job. The descriptors are the agent's ends of its standard input, output and error.
+    StartAgent {
+        /// The node, by its name in the pool.
+        node: String,
+        /// The agent.
+        agent: AgentSpec,
+    },
+    /// Its job has ended. It stands by again, or exits.
+    Ended,
 }
 
 /// See the module.
@@ -93,6 +118,17 @@ impl Front {
             let _ = sender.send(Asked::PoolLost).await;
         });
         Ok(())
+    }
+
+    /// Returns the keepers of the pool that a client's job runs in. They are asked through the controller.
+    pub(crate) fn keepers(&self) -> io::Result<Option<Keepers>> {
+        let Self::Client(client) = self else { return Ok(None) };
+        let controller = client.controller.duplicate()?;
+        Ok(Some(Keepers::new(move |host, label, dead_time, streams| {
+            let agent = AgentSpec { label: label.to_owned(), dead_time };
+            let message = FromLauncher::StartAgent { node: host.to_owned(), agent };
+            controller.send(&encode(&message), &streams.each_ref().map(AsFd::as_fd), true)
+        })))
     }
 
     /// Stops this process, or lets the client stop itself, since all ranks are stopped. In the first case, returns when the

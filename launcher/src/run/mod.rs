@@ -1,6 +1,6 @@
 //! Runs a session: its agents, streams, signals and reports.
 
-mod assemble;
+pub(crate) mod assemble;
 pub(crate) mod binding_text;
 pub mod demo;
 pub mod front;

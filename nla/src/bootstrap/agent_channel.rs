@@ -136,23 +136,8 @@ async fn call_back(order: &BootOrder, description: &str, agent: AgentId) -> Resu
         connect_to_any(order, addresses, (Role::Callback { starter: order.starter }, description), agent).await?;
     // While the agent waits for its position, only keep-alive detects the loss of the other host: a host that is lost
     // does not close its connections.
-    let _ = keep_alive(&accepted, order.dead_time);
+    let _ = accepted.keep_alive(order.dead_time);
     Ok(accepted)
-}
-
-/// Sets TCP keep-alive: the connection may be silent for long, and ends when the other host has not answered for about
-/// `dead_time`. A stopped process counts as alive.
-fn keep_alive(accepted: &Accepted, dead_time: Duration) -> nix::Result<()> {
-    use nix::sys::socket::{setsockopt, sockopt};
-    const PROBES: u32 = 4;
-    let Some(connection) = accepted.stream.as_connection() else { return Ok(()) };
-    let pause = (dead_time.as_secs() as u32 / PROBES).max(1);
-    setsockopt(connection, sockopt::TcpKeepIdle, &pause)?;
-    setsockopt(connection, sockopt::TcpKeepInterval, &pause)?;
-    setsockopt(connection, sockopt::TcpKeepCount, &(PROBES - 1))?;
-    setsockopt(connection, sockopt::KeepAlive, &true)?;
-    // The same bound for sent bytes that are not acknowledged.
-    setsockopt(connection, sockopt::TcpUserTimeout, &(dead_time.as_millis() as u32))
 }
 
 /// The pauses between two tries to connect: the first, and the longest.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::decide::pending_joins::{failure, is_late, late};
+use super::processes::Started;
 use super::protocol::{BootReport, Links};
 use super::shell::Shell;
 use super::starter::{END_TIME, Shared};
@@ -32,6 +33,7 @@ pub(super) async fn time_out(shared: Rc<Shared>, target: u32) {
 /// Makes the link over the channel of an agent that joins, and reads its standard error until it ends.
 pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
     let process = shell.process.clone();
+    let end = || process.iter().for_each(Started::end);
     let agent = match shared.order.links {
         Links::Pipes => Some(shared.admitted(target).await),
         Links::RemoteShells | Links::Connections => shared.pending_joins.borrow().agent(target),
@@ -39,7 +41,7 @@ pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
     let (stream, mut errors) = shell.into_parts();
     let (Some(agent), Some((clock, joined))) = (agent, shared.links.get()) else {
         // No `Join` was sent for this agent, so it does not belong to this session.
-        return process.end();
+        return end();
     };
     let accepted = match shared.order.links {
         Links::Pipes => Ok(Accepted::over_inherited(stream, agent)),
@@ -50,19 +52,22 @@ pub(super) async fn take_over(shared: &Shared, target: u32, shell: Shell) {
             accept_over(stream, &RefCell::new(authenticator), || clock.now()).await
         }
     };
-    let Some(took) = shared.settle(target) else { return process.end() };
+    let Some(took) = shared.settle(target) else { return end() };
     match accepted {
         Ok(accepted) => {
             shared.report(target, BootReport::Joined { took });
             let _ = joined.send(accepted).await;
         }
         Err(_) if is_late(took) => {
-            process.end();
+            end();
             return shared.report(target, BootReport::NotStarted(late()));
         }
         Err(error) => {
-            let code = process.exit_code(END_TIME).await;
-            process.end();
+            let code = match &process {
+                Some(process) => process.exit_code(END_TIME).await,
+                None => None,
+            };
+            end();
             let said = match &mut errors {
                 Some(errors) => errors.last_words(END_TIME).await,
                 None => String::new(),

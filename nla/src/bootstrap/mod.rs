@@ -53,5 +53,6 @@ pub use protocol::{
 pub use root::{Bootstrap, Launch, NotAssembled, PlannedTree, RemoteTargets, assemble};
 pub use script::agent_id;
 pub use shell::opening_words;
+pub use starter::Keepers;
 pub(crate) use starter::Starter;
 pub use step::step_words;

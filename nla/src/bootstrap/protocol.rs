@@ -152,7 +152,7 @@ impl BootOrder {
             Method::RemoteShell { words, .. } | Method::Step { words, .. } if words.is_empty() => {
                 Err(OrderError::NoCommand)
             }
-            Method::RemoteShell { .. } | Method::Step { .. } | Method::Fork => Ok(()),
+            Method::RemoteShell { .. } | Method::Step { .. } | Method::Fork | Method::Keeper => Ok(()),
         }
     }
 
@@ -220,6 +220,8 @@ pub enum Method {
         /// The program that each task runs.
         program: RemoteProgram,
     },
+    /// By the [keeper](crate::keeper) of the node, in a pool. Only the launcher asks keepers.
+    Keeper,
 }
 
 /// The program that becomes the agent at the other end.

@@ -16,7 +16,7 @@ use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
 use super::decide::failure::StartFailure;
 use super::decide::node_choice::NodeChoice;
 use super::protocol::{Below, BootOrder, BootReport, HostAt, Links, Method, Place, TargetReport};
-use super::starter::Starter;
+use super::starter::{Keepers, Starter};
 use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Clock, Reach};
 use crate::sys::{self, ForkedGuardians};
@@ -39,6 +39,8 @@ pub struct RemoteTargets {
     pub hosts: Vec<HostAt>,
     /// How an agent is started there.
     pub method: Method,
+    /// The keepers for [`Method::Keeper`].
+    pub keepers: Option<Keepers>,
     /// The most agents that one agent starts; the launcher starts all of them if this is `None`.
     pub fanout: Option<u32>,
     /// How many remote shells one process opens at a time; adaptive if `None`.
@@ -75,7 +77,7 @@ impl Bootstrap {
         let starters = Subtree::whole(agents, agents.max(1));
         let settings =
             AssemblySettings { starters, crosses_nodes: false, links: order.links, root, rejoins: order.rejoins };
-        let mut bootstrap = Self::new(order, clock, Method::Fork, None, Duration::MAX, settings, tasks);
+        let mut bootstrap = Self::new(order, clock, (Method::Fork, None), None, Duration::MAX, settings, tasks);
         // Without remote shells, guardians are the only processes that the launcher starts. An orphan that it adopts has
         // lost its guardian and its agent.
         bootstrap.adopts_orphans = guardians.adopts_orphans;
@@ -103,7 +105,7 @@ impl Bootstrap {
         timeout: Duration,
         tasks: Tasks,
     ) -> Self {
-        let RemoteTargets { hosts, method, fanout, batch, fold } = targets;
+        let RemoteTargets { hosts, method, keepers, fanout, batch, fold } = targets;
         let count = hosts.len() as u32;
         let fanout = fanout.unwrap_or(count).max(1);
         let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
@@ -115,11 +117,11 @@ impl Bootstrap {
             root,
             rejoins: order.rejoins,
         };
-        let bootstrap = Self::new(order, clock, method.clone(), batch, timeout, settings, tasks);
+        let bootstrap = Self::new(order, clock, (method.clone(), keepers), batch, timeout, settings, tasks);
         let below = Below { targets: count, fanout, hosts, method, batch, timeout };
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, fold),
-            Method::Fork | Method::RemoteShell { .. } => bootstrap.starter.start_tree(0, &below, own),
+            Method::Fork | Method::Keeper | Method::RemoteShell { .. } => bootstrap.starter.start_tree(0, &below, own),
         }
         bootstrap
     }
@@ -127,14 +129,14 @@ impl Bootstrap {
     fn new(
         order: BootOrder,
         clock: Clock,
-        method: Method,
+        (method, keepers): (Method, Option<Keepers>),
         batch: Option<u32>,
         timeout: Duration,
         settings: AssemblySettings,
         tasks: Tasks,
     ) -> Self {
         let assembly = Assembly::new(clock.now(), settings);
-        let starter = Starter::new(order, method, batch, timeout, tasks);
+        let starter = Starter::new(order, method, keepers, batch, timeout, tasks);
         Self { starter, assembly, clock, adopts_orphans: false }
     }
 

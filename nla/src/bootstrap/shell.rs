@@ -1,6 +1,7 @@
 //! One remote shell: the process of this machine that reaches a node, and the pipes to its other end.
 //!
-//! A forked agent on this machine is handled in the same way: its pipes lead to the agent itself.
+//! A forked agent on this machine is handled in the same way: its pipes lead to the agent itself. So is an agent that the keeper of a
+//! node starts: its pipes lead to the controller of the pool.
 
 use std::cell::RefCell;
 use std::io;
@@ -37,10 +38,10 @@ const ERRORS_KEPT: usize = 4096;
 pub(super) struct Shell {
     pub(super) input: Sender,
     pub(super) reader: Reader,
-    /// The process of this machine.
-    pub(super) process: Started,
+    /// The process of this machine; `None` if there is none, as for a keeper's agent.
+    pub(super) process: Option<Started>,
     errors: Option<Errors>,
-    /// The script for the shell at the other end; `None` for a forked agent.
+    /// The script for the shell at the other end; `None` if that is the agent.
     script: Option<Script>,
     /// The script executed a program without checking its version, and the program has not answered as an agent.
     pub(super) was_unchecked: bool,
@@ -100,11 +101,18 @@ impl Shell {
                 let forked = shared.forked.borrow_mut().pop();
                 let forked =
                     forked.ok_or_else(|| StartFailure::new(StartPhase::Limits, "no guardian was forked for it"))?;
-                let shell = Self::of_forked(forked).map_err(|error| {
+                let (guardian, process) = forked;
+                let shell = Self::of_forked(guardian, process.clone()).map_err(|error| {
                     StartFailure::new(StartPhase::Limits, format!("its pipes could not be used: {error}"))
                 })?;
-                shared.guardians.borrow_mut().push((task.target, shell.process.clone()));
+                shared.guardians.borrow_mut().push((task.target, process));
                 Ok(shell)
+            }
+            Method::Keeper => {
+                let failed =
+                    |error| StartFailure::new(StartPhase::Command, format!("the keeper cannot be asked: {error}"));
+                let host = task.host.as_ref().map_or("", |host| &host.name);
+                Self::of_keeper(shared, host, order).map_err(failed)
             }
             // Steps are started as a whole: `Starter::start_steps`.
             Method::Step { .. } => Err(StartFailure::new(StartPhase::Command, "a step starts all agents or none")),
@@ -121,10 +129,23 @@ impl Shell {
         }
     }
 
-    fn of_forked((forked, process): (ForkedGuardian, Started)) -> io::Result<Self> {
-        let input = Sender::from_owned_fd(forked.input)?;
-        let reader = Reader::new(Receiver::from_owned_fd(forked.output)?);
-        Ok(Self { input, reader, process, errors: None, script: None, was_unchecked: false, lasts: true })
+    fn of_forked(forked: ForkedGuardian, process: Started) -> io::Result<Self> {
+        Self::to_agent(forked.input, forked.output, None, Some(process))
+    }
+
+    fn of_keeper(shared: &Shared, host: &str, order: &BootOrder) -> io::Result<Self> {
+        let keepers = shared.keepers.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let (theirs_in, input) = sys::input_pipe()?;
+        let [(output, theirs_out), (errors, theirs_err)] = [sys::pipe()?, sys::pipe()?];
+        keepers.ask(host, &order.label, order.dead_time, [theirs_in, theirs_out, theirs_err])?;
+        let errors = Errors::read(Receiver::from_owned_fd(errors)?, &shared.spawner);
+        Self::to_agent(input, output, Some(errors), None)
+    }
+
+    fn to_agent(input: OwnedFd, output: OwnedFd, errors: Option<Errors>, process: Option<Started>) -> io::Result<Self> {
+        let input = Sender::from_owned_fd(input)?;
+        let reader = Reader::new(Receiver::from_owned_fd(output)?);
+        Ok(Self { input, reader, process, errors, script: None, was_unchecked: false, lasts: true })
     }
 
     fn spawn(shared: &Shared, mut command: Command, script: Script, lasts: bool) -> io::Result<Self> {
@@ -135,7 +156,7 @@ impl Shell {
         let errors = child.stderr.take().map(|errors| Receiver::from_owned_fd(OwnedFd::from(errors))).transpose()?;
         let errors = errors.map(|errors| Errors::read(errors, &shared.spawner));
         let process = shared.processes.add(child.id(), false);
-        Ok(Self { input, reader, process, errors, script: Some(script), was_unchecked: false, lasts })
+        Ok(Self { input, reader, process: Some(process), errors, script: Some(script), was_unchecked: false, lasts })
     }
 
     /// Runs the script, sends the program if the node lacks it, sends the order, and waits for the agent's first
@@ -184,7 +205,10 @@ impl Shell {
 
     /// Returns why a remote shell ended, by its exit code and its last words.
     pub(super) async fn end_reason(&mut self) -> StartFailure {
-        let code = self.process.exit_code(END_TIME).await;
+        let code = match &self.process {
+            Some(process) => process.exit_code(END_TIME).await,
+            None => None,
+        };
         let Some(errors) = &mut self.errors else {
             let rest = self.reader.rest();
             let words = if rest.is_empty() {
@@ -214,10 +238,10 @@ pub(super) fn remote_command(words: &[String]) -> Command {
 }
 
 /// Returns the command that a starter runs for an agent on `host`, word by word; `None`
-/// for a fork and for [a step](super::step::step_words), which starts many agents.
+/// for a fork, for a keeper and for [a step](super::step::step_words), which starts many agents.
 pub fn opening_words(method: &Method, host: &HostAt) -> Option<Vec<String>> {
     match method {
-        Method::Fork | Method::Step { .. } => None,
+        Method::Fork | Method::Keeper | Method::Step { .. } => None,
         Method::RemoteShell { words, .. } => Some(words_for(words, Some(host))),
     }
 }

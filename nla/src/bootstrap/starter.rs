@@ -7,8 +7,11 @@
 //! bootstrap channel. One command may also start many agents ([`Step`]); each of them calls back.
 
 use std::cell::{OnceCell, RefCell};
+use std::fmt;
 use std::future::pending;
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -43,6 +46,32 @@ pub(super) const END_TIME: Duration = Duration::from_secs(1);
 /// The exit code of a Rust program that has panicked.
 const CODE_PANIC: i32 = 101;
 
+/// Asks the keeper of a host for an agent: its session's label, its dead time, and the other ends of its standard input, output and
+/// error.
+type AskKeeper = dyn Fn(&str, &str, Duration, [OwnedFd; 3]) -> io::Result<()>;
+
+/// The [keepers](crate::keeper) of a pool, as its launchers see them.
+#[derive(Clone)]
+pub struct Keepers(Rc<AskKeeper>);
+
+impl Keepers {
+    /// Asks for agents by `ask`. An error means that no keeper can be asked. If an agent cannot be started, its output ends, and its
+    /// standard error says why.
+    pub fn new(ask: impl Fn(&str, &str, Duration, [OwnedFd; 3]) -> io::Result<()> + 'static) -> Self {
+        Self(Rc::new(ask))
+    }
+
+    pub(super) fn ask(&self, host: &str, label: &str, dead_time: Duration, streams: [OwnedFd; 3]) -> io::Result<()> {
+        (self.0)(host, label, dead_time, streams)
+    }
+}
+
+impl fmt::Debug for Keepers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keepers(..)")
+    }
+}
+
 /// Starts the agents of some targets. Dropping it ends all starts that are under way.
 pub(crate) struct Starter {
     shared: Rc<Shared>,
@@ -54,6 +83,8 @@ pub(crate) struct Starter {
 pub(super) struct Shared {
     pub(super) order: BootOrder,
     pub(super) method: Method,
+    /// Starts agents for [`Method::Keeper`].
+    pub(super) keepers: Option<Keepers>,
     /// Spawns the tasks of this starter.
     pub(super) spawner: Tasks,
     pub(super) deadline: Deadline,
@@ -86,12 +117,19 @@ struct Route {
 }
 
 impl Starter {
-    /// Creates a starter that starts nothing yet. `order` is the order for each agent, without its target. `batch`
-    /// fixes how many remote shells open at a time. After `timeout` each agent has reported or has failed.
-    pub(crate) fn new(order: BootOrder, method: Method, batch: Option<u32>, timeout: Duration, spawner: Tasks) -> Self {
+    /// Creates a starter that starts nothing yet. `order` is the order for each agent, without its target. `keepers` is for
+    /// [`Method::Keeper`]. `batch` fixes how many remote shells open at a time. After `timeout` each agent has reported or has failed.
+    pub(crate) fn new(
+        order: BootOrder,
+        method: Method,
+        keepers: Option<Keepers>,
+        batch: Option<u32>,
+        timeout: Duration,
+        spawner: Tasks,
+    ) -> Self {
         let start_limit = match method {
-            // A fork never waits for another host.
-            Method::Fork => StartLimit::new(Some(u32::MAX)),
+            // A fork never waits for another host, and a keeper never for a login.
+            Method::Fork | Method::Keeper => StartLimit::new(Some(u32::MAX)),
             Method::RemoteShell { .. } | Method::Step { .. } => StartLimit::new(batch),
         };
         // Bounded by the number of targets: each is in it once at a time, and makes at most three reports.
@@ -103,6 +141,7 @@ impl Starter {
         let shared = Rc::new(Shared {
             order,
             method,
+            keepers,
             spawner,
             deadline,
             clock,
@@ -138,7 +177,7 @@ impl Starter {
     pub(super) fn below(order: &BootOrder, spawner: Tasks) -> Option<Self> {
         let below = order.below.as_ref()?;
         let own = BootOrder { starter: order.target, below: None, callback: Vec::new(), ..order.clone() };
-        let starter = Self::new(own, below.method.clone(), below.batch, below.timeout, spawner);
+        let starter = Self::new(own, below.method.clone(), None, below.batch, below.timeout, spawner);
         starter.start_tree(order.target, below, Vec::new());
         Some(starter)
     }
@@ -390,7 +429,7 @@ impl Shared {
     /// Closes the descriptors of a remote shell. Ends its process as well, unless an agent needs it.
     pub(super) fn close(&self, shell: Shell, is_over: bool) {
         if self.method != Method::Fork && (is_over || !shell.lasts) {
-            shell.process.end();
+            shell.process.iter().for_each(Started::end);
         }
     }
 }

@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use litemap::LiteMap;
+use nix::sys::socket::{setsockopt, sockopt};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,13 +20,13 @@ use tokio::time::timeout;
 use super::clock::Clock;
 use super::key::SessionKey;
 use super::listener::next_connection;
-use super::stream::Stream;
+use super::stream::{ReadHalf, Stream, WriteHalf};
 use super::unproven::{RefusalLog, Unproven};
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX};
 use crate::core::{AgentId, Subtree, Time};
 use crate::wire::{
-    Assembler, Content, Established, Hello, HelloError, Initiator, Lane, RecordError, Responder, Role, Seen, SessionId,
-    Welcome, decode, encode, framed,
+    Assembler, Content, Established, Hello, HelloError, Initiator, Lane, Opener, RecordError, Responder, Role, Sealer,
+    Seen, SessionId, Welcome, decode, encode, framed,
 };
 
 /// Why a connection did not become a link.
@@ -83,37 +85,88 @@ impl Accepted {
 
     /// Sends a message of at most a record's size. For streams that are no link, or not yet.
     pub(crate) async fn send<M: serde::Serialize>(&mut self, message: &M) -> Result<(), HandshakeError> {
-        self.send_bytes(framed(&encode(message))).await
-    }
-
-    async fn send_bytes(&mut self, framed: Vec<u8>) -> Result<(), HandshakeError> {
-        let mut out = Vec::new();
-        self.established.sealer.seal(&Content::Piece(Lane::Control, &framed), &mut out);
-        Ok(self.stream.write.write_all(&out).await?)
+        send(&mut self.stream.write, &mut self.established.sealer, &framed(&encode(message))).await
     }
 
     /// Receives the next such message. Cancel safe.
     pub(crate) async fn receive<M: serde::de::DeserializeOwned>(&mut self) -> Result<M, HandshakeError> {
-        Ok(decode(&self.receive_bytes().await?).map_err(|_| HelloError::Unexpected)?)
+        let Stream { read, unread, .. } = &mut self.stream;
+        decoded(&receive(read, unread, &mut self.established.opener).await?)
     }
 
-    async fn receive_bytes(&mut self) -> Result<Bytes, HandshakeError> {
-        let Stream { read, unread, .. } = &mut self.stream;
-        loop {
-            if let Some((content, length)) = self.established.opener.open(unread)? {
-                let Content::Piece(Lane::Control, piece) = content else { return Err(HelloError::Unexpected.into()) };
-                let mut assembler = Assembler::new(Lane::Control);
-                assembler.push(piece);
-                let message = assembler.next_message().ok().flatten().ok_or(HelloError::Unexpected)?;
-                unread.advance(length);
-                return Ok(message);
-            }
-            unread.reserve(RECORD_BYTES_MAX);
-            if read.read_buf(unread).await? == 0 {
-                return Err(HelloError::Truncated.into());
-            }
+    /// Sets TCP keep-alive: the connection may be silent for long, and ends when the other host has not answered for about
+    /// `dead_time`. A stopped process counts as alive.
+    pub(crate) fn keep_alive(&self, dead_time: Duration) -> nix::Result<()> {
+        const PROBES: u32 = 4;
+        let Some(connection) = self.stream.as_connection() else { return Ok(()) };
+        let pause = (dead_time.as_secs() as u32 / PROBES).max(1);
+        setsockopt(connection, sockopt::TcpKeepIdle, &pause)?;
+        setsockopt(connection, sockopt::TcpKeepInterval, &pause)?;
+        setsockopt(connection, sockopt::TcpKeepCount, &(PROBES - 1))?;
+        setsockopt(connection, sockopt::KeepAlive, &true)?;
+        // The same bound for sent bytes that are not acknowledged.
+        setsockopt(connection, sockopt::TcpUserTimeout, &(dead_time.as_millis() as u32))
+    }
+
+    /// Splits a stream that does not become a link into its two directions.
+    pub(crate) fn into_halves(self) -> (MessageSender, MessageReceiver) {
+        let (Stream { read, write, unread }, Established { sealer, opener }) = (self.stream, self.established);
+        (MessageSender { write, sealer }, MessageReceiver { read, unread, opener })
+    }
+}
+
+/// The sending direction of a stream that is no link.
+pub(crate) struct MessageSender {
+    write: WriteHalf,
+    sealer: Sealer,
+}
+
+impl MessageSender {
+    /// Sends a message of at most a record's size.
+    pub(crate) async fn send<M: serde::Serialize>(&mut self, message: &M) -> Result<(), HandshakeError> {
+        send(&mut self.write, &mut self.sealer, &framed(&encode(message))).await
+    }
+}
+
+/// The receiving direction of a stream that is no link.
+pub(crate) struct MessageReceiver {
+    read: ReadHalf,
+    unread: BytesMut,
+    opener: Opener,
+}
+
+impl MessageReceiver {
+    /// Receives the next message. Cancel safe.
+    pub(crate) async fn receive<M: serde::de::DeserializeOwned>(&mut self) -> Result<M, HandshakeError> {
+        decoded(&receive(&mut self.read, &mut self.unread, &mut self.opener).await?)
+    }
+}
+
+async fn send(write: &mut WriteHalf, sealer: &mut Sealer, framed: &[u8]) -> Result<(), HandshakeError> {
+    let mut out = Vec::new();
+    sealer.seal(&Content::Piece(Lane::Control, framed), &mut out);
+    Ok(write.write_all(&out).await?)
+}
+
+async fn receive(read: &mut ReadHalf, unread: &mut BytesMut, opener: &mut Opener) -> Result<Bytes, HandshakeError> {
+    loop {
+        if let Some((content, length)) = opener.open(unread)? {
+            let Content::Piece(Lane::Control, piece) = content else { return Err(HelloError::Unexpected.into()) };
+            let mut assembler = Assembler::new(Lane::Control);
+            assembler.push(piece);
+            let message = assembler.next_message().ok().flatten().ok_or(HelloError::Unexpected)?;
+            unread.advance(length);
+            return Ok(message);
+        }
+        unread.reserve(RECORD_BYTES_MAX);
+        if read.read_buf(unread).await? == 0 {
+            return Err(HelloError::Truncated.into());
         }
     }
+}
+
+fn decoded<M: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<M, HandshakeError> {
+    Ok(decode(bytes).map_err(|_| HelloError::Unexpected)?)
 }
 
 /// Runs a handshake within [`HELLO_TIME`].

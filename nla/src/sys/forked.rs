@@ -148,7 +148,10 @@ impl Standby {
     /// Returns false if the launcher has ended, or needs this agent no more, or if the guardian has ended.
     pub fn next_session(&self, guardian: &GuardianLink) -> io::Result<bool> {
         self.0.send(b"stands by", &[], true)?;
-        let Some(packet) = self.0.receive_until(guardian.as_fd())? else { return Ok(false) };
+        if !self.0.wait_until(guardian.as_fd()) {
+            return Ok(false);
+        }
+        let Some(packet) = self.0.receive(true)? else { return Ok(false) };
         let [input, output] = <[OwnedFd; 2]>::try_from(packet.descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
         descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), output.as_fd())?;
@@ -177,6 +180,22 @@ pub fn fork_standing(label: &str) -> io::Result<ForkedStanding> {
         return Ok(ForkedStanding::Guardian);
     };
     Ok(ForkedStanding::Launcher(StandingGuardian { pid: pid.as_raw().unsigned_abs(), control, adopts_orphans }))
+}
+
+/// Forks this process, which must have one thread, for an agent with these streams. Returns true in the child, which calls
+/// [`guarded`](super::guardian::guarded) next. As [`fork_guardians`] otherwise.
+pub fn fork_guardian(streams: &[OwnedFd; 3], label: &str) -> io::Result<bool> {
+    prepare()?;
+    let held = SignalsHeld::new()?;
+    if fork_alone()?.is_some() {
+        return Ok(false);
+    }
+    let [input, output, errors] = streams;
+    descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;
+    descriptors::overwrite(io::stdout().as_fd(), output.as_fd())?;
+    descriptors::overwrite(io::stderr().as_fd(), errors.as_fd())?;
+    become_guardian(held, label);
+    Ok(true)
 }
 
 /// Which process [`fork_guardians`] has returned in.

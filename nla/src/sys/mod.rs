@@ -66,8 +66,8 @@ pub use descriptors::{
 };
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{
-    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardians, fork_standing,
-    show_as,
+    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardian, fork_guardians,
+    fork_standing, show_as,
 };
 pub use guardian::{CODE_ABANDONED, GuardianLink, fork_alone, guarded};
 pub use identity::{
@@ -92,7 +92,7 @@ pub use reap::{
 pub use regular_file::open_regular;
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
-pub use served::{Served, leave_served};
+pub use served::{Served, keep_variables, leave_served};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{

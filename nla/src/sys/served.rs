@@ -35,14 +35,19 @@ impl Served {
         STDOUT_CLOSED.store(stdout_is_closed, Relaxed);
         fchdir(&directory)?;
         shell.adopt();
-        let former: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
+        keep_variables(&[]);
         // SAFETY: the process has one thread, so none reads the environment meanwhile.
-        unsafe {
-            former.iter().filter(|name| !name.is_empty()).for_each(|name| std::env::remove_var(name));
-            environment.iter().for_each(|(name, value)| std::env::set_var(name, value));
-        }
+        environment.iter().for_each(|(name, value)| unsafe { std::env::set_var(name, value) });
         Ok(())
     }
+}
+
+/// Removes all variables but these from the environment. The process must have one thread, and hold no reference to its environment.
+pub fn keep_variables(kept: &[&str]) {
+    let mut removed: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
+    removed.retain(|name| !name.is_empty() && !kept.iter().any(|kept| name == kept));
+    // SAFETY: the process has one thread, so none reads the environment meanwhile.
+    removed.iter().for_each(|name| unsafe { std::env::remove_var(name) });
 }
 
 /// Gives up the streams and the directory of the process that this one has served.

@@ -248,6 +248,7 @@ fn word(kind: &BootstrapKind) -> &'static str {
         BootstrapKind::Ssh => "ssh",
         BootstrapKind::Manager(manager) => manager.word(),
         BootstrapKind::Exec(_) => "exec",
+        BootstrapKind::Keeper => "pool",
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use nla::bootstrap::NodeChoice;
+use nla::bootstrap::{Keepers, NodeChoice};
 use nla::core::{
     Cause, Failure, NamespaceId, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput,
     SessionPlan, Subtree, Timing,
@@ -174,6 +174,7 @@ async fn live(
         limit: None,
         remarks: Vec::new(),
         guardians,
+        keepers: front.keepers()?,
     };
     let mut launch = LaunchInput { plan, agent_hosts, id: SessionId(session), secrets, own };
     // Each launch has fewer hosts than the one before.
@@ -231,6 +232,8 @@ struct LauncherParts {
     remarks: Vec<String>,
     /// The guardians for agents on this machine. Such a launch is never repeated.
     guardians: ForkedGuardians,
+    /// The keepers of the pool that the session runs in.
+    keepers: Option<Keepers>,
 }
 
 /// The input of one launch.

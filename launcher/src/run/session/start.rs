@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nla::bootstrap::{BootOrder, Bootstrap, Links};
+use nla::bootstrap::{BootOrder, Bootstrap, Keepers, Links};
 use nla::core::{AgentId, CachePolicy, SpanKind, Time, TraceScope, TraceSpan};
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
 use nla::link::{Clock, Liveness, Reach};
@@ -50,6 +50,7 @@ struct Starting<'a> {
     options: &'a Options,
     port: &'a RootPort,
     order: BootOrder,
+    keepers: Option<Keepers>,
     signals: &'a mut Signals,
     reporter: Reporter,
     progress: &'a Progress,
@@ -78,6 +79,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         options: &options,
         port: &port,
         order,
+        keepers: own.keepers.clone(),
         signals: &mut own.signals,
         reporter,
         progress: &progress,
@@ -288,13 +290,13 @@ impl Starting<'_> {
         plan: &mut Plan,
         launch: &mut RemoteLaunch,
     ) -> io::Result<Result<(Bootstrap, RankLocations), Ended>> {
-        let Self { clock, options, port, order, signals, reporter, progress, tasks, guardians: _ } = self;
+        let Self { clock, options, port, order, keepers, signals, reporter, progress, tasks, guardians: _ } = self;
         let root = match launch.links {
             Links::Connections => addresses(&options.launch, port.addresses.clone())?,
             Links::RemoteShells | Links::Pipes => Vec::new(),
         };
         let start = |launch: &RemoteLaunch, timeout| {
-            let targets = launch.targets();
+            let targets = launch.targets(keepers.clone());
             let bootstrap = Bootstrap::remote(order.clone(), clock, targets, root.clone(), timeout, tasks.clone());
             bootstrap.take_links(port.joining());
             bootstrap

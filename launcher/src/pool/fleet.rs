@@ -1,0 +1,402 @@
+//! The keepers of a pool's nodes: starts them, and asks them for agents.
+//!
+//! Keepers are the ranks of sessions that the controller runs. So all ways to start agents start keepers too, and their nodes are
+//! cleaned up as those of any session. The first session has a keeper on each node. A node whose keeper is lost gets a session
+//! of its own, again and again until it answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nla::core::limits::DEAD_TIME;
+use nla::keeper::{
+    AgentSpec, AgentStreams, Keeper, KeeperEvent, KeeperNumber, NodeState, await_keepers, follow_keeper,
+};
+use nla::link::{Accepted, Reach};
+use nla::sys;
+use nla::tasks::Tasks;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::Span;
+
+use super::controller::Event;
+use super::nodes::{Health, NodeNumber};
+use crate::cluster::hosts::fold;
+use crate::plan::remote_launch;
+use crate::plan::request::LaunchOptions;
+use crate::run::assemble::addresses;
+
+/// The argument that makes this program a keeper.
+pub const KEEPER_ARGUMENT: &str = "--keeper";
+/// How long keepers may take to connect, besides the time in which agents start.
+const CONNECT_TIME: Duration = Duration::from_secs(15);
+/// The pauses before a lost node is tried again: the first, and the longest.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How long the sessions of keepers may take to end by themselves, and then on request.
+const END_TIME: Duration = Duration::from_secs(10);
+/// How many bytes of a session's messages are kept: the last ones.
+const WORDS_MAX: usize = 16 * 1024;
+
+/// How sessions of keepers are started.
+#[derive(Clone, Debug)]
+pub struct FleetOptions {
+    /// The options of scela-run that say how agents are started, as typed.
+    pub words: Vec<OsString>,
+    /// The same, parsed.
+    pub launch: LaunchOptions,
+}
+
+/// The number of a session of keepers.
+type SessionNumber = u64;
+
+/// Something that has happened to keepers.
+pub enum FleetEvent {
+    /// A keeper has connected.
+    Connected(Accepted),
+    /// A keeper has reported.
+    Keeper(KeeperEvent),
+    /// Keepers of a session have not connected in time.
+    Late(SessionNumber),
+    /// A session has ended, with these last words.
+    Ended(SessionNumber, String),
+    /// A lost node is to be tried again.
+    Retry(NodeNumber),
+}
+
+/// A session that has not ended.
+struct Session {
+    /// The nodes of its keepers, in the order of its ranks.
+    nodes: Vec<NodeNumber>,
+    first: KeeperNumber,
+    /// The nodes whose keepers have not connected, and are still waited for.
+    pending: BTreeSet<NodeNumber>,
+    /// Ends the session when it is dropped.
+    end: Option<oneshot::Sender<()>>,
+}
+
+/// A host of the fleet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Its name, as jobs name it.
+    pub name: String,
+    /// The user to log in as.
+    pub user: Option<String>,
+}
+
+/// The keepers of all nodes.
+pub struct Fleet {
+    options: FleetOptions,
+    hosts: Vec<Host>,
+    events: mpsc::Sender<Event>,
+    tasks: Tasks,
+    sessions: BTreeMap<SessionNumber, Session>,
+    next_session: SessionNumber,
+    next_keeper: KeeperNumber,
+    keepers: BTreeMap<NodeNumber, (KeeperNumber, Keeper)>,
+    states: BTreeMap<NodeNumber, NodeState>,
+    /// The next pause before a node is tried again.
+    pauses: BTreeMap<NodeNumber, Duration>,
+    /// The lost nodes that wait for another try.
+    retried: BTreeSet<NodeNumber>,
+}
+
+impl Host {
+    fn login(&self) -> String {
+        match &self.user {
+            Some(user) => format!("{user}@{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+impl Fleet {
+    /// Begins without keepers. What happens to them goes to `events`.
+    pub(super) fn new(options: FleetOptions, events: mpsc::Sender<Event>, tasks: Tasks) -> Self {
+        Self {
+            options,
+            hosts: Vec::new(),
+            events,
+            tasks,
+            sessions: BTreeMap::new(),
+            next_session: 1,
+            next_keeper: 1,
+            keepers: BTreeMap::new(),
+            states: BTreeMap::new(),
+            pauses: BTreeMap::new(),
+            retried: BTreeSet::new(),
+        }
+    }
+
+    /// Starts keepers on further nodes, whose numbers follow those before.
+    pub async fn add(&mut self, hosts: Vec<Host>) -> io::Result<()> {
+        let first = self.hosts.len();
+        self.hosts.extend(hosts);
+        self.start((first..self.hosts.len()).collect()).await
+    }
+
+    async fn start(&mut self, nodes: Vec<NodeNumber>) -> io::Result<()> {
+        let (number, first) = (self.next_session, self.next_keeper);
+        self.next_session += 1;
+        self.next_keeper += nodes.len() as u32;
+        let launch = &self.options.launch;
+        let own = |own: Vec<SocketAddr>| addresses(launch, own);
+        let reach = Reach::Network(launch.port_range);
+        let (order, arrivals) = await_keepers(first..self.next_keeper, reach, DEAD_TIME, own, &self.tasks).await?;
+        let mut child = self.command(&nodes).spawn()?;
+        let (end, ended) = oneshot::channel();
+        let missing = nodes.len();
+        self.sessions
+            .insert(number, Session { pending: nodes.iter().copied().collect(), nodes, first, end: Some(end) });
+        if let Some(mut input) = child.stdin.take() {
+            // A session that has ended by now says why.
+            let _ = input.write_all(&order);
+        }
+        let deadline = Instant::now() + remote_launch::timeout(launch) + CONNECT_TIME;
+        let watch = Watch { number, missing, deadline, events: self.events.clone() };
+        self.tasks.spawn("keepers", Span::current(), watch.run(child, arrivals, ended));
+        Ok(())
+    }
+
+    /// Returns the command of a session with one keeper on each of these nodes.
+    fn command(&self, nodes: &[NodeNumber]) -> Command {
+        let hosts = || nodes.iter().map(|node| &self.hosts[*node]);
+        let list = match hosts().any(|host| host.user.is_some()) {
+            false => fold(hosts().map(|host| host.name.as_str())),
+            true => hosts().map(Host::login).collect::<Vec<_>>().join(","),
+        };
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("scela").arg("run").args(&self.options.words).arg("-hosts").arg(list);
+        command.args(["-np", &nodes.len().to_string(), "-ppn", "1", "-s", "all", "--bind-to", "none", "--mpi", "none"]);
+        // On each node this is the program of its agent.
+        command.args(["--on-failure", "continue", "/proc/self/exe", KEEPER_ARGUMENT]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        sys::end_with_this_thread(&mut command);
+        command
+    }
+
+    /// Takes an event. Returns the nodes whose health has changed.
+    pub async fn on_event(&mut self, event: FleetEvent) -> Vec<(NodeNumber, Health)> {
+        match event {
+            FleetEvent::Connected(accepted) => {
+                let events = self.events.clone();
+                let (reports, mut reported) = mpsc::channel(1);
+                let (number, keeper) = follow_keeper(accepted, DEAD_TIME, reports, &self.tasks);
+                self.tasks.spawn("keeper", Span::current(), async move {
+                    while let Some(event) = reported.recv().await {
+                        let _ = events.send(Event::Fleet(FleetEvent::Keeper(event))).await;
+                    }
+                });
+                for session in self.sessions.values_mut() {
+                    let at = number.checked_sub(session.first).map(|at| at as usize);
+                    if let Some(node) =
+                        at.and_then(|at| session.nodes.get(at)).filter(|node| session.pending.remove(node))
+                    {
+                        self.keepers.insert(*node, (number, keeper));
+                        break;
+                    }
+                }
+                Vec::new()
+            }
+            FleetEvent::Keeper(KeeperEvent::State(number, state)) => {
+                let Some(node) = self.node_with(number) else { return Vec::new() };
+                let is_first = self.states.insert(node, state).is_none();
+                self.pauses.remove(&node);
+                if is_first { vec![(node, Health::Up)] } else { Vec::new() }
+            }
+            FleetEvent::Keeper(KeeperEvent::Lost(number, why)) => {
+                let Some(node) = self.node_with(number) else { return Vec::new() };
+                self.keepers.remove(&node);
+                vec![self.lost(node, format!("its keeper was lost: {why}"))]
+            }
+            FleetEvent::Late(number) => {
+                let Some(session) = self.sessions.get_mut(&number) else { return Vec::new() };
+                if session.pending.len() == session.nodes.len() {
+                    session.end = None;
+                }
+                let missing = std::mem::take(&mut session.pending).into_iter();
+                let why = "its keeper has not connected; does a firewall stop it?";
+                missing.map(|node| self.lost(node, why.to_owned())).collect()
+            }
+            FleetEvent::Ended(number, words) => {
+                // The end of its connection reports a keeper that had connected.
+                let missing = self.sessions.remove(&number).map(|session| session.pending).unwrap_or_default();
+                missing.into_iter().map(|node| self.lost(node, words.clone())).collect()
+            }
+            FleetEvent::Retry(node) => {
+                self.retried.remove(&node);
+                let is_starting = self.sessions.values().any(|session| session.pending.contains(&node));
+                if self.keepers.contains_key(&node) || is_starting {
+                    return Vec::new();
+                }
+                match self.start(vec![node]).await {
+                    Ok(()) => vec![(node, Health::Starts)],
+                    Err(error) => vec![self.lost(node, error.to_string())],
+                }
+            }
+        }
+    }
+
+    /// Returns the node that this keeper keeps.
+    fn node_with(&self, keeper: KeeperNumber) -> Option<NodeNumber> {
+        self.keepers.iter().find(|(_, (number, _))| *number == keeper).map(|(node, _)| *node)
+    }
+
+    /// Tries a node again after a pause.
+    fn lost(&mut self, node: NodeNumber, why: String) -> (NodeNumber, Health) {
+        self.states.remove(&node);
+        if !self.retried.insert(node) {
+            return (node, Health::Down(why));
+        }
+        let pause = self.pauses.entry(node).or_insert(RETRY_PAUSE);
+        let (now, events) = (*pause, self.events.clone());
+        *pause = (*pause * 2).min(RETRY_PAUSE_MAX);
+        self.tasks.spawn("retry", Span::current(), async move {
+            sleep(now).await;
+            let _ = events.send(Event::Fleet(FleetEvent::Retry(node))).await;
+        });
+        (node, Health::Down(why))
+    }
+
+    /// Returns the state of a node, if its keeper has reported it.
+    pub fn state(&self, node: NodeNumber) -> Option<NodeState> {
+        self.states.get(&node).copied()
+    }
+
+    /// Asks all keepers for the states of their nodes.
+    pub fn ask_for_states(&self) {
+        self.keepers.values().for_each(|(_, keeper)| keeper.ask_for_state());
+    }
+
+    /// Starts an agent on a node, for a launcher. If that cannot be done, tells the launcher by the agent's standard error.
+    pub fn start_agent(&mut self, name: &str, agent: AgentSpec, streams: [OwnedFd; 3]) -> Option<Channel> {
+        let [input, output, errors] = streams;
+        let node = self.hosts.iter().position(|host| host.name == name);
+        let keeper = node.and_then(|node| self.keepers.get_mut(&node));
+        let Some((number, keeper)) = keeper else {
+            // Its reader may be gone.
+            let _ = nix::unistd::write(&errors, format!("scela: the keeper of {name} is lost\n").as_bytes());
+            return None;
+        };
+        let streams = AgentStreams { input, output, errors };
+        let channel = keeper.start_agent(agent, streams).ok()?;
+        Some(Channel { keeper: *number, channel })
+    }
+
+    /// Drops the channel to an agent, whose launcher is gone.
+    pub fn close(&self, channel: Channel) {
+        if let Some((_, keeper)) = self.keepers.values().find(|(number, _)| *number == channel.keeper) {
+            keeper.close(channel.channel);
+        }
+    }
+
+    /// Ends all keepers and their sessions, and waits for these. `events` are those of this fleet.
+    pub(super) async fn end(mut self, events: &mut mpsc::Receiver<Event>) {
+        self.keepers.clear();
+        for _ in 0..2 {
+            let all = async {
+                while !self.sessions.is_empty() {
+                    match events.recv().await {
+                        Some(Event::Fleet(FleetEvent::Ended(number, _))) => drop(self.sessions.remove(&number)),
+                        Some(_) => {}
+                        None => return,
+                    }
+                }
+            };
+            if timeout(END_TIME, all).await.is_ok() {
+                return;
+            }
+            for session in self.sessions.values_mut() {
+                session.end = None;
+            }
+        }
+        tracing::warn!("sessions of keepers have not ended");
+    }
+}
+
+/// A channel to an agent.
+#[derive(Copy, Clone, Debug)]
+pub struct Channel {
+    keeper: KeeperNumber,
+    channel: u64,
+}
+
+/// Watches a session of keepers.
+struct Watch {
+    number: SessionNumber,
+    /// The keepers that have not connected.
+    missing: usize,
+    deadline: Instant,
+    events: mpsc::Sender<Event>,
+}
+
+impl Watch {
+    async fn run(mut self, mut child: Child, mut arrivals: mpsc::Receiver<Accepted>, mut end: oneshot::Receiver<()>) {
+        let errors = child.stderr.take().and_then(|errors| Receiver::from_owned_fd(OwnedFd::from(errors)).ok());
+        let mut words = Vec::new();
+        if let Some(mut errors) = errors {
+            let mut piece = [0; 4096];
+            let (mut is_late, mut is_ended) = (false, false);
+            loop {
+                tokio::select! {
+                    Some(accepted) = arrivals.recv(), if self.missing > 0 => {
+                        self.missing -= 1;
+                        self.send(FleetEvent::Connected(accepted)).await;
+                    }
+                    length = errors.read(&mut piece) => match length {
+                        Ok(length @ 1..) => {
+                            words.extend_from_slice(&piece[..length]);
+                            words.drain(..words.len().saturating_sub(WORDS_MAX));
+                        }
+                        _ => break,
+                    },
+                    () = sleep_until(self.deadline), if self.missing > 0 && !is_late => {
+                        is_late = true;
+                        self.send(FleetEvent::Late(self.number)).await;
+                    }
+                    _ = &mut end, if !is_ended => {
+                        is_ended = true;
+                        // It was not reaped.
+                        let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
+                    }
+                }
+            }
+        }
+        let status = exit_of(&mut child).await;
+        let words = String::from_utf8_lossy(&words).trim().to_owned();
+        let words = match (words.is_empty(), status) {
+            (false, _) => words,
+            (true, Some(status)) => format!("the session of its keeper has ended ({status})"),
+            (true, None) => "the session of its keeper has ended".to_owned(),
+        };
+        self.send(FleetEvent::Ended(self.number, words)).await;
+    }
+
+    async fn send(&self, event: FleetEvent) {
+        let _ = self.events.send(Event::Fleet(event)).await;
+    }
+}
+
+/// Waits until a process has exited, whose output has ended, and returns how.
+async fn exit_of(child: &mut Child) -> Option<ExitStatus> {
+    let mut exits = signal(SignalKind::child()).ok()?;
+    let ended = async {
+        loop {
+            match child.try_wait() {
+                Ok(None) => drop(exits.recv().await),
+                ended => return ended.ok().flatten(),
+            }
+        }
+    };
+    timeout(END_TIME, ended).await.ok().flatten()
+}

@@ -1,0 +1,206 @@
+//! The keeper of a node.
+//!
+//! A guardian is forked from a process with one thread, so the keeper forks a fork server before it starts its runtime.
+
+use std::ffi::CStr;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tracing::Span;
+use zeroize::Zeroizing;
+
+use super::controller::ROLE;
+use super::message::{AgentSpec, ChannelNumber, FromKeeper, KeeperOrder, NodeState, StreamName, ToKeeper};
+use super::relay::{Ends, Relay};
+use crate::core::AgentId;
+use crate::core::limits::BOOT_BYTES_MAX;
+use crate::link::{Accepted, connect};
+use crate::sys::{self, Packets};
+use crate::tasks::{Panics, Tasks};
+use crate::wire::{decode, encode};
+
+/// Messages that wait for the connection.
+const OUTGOING: usize = 64;
+/// The variable with the number of this rank.
+const RANK: &str = "PMI_RANK";
+/// The variables that agents inherit, as from a login.
+const VARIABLES: [&str; 8] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR", "XDG_RUNTIME_DIR"];
+
+/// Which process [`keep_node`] has returned in.
+pub enum Kept {
+    /// The keeper, or its fork server, at its end.
+    Ended,
+    /// A new guardian. It calls [`guarded`](sys::guarded) next, for an agent that may be silent for so long.
+    Guardian(Duration),
+}
+
+/// Keeps this node until the connection to the controller ends. To be called by a rank with one thread.
+pub fn keep_node() -> io::Result<Kept> {
+    let order = take_order()?;
+    let rank: u32 = std::env::var(RANK).ok().and_then(|rank| rank.parse().ok()).unwrap_or_default();
+    sys::keep_variables(&VARIABLES);
+    let [requests, served] = Packets::pair()?;
+    if sys::fork_alone()?.is_none() {
+        drop((order, requests));
+        return Ok(serve_forks(&served)?.map_or(Kept::Ended, Kept::Guardian));
+    }
+    drop(served);
+    show_as(c"scela-keeper");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut panics = Panics::new("keeper");
+    let tasks = panics.tasks();
+    let keeping = async {
+        let kept = panics.watch("keeper", keep(&order, AgentId(order.first.saturating_add(rank)), requests, &tasks));
+        kept.await.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())))
+    };
+    let kept = LocalSet::new().block_on(&runtime, keeping);
+    runtime.shutdown_background();
+    kept.map(|()| Kept::Ended)
+}
+
+fn show_as(name: &CStr) {
+    // If one fails, `ps` shows the words of the rank.
+    let _ = sys::set_process_name(name);
+    let _ = sys::show_as(&name.to_string_lossy());
+}
+
+/// Reads the order. The session of the keepers ends those whose input stalls.
+fn take_order() -> io::Result<KeeperOrder> {
+    let mut input = io::stdin().lock();
+    let mut length = [0; 4];
+    input.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > BOOT_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the order is too long"));
+    }
+    // With this capacity it never grows, which would leave a copy of the key behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length));
+    input.take(length as u64).read_to_end(&mut bytes)?;
+    decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Forks guardians until the keeper ends. Returns `None` then, and the dead time in each guardian.
+fn serve_forks(requests: &Packets) -> io::Result<Option<Duration>> {
+    show_as(c"scela-forks");
+    sys::let_kernel_reap();
+    loop {
+        let Some(packet) = requests.receive(true)? else { return Ok(None) };
+        let Ok(streams) = <[OwnedFd; 3]>::try_from(packet.descriptors) else { continue };
+        let Ok(AgentSpec { label, dead_time }) = decode(&packet.bytes) else { continue };
+        match sys::fork_guardian(&streams, &label) {
+            Ok(true) => {
+                sys::reset_sigchld();
+                return Ok(Some(dead_time));
+            }
+            Ok(false) => {}
+            Err(error) => {
+                let [_, _, errors] = streams;
+                let node = sys::host_name();
+                // Its reader may be gone.
+                let _ = writeln!(fs::File::from(errors), "scela: {node}: no agent can be forked: {error}");
+            }
+        }
+    }
+}
+
+/// Serves the controller until the connection ends.
+async fn keep(order: &KeeperOrder, number: AgentId, forks: Packets, tasks: &Tasks) -> io::Result<()> {
+    let accepted = reach_controller(order, number).await?;
+    let _ = accepted.keep_alive(order.dead_time);
+    let (mut sender, mut receiver) = accepted.into_halves();
+    sender.send(&FromKeeper::State(node_state())).await.map_err(io::Error::other)?;
+    let (parcels, mut outgoing_parcels) = mpsc::channel(OUTGOING);
+    // Bounded by the questions that the controller asks at a time.
+    let (states, mut outgoing_states) = mpsc::unbounded_channel();
+    tasks.spawn("to controller", Span::current(), async move {
+        loop {
+            let message = tokio::select! {
+                Some(parcel) = outgoing_parcels.recv() => FromKeeper::Parcel(parcel),
+                Some(state) = outgoing_states.recv() => FromKeeper::State(state),
+                else => return,
+            };
+            if sender.send(&message).await.is_err() {
+                return;
+            }
+        }
+    });
+    let relay = Rc::new(Relay::new(parcels, tasks.clone()));
+    loop {
+        match receiver.receive().await {
+            Ok(ToKeeper::Open(channel, agent)) => open(&relay, &forks, channel, &agent)?,
+            Ok(ToKeeper::Parcel(parcel)) => relay.on_parcel(parcel),
+            Ok(ToKeeper::Close(channel)) => relay.close(channel),
+            Ok(ToKeeper::Report) => drop(states.send(node_state())),
+            // The pool has ended, or its host is lost.
+            Err(error) => {
+                tracing::debug!(%error, "the connection to the controller has ended");
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn reach_controller(order: &KeeperOrder, number: AgentId) -> io::Result<Accepted> {
+    let mut errors = Vec::new();
+    for address in &order.controller {
+        match connect(*address, ROLE, number, order.session, &order.key).await {
+            Ok((accepted, _)) => return Ok(accepted),
+            Err(error) => errors.push(format!("{}: {error}", SocketAddr::ip(address))),
+        }
+    }
+    Err(io::Error::other(format!("the controller of the pool cannot be reached ({})", errors.join("; "))))
+}
+
+/// Starts an agent, whose streams are those of the channel.
+fn open(relay: &Relay, forks: &Packets, channel: ChannelNumber, agent: &AgentSpec) -> io::Result<()> {
+    if !agent.is_valid() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the order for an agent is out of range"));
+    }
+    let (input, to_input) = sys::input_pipe()?;
+    let [(from_output, output), (from_errors, errors)] = [sys::pipe()?, sys::pipe()?];
+    // Waits if the fork server is behind.
+    forks.send(&encode(agent), &[input.as_fd(), output.as_fd(), errors.as_fd()], true)?;
+    let ends = Ends {
+        sources: vec![(StreamName::Output, from_output), (StreamName::Errors, from_errors)],
+        sinks: vec![(StreamName::Input, to_input)],
+    };
+    relay.open(channel, ends)
+}
+
+/// Returns the state of this node.
+pub fn node_state() -> NodeState {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let cores = u32::try_from(sys::cores()).unwrap_or(u32::MAX);
+    node_state_of(&read("/proc/loadavg"), &read("/proc/meminfo"), cores)
+}
+
+/// Reads the state of a node from the texts of /proc/loadavg and /proc/meminfo. A missing value is 0.
+fn node_state_of(loadavg: &str, meminfo: &str, cores: u32) -> NodeState {
+    let load = loadavg.split_ascii_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or_default();
+    let bytes = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+        kib.unwrap_or_default().saturating_mul(1024)
+    };
+    NodeState { cores, load, memory_free: bytes("MemAvailable"), memory: bytes("MemTotal") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_node_is_read_from_proc() {
+        let meminfo = "MemTotal:       2000 kB\nMemFree:  1 kB\nMemAvailable:   1000 kB\n";
+        let state = node_state_of("1.25 0.50 0.10 1/300 4242\n", meminfo, 8);
+        assert_eq!(state, NodeState { cores: 8, load: 1.25, memory_free: 1_024_000, memory: 2_048_000 });
+        assert_eq!(node_state_of("x", "MemTotal", 8), NodeState { cores: 8, ..NodeState::default() });
+        assert!(node_state().memory >= node_state().memory_free);
+    }
+}
