@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use launcher::pool::message::{
-    Ask, Description, FromLauncher, JobRefusal, JobState, PoolState, Request, ToClient, ToController,
+    Ask, Description, JobRefusal, JobState, NodeChange, PoolState, Request, ToClient, ToController,
 };
-use launcher::run::front::{FromJob, ToJob, ToLauncher};
+use launcher::run::front::{FromJob, FromLauncher, ToJob, ToLauncher};
 use nla::bootstrap::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, Place, RemoteProgram, Sent,
     StartFailure, StartPhase,
@@ -307,7 +307,7 @@ fn messages() -> Vec<Vec<u8>> {
 
 fn pools() -> Vec<Vec<u8>> {
     let words = "-np 4 ./a.out".to_owned();
-    let ask = Ask { ranks: Some(4), priority: -5, waits: true, words: words.clone() };
+    let ask = Ask { ranks: Some(4), nodes: Some(2), priority: -5, waits: true, words: words.clone(), ..Ask::default() };
     let pool = PoolState {
         name: "night".to_owned(),
         pid: 4711,
@@ -326,6 +326,7 @@ fn pools() -> Vec<Vec<u8>> {
         encode(&Request::of(&ToController::Run(ask.clone()))),
         encode(&ToController::Run(ask)),
         encode(&ToController::Stop { kills: true }),
+        encode(&ToController::Nodes(NodeChange::Add, "n[1-4]:2".to_owned())),
         encode(&ToController::Signal(vec![1, 2], 15)),
         encode(&ToClient::Waits { job: 3, needs: 4, free: 1, ahead: 2 }),
         encode(&ToClient::Refused(JobRefusal::Busy { needs: 4, free: 1 })),

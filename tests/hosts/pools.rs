@@ -1,24 +1,148 @@
 //! Pools on several hosts.
 
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
 use tests::{Cluster, Pool, eventually, sh};
 
 use crate::rank;
 
-fn node(pool: &Pool<'_>, name: &str) -> serde_json::Value {
+/// Returns the state of a node.
+fn node(pool: &Pool<'_>, name: &str) -> Value {
     let state = pool.state();
     let nodes = state["nodes"].as_array().expect("the pool has nodes");
     nodes.iter().find(|node| node["node"] == name).unwrap_or_else(|| panic!("{name} is one of them: {state}")).clone()
+}
+
+#[track_caller]
+fn wait_for_state(pool: &Pool<'_>, name: &str, state: &str) {
+    let is_so = || (node(pool, name)["state"] == state).then_some(());
+    assert!(eventually(is_so).is_some(), "{}", node(pool, name));
+}
+
+/// Returns the hosts that a job with these options runs on, in order.
+#[track_caller]
+fn hosts(pool: &Pool<'_>, np: u32, options: &[&str]) -> Vec<String> {
+    let outcome = pool.job().args(options).np(np).program(sh("hostname")).run();
+    let text = String::from_utf8_lossy(&outcome.is_quiet_success().stdout).into_owned();
+    let mut hosts: Vec<String> = text.lines().map(str::to_owned).collect();
+    hosts.sort_unstable();
+    hosts
 }
 
 #[test]
 fn jobs_run_on_the_nodes_of_a_pool() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "2"]);
-    let outcome = pool.job().np(6).program(sh("hostname")).run();
-    let text = String::from_utf8_lossy(&outcome.is_quiet_success().stdout).into_owned();
-    let mut hosts: Vec<&str> = text.lines().collect();
-    hosts.sort_unstable();
-    assert_eq!(hosts, ["node001", "node001", "node002", "node002", "node003", "node003"]);
+    assert_eq!(hosts(&pool, 6, &[]), ["node001", "node001", "node002", "node002", "node003", "node003"]);
+    assert_eq!(hosts(&pool, 2, &[]), ["node001", "node001"], "as few nodes as possible");
+    assert_eq!(hosts(&pool, 2, &["--nodes", "2"]), ["node001", "node002"]);
+    assert_eq!(hosts(&pool, 3, &["-ppn", "1"]), ["node001", "node002", "node003"]);
     pool.job().np(6).program(rank(["neighbours", "2"])).run().is_quiet_success();
     pool.job().np(1).program(sh("exit 7")).run().has_code(7);
+}
+
+#[test]
+fn drained_nodes_get_no_jobs() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "1"]);
+    let change = |words: [&str; 2]| {
+        let output = pool.scela(&["pool", words[0], words[1]]);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(change(["drain", "node[001,003]"]), (Some(0), String::new()));
+    assert_eq!(node(&pool, "node003")["state"], "drained");
+    assert_eq!(hosts(&pool, 1, &[]), ["node002"]);
+    assert_eq!(change(["resume", "node003"]), (Some(0), String::new()));
+    assert_eq!(hosts(&pool, 2, &[]), ["node002", "node003"]);
+    let (code, text) = change(["drain", "node[002,009]"]);
+    assert!(code == Some(251) && text.contains("the pool has no node node009"), "{text}");
+}
+
+/// Begins a job that goes on until it is ended.
+fn begin(pool: &Pool<'_>, options: &[&str]) -> Child {
+    let words = [&["run", "--pool"], options, &["sleep", "1000"]].concat();
+    let child = pool.command(&words).stderr(Stdio::null()).spawn().expect("scela starts");
+    pool.wait_for_jobs(1, 0);
+    child
+}
+
+/// Ends all jobs of a pool, among them the one of this client. Returns the client's exit code.
+fn end(pool: &Pool<'_>, mut child: Child) -> Option<i32> {
+    assert!(pool.scela(&["kill", "--all"]).status.success());
+    child.wait().expect("it was not reaped").code()
+}
+
+#[test]
+fn an_exclusive_job_shares_no_node() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "2"]);
+    let alone = begin(&pool, &["--exclusive", "-np", "1"]);
+    assert_eq!(hosts(&pool, 2, &[]), ["node002", "node002"]);
+    pool.job().args(["--exclusive", "--no-wait"]).np(3).program(sh("true")).run().has_code(251).says("2 are free");
+    assert_eq!(end(&pool, alone), Some(143));
+}
+
+#[test]
+fn a_host_can_be_added() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
+    let pool = Pool::start_on_hosts(&cluster, "node001", &["--slots", "1"]);
+    let add = |list| pool.scela(&["pool", "add", list]);
+    assert!(add("node[002-003]:2").status.success());
+    assert_eq!(hosts(&pool, 5, &[]), ["node001", "node002", "node002", "node003", "node003"]);
+    let text = String::from_utf8_lossy(&add("node003").stderr).into_owned();
+    assert!(text.contains("the pool has node003 already"), "{text}");
+    let text = String::from_utf8_lossy(&add("node009").stderr).into_owned();
+    assert!(text.contains("node009 is not up, and is tried again"), "{text}");
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_prevents_the_start() {
+    let Some(cluster) = Cluster::new_or_skip(1) else { return };
+    let pool = Pool::unstarted_on(&cluster);
+    let output = pool.scela(&["pool", "start", "--hosts", "node001,node009"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(251) && text.contains("node009"), "{text}");
+    pool.wait_for_end();
+    assert!(!pool.directory().exists());
+}
+
+#[test]
+fn a_node_whose_keeper_was_killed_comes_back_and_its_job_goes_on() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "2"]);
+    let job = begin(&pool, &["-np", "2", "-ppn", "1"]);
+    let mut keepers = cluster.host(1).processes();
+    keepers.retain(|process| process.name == "scela-keeper");
+    assert!(!keepers.is_empty());
+    keepers.iter().for_each(|keeper| keeper.signal(Signal::SIGKILL));
+    wait_for_state(&pool, "node002", "down");
+    wait_for_state(&pool, "node002", "mixed");
+    assert_eq!(hosts(&pool, 2, &["-ppn", "1"]), ["node001", "node002"]);
+    assert_eq!(end(&pool, job), Some(143));
+}
+
+#[test]
+fn a_lost_host_comes_back() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "1"]);
+    let mut job = begin(&pool, &["-np", "2"]);
+    cluster.cut(cluster.host(1));
+    assert_eq!(job.wait().expect("it was not reaped").code(), Some(252));
+    wait_for_state(&pool, "node002", "down");
+    assert_eq!(hosts(&pool, 1, &[]), ["node001"]);
+    cluster.mend(cluster.host(1));
+    wait_for_state(&pool, "node002", "idle");
+    assert_eq!(hosts(&pool, 2, &[]), ["node001", "node002"]);
+}
+
+#[test]
+fn nothing_is_left_after_the_controller_was_killed() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "1"]);
+    let mut job = begin(&pool, &["-np", "2"]);
+    pool.controller().signal(Signal::SIGKILL);
+    assert_eq!(job.wait().expect("it was not reaped").code(), Some(252));
+    pool.wait_for_end();
 }

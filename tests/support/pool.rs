@@ -27,10 +27,22 @@ impl<'a> Pool<'a> {
     /// Starts a pool on all hosts of a cluster, with these options. Its commands run on the front end.
     #[track_caller]
     pub fn start_on(cluster: &'a Cluster, options: &[&str]) -> Self {
+        Self::start_on_hosts(cluster, &cluster.names(), options)
+    }
+
+    /// The same on some of its hosts.
+    #[track_caller]
+    pub fn start_on_hosts(cluster: &'a Cluster, hosts: &str, options: &[&str]) -> Self {
+        let pool = Self::unstarted_on(cluster);
+        let output = pool.scela(&[&["pool", "start", "--hosts", hosts], options].concat());
+        assert!(output.status.success(), "{output:?}");
+        pool
+    }
+
+    /// Returns a place for pools without one, whose commands run on the front end.
+    pub fn unstarted_on(cluster: &'a Cluster) -> Self {
         let mut pool = Self::unstarted();
         pool.cluster = Some(cluster);
-        let output = pool.scela(&[&["pool", "start", "--hosts", &cluster.names()], options].concat());
-        assert!(output.status.success(), "{output:?}");
         pool
     }
 

@@ -246,7 +246,8 @@ fn dependencies_point_one_way() {
     never(&["nla/src/wire/"], &["crate::driver", "crate::bootstrap", "crate::link", "crate::sys"]);
     never(&["nla/src/sys/"], &["crate::driver", "crate::bootstrap", "crate::link", "crate::core", "crate::wire"]);
     never(&["nla/src/link/"], &["crate::driver", "crate::bootstrap"]);
-    never(&["nla/src/bootstrap/"], &["crate::driver"]);
+    never(&["nla/src/bootstrap/"], &["crate::driver", "crate::keeper"]);
+    never(&["nla/src/keeper/"], &["crate::driver", "crate::bootstrap"]);
     never(
         &["nla/src/tasks.rs"],
         &["crate::driver", "crate::bootstrap", "crate::link", "crate::core", "crate::wire", "crate::sys"],

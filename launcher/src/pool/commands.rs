@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use nla::sys::Packets;
 
 use super::directory;
-use super::message::{JobNumber, JobRefusal, Request, ToClient, ToController, packed, unpacked};
+use super::message::{JobNumber, JobRefusal, NodeChange, Request, ToClient, ToController, packed, unpacked};
 use super::start::Options;
 use super::status::{self, Parts, PoolReport};
 use crate::cli;
@@ -50,6 +50,15 @@ pub enum Question {
         /// The signal.
         signal: i32,
     },
+    /// Changes the nodes of a pool.
+    Nodes {
+        /// The pool.
+        pool: String,
+        /// The change.
+        change: NodeChange,
+        /// The nodes, as a host list.
+        list: String,
+    },
     /// Ends a pool and waits for that.
     Stop {
         /// The pool.
@@ -61,6 +70,8 @@ pub enum Question {
 
 /// How long a controller may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// The most bytes of a list of nodes.
+const LIST_BYTES_MAX: usize = 24 * 1024;
 /// The most jobs that one command names.
 const JOBS_MAX: usize = 1000;
 
@@ -107,6 +118,10 @@ pub fn command() -> Command {
                 .value_parser(time)
                 .help("end the pool after TIME without a job: 90, 30s, 5m, 2h"),
         );
+    let change = |name: &'static str, about| {
+        let nodes = Arg::new("nodes").value_name("NODES").required(true).help("the nodes: node[1-4],node9");
+        Command::new(name).about(about).arg(nodes).arg(pool())
+    };
     let stop = Command::new("stop")
         .about("Ends a pool and its jobs, and waits until they have ended")
         .arg(pool())
@@ -117,6 +132,9 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(start)
+        .subcommand(change("add", "Adds hosts to a pool that was started with --hosts"))
+        .subcommand(change("drain", "Gives nodes no new jobs; jobs that run there go on"))
+        .subcommand(change("resume", "Uses drained nodes again, and tries nodes that are down at once"))
         .subcommand(stop)
         .subcommand(status("status", "Shows pools"));
     let kill = Command::new("kill")
@@ -183,7 +201,16 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
             Some(("stop", given)) => {
                 Subcommand::Ask(Question::Stop { pool: name(given, "pool"), kills: given.get_flag("kill") })
             }
-            Some((_, given)) => Subcommand::Ask(status_question(given, Parts::default())),
+            Some(("status", given)) => Subcommand::Ask(status_question(given, Parts::default())),
+            Some((change, given)) => Subcommand::Ask(Question::Nodes {
+                pool: name(given, "pool"),
+                change: match change {
+                    "add" => NodeChange::Add,
+                    "drain" => NodeChange::Drain,
+                    _ => NodeChange::Resume,
+                },
+                list: given.get_one::<String>("nodes").cloned().unwrap_or_default(),
+            }),
             None => Subcommand::Text(String::new()),
         },
         Some(("kill", given)) => Subcommand::Ask(Question::Kill {
@@ -269,6 +296,22 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
                 _ => Err(broken(pool, &"it gave no answer")),
             }
         }
+        Question::Nodes { pool, change, list } => {
+            if list.len() > LIST_BYTES_MAX {
+                return Err(Refusal::new(
+                    "the list of nodes is too long",
+                    "name fewer at a time, or fold them: node[1-400]",
+                ));
+            }
+            let controller = asked(pool, &ToController::Nodes(*change, list.clone()))?;
+            // The controller bounds the time.
+            let limit = if *change == NodeChange::Add { None } else { Some(ANSWER_TIME) };
+            match answer_within(&controller, pool, limit)? {
+                Some(ToClient::Done) => Ok(String::new()),
+                Some(ToClient::NodesRefused(why)) => Err(Refusal::new(why, "").of_system()),
+                _ => Err(broken(pool, &"it gave no answer")),
+            }
+        }
         Question::Stop { pool, kills } => {
             let controller = asked(pool, &ToController::Stop { kills: *kills })?;
             // A pool that ends at this time gives no answer.
@@ -289,7 +332,12 @@ fn asked(pool: &str, question: &ToController) -> Result<Packets, Refusal> {
 
 /// Waits for the next message of the controller. Returns `None` at the end of the connection.
 fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
-    let timeout = PollTimeout::try_from(ANSWER_TIME).unwrap_or(PollTimeout::MAX);
+    answer_within(controller, pool, Some(ANSWER_TIME))
+}
+
+/// The same, for so long, or without a limit.
+fn answer_within(controller: &Packets, pool: &str, limit: Option<Duration>) -> Result<Option<ToClient>, Refusal> {
+    let timeout = limit.map_or(PollTimeout::NONE, |limit| PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
     if poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], timeout) == Ok(0) {
         return Err(broken(pool, &format!("it has not answered for {} s", ANSWER_TIME.as_secs())));
     }

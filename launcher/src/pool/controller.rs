@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::pending;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ const REQUESTS_MAX: usize = 256;
 const DESCRIPTORS_PER_JOB: u64 = JOB_DESCRIPTORS as u64 + 2;
 /// Events that wait for the actor. A task with more to tell waits.
 const EVENTS: usize = 1024;
+
+mod members;
 
 /// The parts of a controller.
 pub struct Setup {
@@ -111,6 +114,7 @@ async fn live(setup: Setup) -> io::Result<()> {
         alarm: None,
         has_warned: false,
         is_over: false,
+        adding: Vec::new(),
         files,
     };
     let ended = panics.watch("controller", actor.live(fleet)).await;
@@ -192,6 +196,8 @@ struct Actor {
     /// A failure to start a launcher was logged, and none has started since.
     has_warned: bool,
     is_over: bool,
+    /// Clients that wait until the nodes that they have added are up.
+    adding: Vec<(Rc<WatchedPackets>, Range<NodeNumber>)>,
     files: PoolFiles,
 }
 
@@ -219,6 +225,9 @@ impl Actor {
                 () = async { match alarm { Some(at) => sleep_until(at).await, None => pending().await } } => Event::Alarm,
             };
             match event {
+                Event::Asked(client, ToController::Nodes(change, list), _) => {
+                    self.change_nodes(client, change, &list).await;
+                }
                 Event::Asked(client, question, descriptors) => self.answer(client, question, descriptors),
                 Event::Report(client) => self.report(client),
                 Event::Left(job) => self.withdraw(job),
@@ -226,12 +235,8 @@ impl Actor {
                 Event::Fleet(event) => {
                     let Some(fleet) = &mut self.fleet else { continue };
                     let changed = fleet.on_event(event).await;
-                    let cores = |node| fleet.state(node).map_or(1, |state| state.cores);
-                    let input = |(node, health)| match health {
-                        Health::Up => Input::NodeUp(node, cores(node)),
-                        health => Input::NodeHealth(node, health),
-                    };
-                    changed.into_iter().map(input).collect::<Vec<_>>().into_iter().for_each(|input| self.handle(input));
+                    self.note_health(changed);
+                    self.answer_added();
                 }
                 Event::LauncherLost(number) => self.on_launcher_lost(number),
                 Event::ForksLost => return Err(io::Error::other("the process that forks launchers was killed")),
@@ -443,6 +448,8 @@ impl Actor {
     fn answer(&mut self, client: Rc<WatchedPackets>, question: ToController, descriptors: Vec<OwnedFd>) {
         match question {
             ToController::Run(ask) => self.submit(client, ask, descriptors),
+            // Answered before.
+            ToController::Nodes(..) => {}
             ToController::Status => match &self.fleet {
                 Some(fleet) => {
                     fleet.ask_for_states();

@@ -268,6 +268,16 @@ impl Fleet {
         (node, Health::Down(why))
     }
 
+    /// Tries lost nodes at once.
+    pub async fn retry(&mut self, nodes: &[NodeNumber]) -> Vec<(NodeNumber, Health)> {
+        let mut changed = Vec::new();
+        for node in nodes {
+            self.pauses.remove(node);
+            changed.extend(Box::pin(self.on_event(FleetEvent::Retry(*node))).await);
+        }
+        changed
+    }
+
     /// Returns the state of a node, if its keeper has reported it.
     pub fn state(&self, node: NodeNumber) -> Option<NodeState> {
         self.states.get(&node).copied()

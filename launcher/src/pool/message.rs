@@ -83,11 +83,24 @@ pub enum ToController {
     Status,
     /// Sends a signal to jobs, which ends those that wait; to all jobs if the list is empty.
     Signal(Vec<JobNumber>, i32),
+    /// Changes the nodes of the pool: those of this host list.
+    Nodes(NodeChange, String),
     /// Ends all jobs and the pool. The answer is `Done`; then the connection ends with the controller.
     Stop {
         /// Kill the launchers of jobs, so that their agents end the ranks at once.
         kills: bool,
     },
+}
+
+/// A change of a pool's nodes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NodeChange {
+    /// Add them. The answer arrives once all of them are up, or one is down.
+    Add,
+    /// Give them no new jobs.
+    Drain,
+    /// Give drained nodes jobs again, and try those that are down at once.
+    Resume,
 }
 
 /// A message of the controller to a client.
@@ -116,6 +129,8 @@ pub enum ToClient {
     Job(JobState),
     /// The jobs that a signal was to reach and that do not exist. Nothing follows.
     Unknown(Vec<JobNumber>),
+    /// The nodes were not changed, or not all of them are up, for this reason.
+    NodesRefused(String),
     /// Nothing follows.
     Done,
 }

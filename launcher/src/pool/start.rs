@@ -49,7 +49,7 @@ pub enum Role {
     /// The process that was typed: the pool runs, and this is the text about it.
     Starter(String),
     /// The controller, to be run.
-    Controller(Controller),
+    Controller(Box<Controller>),
     /// A process that exits now: the fork server at its end, or a controller that could not begin.
     Done,
     /// A launcher, with its connection to the controller.
@@ -175,7 +175,8 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
         });
     }
     drop(requests);
-    Ok(Role::Controller(Controller::new(Setup { place, forks, nodes, fleet, starter, idle: options.idle })))
+    let setup = Setup { place, forks, nodes, fleet, starter, idle: options.idle };
+    Ok(Role::Controller(Box::new(Controller::new(setup))))
 }
 
 /// Leaves the session, the streams and the directory of the shell.

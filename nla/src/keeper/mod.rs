@@ -11,6 +11,8 @@
 //! This module builds on [`crate::link`], and knows neither [`crate::bootstrap`] nor [`crate::driver`].
 
 mod controller;
+#[doc(hidden)]
+pub mod fuzzing;
 mod message;
 mod node;
 mod relay;

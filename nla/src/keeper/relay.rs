@@ -33,7 +33,7 @@ pub(super) struct Relay {
 struct Channel {
     /// The window of each stream that is read here.
     windows: Vec<(StreamName, Rc<Semaphore>)>,
-    /// The bytes for each stream that is written here. Bounded by the other end's window.
+    /// The bytes for each stream that is written here.
     sinks: Vec<(StreamName, mpsc::UnboundedSender<Vec<u8>>)>,
     tasks: Vec<AbortHandle>,
     /// The streams that go on.
@@ -80,6 +80,7 @@ impl Relay {
         }
         for (stream, fd) in ends.sinks {
             let to = Sender::from_owned_fd(fd)?;
+            // Bounded by the other end's window.
             let (sink, pieces) = mpsc::unbounded_channel();
             channel.sinks.push((stream, sink));
             let (outgoing, channels) = (self.outgoing.clone(), Rc::clone(&self.channels));

@@ -1,7 +1,8 @@
-//! The messages of a pool's processes: clients, controller, launchers.
+//! The messages of a pool's processes: clients, controller, launchers, keepers.
 
-use launcher::pool::message::{Description, FromLauncher, Request, ToClient, ToController};
-use launcher::run::front::{FromJob, ToJob, ToLauncher};
+use launcher::pool::message::{Description, Request, ToClient, ToController};
+use launcher::run::front::{FromJob, FromLauncher, ToJob, ToLauncher};
+use nla::keeper::fuzzing;
 
 use super::messages::check_as;
 
@@ -17,6 +18,7 @@ pub(super) fn check(data: &[u8]) {
     check_as::<FromLauncher>(data);
     check_as::<ToJob>(data);
     check_as::<FromJob>(data);
+    fuzzing::decode_all(data);
     if let Some(description) = check_as::<Description>(data) {
         for (name, value) in description.environment() {
             let (name, value) = (name.as_encoded_bytes(), value.as_encoded_bytes());
