@@ -9,6 +9,9 @@
 //! With `--slurm`, the hosts are slurmd processes of this machine in one allocation, and the rival is
 //! `srun --mpi=pmi2`. Needs root and slurm-wlm.
 //!
+//! With `--pool`, a PMI hello over ssh is compared with the same job in a pool on the same hosts, and the start of a pool with the
+//! start of a job.
+//!
 //! With `--strangers N`, scela-run alone is measured: by itself, while N connections are made on the launcher's host
 //! to a program that accepts and closes them, and while N strangers connect to the launcher's own ports.
 
@@ -18,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use benches::family::descendants;
 use benches::machine::isolate;
+use benches::page::{Header, Page};
 use benches::programs::compile_static;
 use benches::rounds::rounds;
 use benches::run::Void;
@@ -25,7 +29,10 @@ use clap::{Arg, ArgMatches, value_parser};
 use nix::unistd::getpid;
 use nla::core::AgentId;
 use nla::wire::{Initiator, Role, SessionId};
-use tests::{Cluster, Slurm, Strangers, Target};
+use tests::{Cluster, Pool, Slurm, Strangers, Target};
+
+/// After how long ranks of the PMI program give up.
+const PAGE_TIME: Duration = Duration::from_secs(60);
 
 /// Names and command lines of the launchers to compare.
 type Rivals = Vec<(&'static str, Vec<String>)>;
@@ -37,6 +44,7 @@ fn main() -> ExitCode {
     }
     let result = match () {
         () if arguments.get_flag("slurm") => in_slurm(&arguments),
+        () if arguments.get_flag("pool") => in_pool(&arguments),
         () if number(&arguments, "strangers") > 0 => beside_strangers(&arguments),
         () => over_ssh(&arguments),
     };
@@ -124,6 +132,53 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
         command.args(&words[1..]);
         command
     });
+    Ok(())
+}
+
+fn in_pool(arguments: &ArgMatches) -> Result<(), String> {
+    if let Some(why) = Cluster::missing() {
+        return Err(why);
+    }
+    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
+    let cluster = Cluster::new(hosts as usize);
+    let compiled = |name| {
+        let path = compile_static(name, cluster.shared().join(name)).map_err(|error| error.to_string())?;
+        Ok::<_, String>(path.display().to_string())
+    };
+    let (hello, empty) = (compiled("pmi")?, compiled("empty")?);
+    delay_logins(&cluster, arguments);
+    // The program marks its end there; nothing reads the marks.
+    let header = Header {
+        np: hosts * ppn,
+        nofile: 0,
+        fences: 0,
+        value_bytes: 1..=1000,
+        keys: 1,
+        gets: 0,
+        samples: 0,
+        deadline: PAGE_TIME,
+    };
+    let page = Page::create(cluster.shared().join("page"), header).map_err(|error| error.to_string())?;
+    let page = page.path().display().to_string();
+    let (np, slots, one) = ((hosts * ppn).to_string(), ppn.to_string(), hosts.to_string());
+    let (scela, pool) = (scela(), Pool::start_on(&cluster, &["--slots", &slots]));
+    let (file, directory) = (cluster.host_file().display().to_string(), pool.directory().display().to_string());
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let pools = scela.replace("scela-run", "scela");
+    let start = format!("{pools} pool start other -f {file} --slots {slots}");
+    let rivals = vec![
+        ("scela pool start and stop", words(&["sh", "-c", &format!("{start} && {pools} pool stop other")])),
+        ("an empty program on each host, ssh", words(&[&scela, "-f", &file, "-np", &one, "-ppn", "1", &empty])),
+        ("the same in a pool", words(&[&scela, "--pool", "-np", &one, "-ppn", "1", &empty])),
+        ("PMI hello in a pool", words(&[&scela, "--pool", "-np", &np, &hello, &page, "hello"])),
+        ("PMI hello, ssh", words(&[&scela, "-f", &file, "-np", &np, "-ppn", &slots, &hello, &page, "hello"])),
+    ];
+    measure(&rivals, arguments, |words| {
+        let mut command = cluster.front_end().command(&words[0]);
+        command.args(&words[1..]).env("SCELA_POOL_DIR", &directory);
+        command
+    });
+    drop(pool);
     Ok(())
 }
 
@@ -268,6 +323,7 @@ fn arguments() -> ArgMatches {
         )
         .arg(Arg::new("also").long("also").value_name("PROGRAM").help("also run this build of scela-run"))
         .arg(Arg::new("slurm").long("slurm").action(clap::ArgAction::SetTrue).help("run in a Slurm allocation"))
+        .arg(Arg::new("pool").long("pool").action(clap::ArgAction::SetTrue).help("compare with a pool on the hosts"))
         .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("do not run Hydra"))
         // Cargo passes this option to benchmarks.
         .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
