@@ -8,29 +8,25 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::stat::Mode;
 use nix::unistd::{read, write};
-use nla::sys::{self, Packets, ShellState};
+use nla::sys::{self, Packet, Packets, ShellState};
 
-use super::directory;
-use super::message::{
-    Ask, Description, JobRefusal, Request, ToClient, ToController, WORDS_CHARS_MAX, packed, unpacked,
-};
-use super::status::count;
+use super::handover::{Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
+use super::message::{Ask, Description, JobRefusal, WORDS_CHARS_MAX, packed};
+use super::{directory, handover};
 use crate::exit;
 use crate::plan::environment::environment_of_process;
 use crate::plan::machine::is_background;
 use crate::plan::pool_name::POOL_DEFAULT;
 use crate::plan::request::Request as JobRequest;
 use crate::refusal::{Refusal, shown};
-use crate::run::front::{FromJob, ToJob};
+use crate::run::front::ToJob;
 use crate::run::signals::signals_with_meaning;
 use crate::run::stderr::{self, Kind};
 
@@ -38,8 +34,6 @@ use crate::run::stderr::{self, Kind};
 const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// How many of them the launcher may leave without an answer. The second one ends a job at once.
 const ENDS_WITHOUT_ANSWER: u32 = 3;
-/// How long a job is submitted again while the controller has too many descriptors of others on the way.
-const SUBMIT_TIME: Duration = Duration::from_secs(10);
 /// Milliseconds between two checks whether this process is in the foreground again.
 const BACKGROUND_PAUSE_MS: u16 = 500;
 /// Bytes read from a terminal at a time: the longest line that it passes on.
@@ -53,9 +47,7 @@ pub fn run(
 ) -> Result<u8, Refusal> {
     let options = &request.options;
     let pool = options.pool.as_deref().unwrap_or(POOL_DEFAULT);
-    let failed = |error: io::Error| {
-        Refusal::new(format!("the job cannot be handed over to the pool '{pool}': {error}"), "").of_system()
-    };
+    let failed = |error: io::Error| handover::failed(pool, &error);
     let controller = directory::connect(pool)?;
     let ask = Ask {
         ranks: ranks(request),
@@ -69,10 +61,22 @@ pub fn run(
     let signals = signals().map_err(failed)?;
     let (terminal, input) = Terminal::of_input().map_err(failed)?;
     let description = Description::of_process(arguments, configfile, environment_of_process());
-    let [line, theirs] = Packets::pair().map_err(failed)?;
-    submit(&controller, &ask, &description, input, &theirs).map_err(failed)?;
-    drop(theirs);
-    let mut client = Client { controller: Some(controller), line, signals, terminal, is_quiet: options.quiet };
+    let (null, stdin, stdout, stderr) = (sys::dev_null(true).map_err(failed)?, io::stdin(), io::stdout(), io::stderr());
+    let output = if sys::stdout_was_closed() { null.as_fd() } else { stdout.as_fd() };
+    let streams = [input.as_ref().map_or(stdin.as_fd(), AsFd::as_fd), output, stderr.as_fd()];
+    let submission = Submission::new(ask, &description, streams).map_err(failed)?;
+    send(&submission, &controller).map_err(failed)?;
+    let line = submission.into_line();
+    // The launcher's input ends with the terminal's alone.
+    drop(input);
+    let mut client = Client {
+        controller: Some(controller),
+        line,
+        handed: Handed::new(pool),
+        signals,
+        terminal,
+        is_quiet: options.quiet,
+    };
     client.wait(pool)
 }
 
@@ -101,31 +105,16 @@ fn signals() -> io::Result<SignalFd> {
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
 }
 
-fn submit(
-    controller: &Packets,
-    ask: &Ask,
-    description: &Description,
-    input: Option<OwnedFd>,
-    line: &Packets,
-) -> io::Result<()> {
-    let null = sys::dev_null(true)?;
-    let directory = open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
-    let description = description.to_file()?;
-    let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-    let output = if sys::stdout_was_closed() { null.as_fd() } else { stdout.as_fd() };
-    let input = input.as_ref().map_or(stdin.as_fd(), AsFd::as_fd);
-    let descriptors = [description.as_fd(), directory.as_fd(), input, output, stderr.as_fd(), line.as_fd()];
-    let request = packed(&Request::of(&ToController::Run(ask.clone())));
+/// Sends the job, again and again if the kernel has too many descriptors of this user on the way.
+fn send(submission: &Submission<'_>, controller: &Packets) -> io::Result<()> {
     let began = Instant::now();
-    loop {
-        match controller.send(&request, &descriptors, true) {
-            // The kernel bounds the descriptors of a user that are on the way.
-            Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) && began.elapsed() < SUBMIT_TIME => {
-                thread::sleep(Duration::from_millis(20));
-            }
-            sent => return sent,
+    while !submission.send(controller)? {
+        if began.elapsed() > SEND_TIME {
+            return Err(Errno::ETOOMANYREFS.into());
         }
+        thread::sleep(SEND_PAUSE);
     }
+    Ok(())
 }
 
 /// A terminal whose input this process passes on.
@@ -196,6 +185,7 @@ struct Client {
     /// The connection to the controller, until the job has started.
     controller: Option<Packets>,
     line: Packets,
+    handed: Handed,
     signals: SignalFd,
     terminal: Option<Terminal>,
     is_quiet: bool,
@@ -204,19 +194,19 @@ struct Client {
 impl Client {
     /// Waits until the job has ended or is refused. Returns its exit code.
     fn wait(&mut self, pool: &str) -> Result<u8, Refusal> {
-        let mut job = None;
         let (mut stops, mut asked_to_end) = (false, 0);
         loop {
             self.wait_for_event()
                 .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
             while let Ok(Some(info)) = self.signals.read_signal() {
                 let signal = info.ssi_signo as i32;
-                if job.is_none() && ENDING.iter().any(|end| *end as i32 == signal) {
+                let has_started = self.handed.has_started();
+                if !has_started && ENDING.iter().any(|end| *end as i32 == signal) {
                     // The end of the connection withdraws the job, or ends it if it has just started.
                     self.note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
                     return Ok(exit::signalled(signal));
                 }
-                if job.is_none() && signal == Signal::SIGTSTP as i32 {
+                if !has_started && signal == Signal::SIGTSTP as i32 {
                     let _ = raise(Signal::SIGSTOP);
                     continue;
                 }
@@ -233,48 +223,31 @@ impl Client {
                 }
                 let _ = self.line.send(&packed(&ToJob::Signal(signal)), &[], false);
             }
-            if let Some(controller) = &self.controller {
-                match next(controller) {
-                    Next::Message(ToClient::Started(number)) => {
-                        job = Some(number);
-                        self.controller = None;
-                    }
-                    Next::Message(ToClient::Waits { job, needs, free, ahead }) => {
-                        self.note(&waits_text(pool, job, needs, free, ahead));
-                    }
-                    Next::Message(ToClient::Refused(JobRefusal::Signalled(signal))) => {
+            let controller = self.controller.as_ref().and_then(received);
+            let from_controller = controller.and_then(|packet| self.handed.on_controller(packet.as_ref()));
+            let from_launcher = received(&self.line).and_then(|packet| self.handed.on_launcher(packet.as_ref()));
+            for event in [from_controller, from_launcher].into_iter().flatten() {
+                match event {
+                    Event::Started => self.controller = None,
+                    Event::Waits(text) => self.note(&text),
+                    Event::Refused(JobRefusal::Signalled(signal)) => {
                         self.note(&format!("{}: the job was ended before it started", sys::signal_name(signal)));
                         return Ok(exit::signalled(signal));
                     }
-                    Next::Message(ToClient::Refused(why)) => return Err(refused(pool, &why)),
-                    Next::Message(_) | Next::Nothing => {}
-                    Next::End => {
-                        let text = format!("the pool '{pool}' has ended before the job started");
-                        return Err(
-                            Refusal::new(text, format!("'scela pool start {pool}' starts it again")).of_system()
-                        );
+                    Event::Refused(why) => return Err(handover::refused(pool, &why)),
+                    Event::PoolEnded => return Err(handover::pool_ended(pool)),
+                    // This process may have been continued meanwhile.
+                    Event::Suspended if stops => drop(raise(Signal::SIGSTOP)),
+                    Event::Suspended => {}
+                    Event::NotLaunched(why) => {
+                        return Err(Refusal::new(handover::not_launched_text(&why), "").of_system());
+                    }
+                    Event::Ended(code) => return Ok(code),
+                    Event::Lost => {
+                        stderr::line(Kind::Report, &format!("scela-run: error: {}", self.handed.lost_text()));
+                        return Ok(exit::LOST);
                     }
                 }
-            }
-            match next(&self.line) {
-                Next::Message(FromJob::Ended(code)) => return Ok(code),
-                // This process may have been continued meanwhile.
-                Next::Message(FromJob::Suspended) if stops => drop(raise(Signal::SIGSTOP)),
-                Next::Message(FromJob::Suspended) => {}
-                Next::Message(FromJob::NotStarted(why)) => {
-                    return Err(Refusal::new(format!("the job could not be launched: {why}"), "").of_system());
-                }
-                Next::Nothing => {}
-                // While the job waits, the controller has the other end.
-                Next::End if job.is_some() => {
-                    let text = format!(
-                        "the launcher of job {} in the pool '{pool}' was killed; its ranks were ended",
-                        job.unwrap_or_default()
-                    );
-                    stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
-                    return Ok(exit::LOST);
-                }
-                Next::End => {}
             }
         }
     }
@@ -307,47 +280,10 @@ impl Client {
     }
 }
 
-/// The next message of a connection.
-enum Next<M> {
-    Message(M),
-    Nothing,
-    End,
-}
-
-fn next<M: serde::de::DeserializeOwned>(packets: &Packets) -> Next<M> {
+/// Returns the next packet of a connection, or `Some(None)` at its end; `None` if there is none now.
+fn received(packets: &Packets) -> Option<Option<Packet>> {
     match packets.receive(false) {
-        Ok(Some(packet)) => unpacked(&packet).map_or(Next::End, Next::Message),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Next::Nothing,
-        Ok(None) | Err(_) => Next::End,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        received => Some(received.ok().flatten()),
     }
-}
-
-fn waits_text(pool: &str, job: u64, needs: u32, free: u32, ahead: u32) -> String {
-    let ahead = match ahead {
-        0 => String::new(),
-        ahead => format!("; {} {} first", count(ahead.into(), "job"), if ahead == 1 { "starts" } else { "start" }),
-    };
-    let needs = count(needs.into(), "slot");
-    format!("job {job} waits in the pool '{pool}': it needs {needs}, and {free} are free{ahead}")
-}
-
-fn refused(pool: &str, why: &JobRefusal) -> Refusal {
-    let (text, hint) = match why {
-        JobRefusal::Busy { needs, free } => (
-            format!("the job needs {} in the pool '{pool}', and {free} are free", count((*needs).into(), "slot")),
-            "without --no-wait it waits for them",
-        ),
-        JobRefusal::OtherVersion(version) => (
-            format!("the pool '{pool}' was started by another version of this program, {version}"),
-            "stop it and start it again",
-        ),
-        JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
-        JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),
-        JobRefusal::NoLauncher => (
-            format!("the pool '{pool}' can start no launcher"),
-            "'ulimit -u' and the memory of this machine may be too low; its log is beside its socket",
-        ),
-        JobRefusal::Signalled(signal) => (format!("signal {signal} has ended the job"), ""),
-    };
-    Refusal::new(text, hint).of_system()
 }

@@ -1,0 +1,227 @@
+//! How a job is handed over to a pool, and the meaning of the messages about it: for `scela-run --pool` and `scela pool map`.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::sys::stat::Mode;
+use nla::sys::{Packet, Packets};
+use serde::de::DeserializeOwned;
+
+use super::message::{Ask, Description, JobNumber, JobRefusal, Request, ToClient, ToController, packed, unpacked};
+use super::status::count;
+use crate::refusal::Refusal;
+use crate::run::front::FromJob;
+
+/// How long a job is sent again while the kernel has too many descriptors of this user on the way.
+pub(super) const SEND_TIME: Duration = Duration::from_secs(10);
+/// The pause between two attempts to send it.
+pub(super) const SEND_PAUSE: Duration = Duration::from_millis(20);
+
+/// A job that is ready to be sent to a controller.
+pub(super) struct Submission<'a> {
+    request: Vec<u8>,
+    description: OwnedFd,
+    directory: OwnedFd,
+    /// Standard input, output and error.
+    streams: [BorrowedFd<'a>; 3],
+    line: Packets,
+    /// The launcher's end of `line`.
+    other: Packets,
+}
+
+impl<'a> Submission<'a> {
+    /// Prepares a job in the working directory of this process.
+    pub(super) fn new(ask: Ask, description: &Description, streams: [BorrowedFd<'a>; 3]) -> io::Result<Self> {
+        let [line, other] = Packets::pair()?;
+        Ok(Self {
+            request: packed(&Request::of(&ToController::Run(ask))),
+            description: description.to_file()?,
+            directory: open(".", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?,
+            streams,
+            line,
+            other,
+        })
+    }
+
+    /// Sends the job. Returns false if the kernel, which bounds the descriptors of a user that are on the way, has refused that: then
+    /// the caller tries again after [`SEND_PAUSE`].
+    pub(super) fn send(&self, controller: &Packets) -> io::Result<bool> {
+        let [input, output, error] = self.streams;
+        let descriptors = [self.description.as_fd(), self.directory.as_fd(), input, output, error, self.other.as_fd()];
+        match controller.send(&self.request, &descriptors, true) {
+            Err(error) if error.raw_os_error() == Some(Errno::ETOOMANYREFS as i32) => Ok(false),
+            sent => sent.map(|()| true),
+        }
+    }
+
+    /// Returns this process's end of the line to the launcher, once the job was sent.
+    pub(super) fn into_line(self) -> Packets {
+        self.line
+    }
+}
+
+/// Something that has happened to a job.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It waits, with the text for the user.
+    Waits(String),
+    /// It has started.
+    Started,
+    /// It does not start.
+    Refused(JobRefusal),
+    /// The pool has ended before the job started.
+    PoolEnded,
+    /// Its ranks are stopped.
+    Suspended,
+    /// Its launcher could not begin, for this reason.
+    NotLaunched(String),
+    /// It has ended with this code.
+    Ended(u8),
+    /// Its launcher was killed.
+    Lost,
+}
+
+/// A job that was handed over.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pool: String,
+    /// Its number, once it has started.
+    job: Option<JobNumber>,
+}
+
+impl Handed {
+    /// Follows a job of this pool.
+    pub(super) fn new(pool: &str) -> Self {
+        Self { pool: pool.to_owned(), job: None }
+    }
+
+    /// Returns whether the job has started.
+    pub(super) fn has_started(&self) -> bool {
+        self.job.is_some()
+    }
+
+    /// Handles a packet of the controller, or the end of its connection. The connection has no meaning once the job has started.
+    pub(super) fn on_controller(&mut self, packet: Option<&Packet>) -> Option<Event> {
+        Some(match message(packet) {
+            Some(ToClient::Started(job)) => {
+                self.job = Some(job);
+                Event::Started
+            }
+            Some(ToClient::Waits { job, needs, free, ahead }) => {
+                Event::Waits(waits_text(&self.pool, job, needs, free, ahead))
+            }
+            Some(ToClient::Refused(why)) => Event::Refused(why),
+            Some(ToClient::Pool(_) | ToClient::Job(_) | ToClient::Unknown(_) | ToClient::Done) => return None,
+            None => Event::PoolEnded,
+        })
+    }
+
+    /// Handles a packet of the launcher, or the end of its connection.
+    pub(super) fn on_launcher(&mut self, packet: Option<&Packet>) -> Option<Event> {
+        Some(match message(packet) {
+            Some(FromJob::Suspended) => Event::Suspended,
+            Some(FromJob::NotStarted(why)) => Event::NotLaunched(why),
+            Some(FromJob::Ended(code)) => Event::Ended(code),
+            // While the job waits, the controller has the other end, and the end of its connection says more.
+            None => return self.job.map(|_| Event::Lost),
+        })
+    }
+
+    /// Describes the loss of the launcher.
+    pub(super) fn lost_text(&self) -> String {
+        let job = self.job.unwrap_or_default();
+        format!("the launcher of job {job} in the pool '{}' was killed; its ranks were ended", self.pool)
+    }
+}
+
+/// Decodes a packet. Something else than a message counts as the end of the connection.
+fn message<M: DeserializeOwned>(packet: Option<&Packet>) -> Option<M> {
+    packet.and_then(|packet| unpacked(packet).ok())
+}
+
+/// Returns why a job cannot be handed over.
+pub(super) fn failed(pool: &str, error: &io::Error) -> Refusal {
+    Refusal::new(format!("the job cannot be handed over to the pool '{pool}': {error}"), "").of_system()
+}
+
+/// Returns why a job does not run whose launcher could not begin.
+pub(super) fn not_launched_text(why: &str) -> String {
+    format!("the job could not be launched: {why}")
+}
+
+/// Returns why a job does not start in a pool that has ended.
+pub(super) fn pool_ended(pool: &str) -> Refusal {
+    let text = format!("the pool '{pool}' has ended before the job started");
+    Refusal::new(text, format!("'scela pool start {pool}' starts it again")).of_system()
+}
+
+/// Returns why a job does not start.
+pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
+    let (text, hint) = match why {
+        JobRefusal::Busy { needs, free } => (
+            format!("the job needs {} in the pool '{pool}', and {free} are free", count((*needs).into(), "slot")),
+            "without --no-wait it waits for them",
+        ),
+        JobRefusal::OtherVersion(version) => (
+            format!("the pool '{pool}' was started by another version of this program, {version}"),
+            "stop it and start it again",
+        ),
+        JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
+        JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),
+        JobRefusal::NoLauncher => (
+            format!("the pool '{pool}' can start no launcher"),
+            "'ulimit -u' and the memory of this machine may be too low; its log is beside its socket",
+        ),
+        JobRefusal::Signalled(signal) => (format!("signal {signal} has ended the job"), ""),
+    };
+    Refusal::new(text, hint).of_system()
+}
+
+fn waits_text(pool: &str, job: u64, needs: u32, free: u32, ahead: u32) -> String {
+    let ahead = match ahead {
+        0 => String::new(),
+        ahead => format!("; {} {} first", count(ahead.into(), "job"), if ahead == 1 { "starts" } else { "start" }),
+    };
+    let needs = count(needs.into(), "slot");
+    format!("job {job} waits in the pool '{pool}': it needs {needs}, and {free} are free{ahead}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Serialize;
+
+    fn packet(message: &impl Serialize) -> Packet {
+        Packet { bytes: packed(message), descriptors: Vec::new() }
+    }
+
+    #[test]
+    fn the_end_of_a_connection_means_what_has_happened_before() {
+        let mut handed = Handed::new("night");
+        assert_eq!(handed.on_launcher(None), None, "the controller has the other end");
+        assert_eq!(handed.on_controller(None), Some(Event::PoolEnded));
+        assert_eq!(handed.on_controller(Some(&packet(&ToClient::Started(7)))), Some(Event::Started));
+        assert!(handed.has_started());
+        assert_eq!(handed.on_launcher(None), Some(Event::Lost));
+        assert_eq!(handed.lost_text(), "the launcher of job 7 in the pool 'night' was killed; its ranks were ended");
+        let garbage = Packet { bytes: vec![0xc1], descriptors: Vec::new() };
+        assert_eq!(handed.on_launcher(Some(&garbage)), Some(Event::Lost));
+    }
+
+    #[test]
+    fn messages_become_events() {
+        let mut handed = Handed::new("night");
+        let waits = ToClient::Waits { job: 3, needs: 4, free: 1, ahead: 2 };
+        let text = "job 3 waits in the pool 'night': it needs 4 slots, and 1 are free; 2 jobs start first";
+        assert_eq!(handed.on_controller(Some(&packet(&waits))), Some(Event::Waits(text.to_owned())));
+        let refused = packet(&ToClient::Refused(JobRefusal::Full));
+        assert_eq!(handed.on_controller(Some(&refused)), Some(Event::Refused(JobRefusal::Full)));
+        assert_eq!(handed.on_controller(Some(&packet(&ToClient::Done))), None);
+        assert_eq!(handed.on_launcher(Some(&packet(&FromJob::Ended(3)))), Some(Event::Ended(3)));
+        let why = FromJob::NotStarted("no".to_owned());
+        assert_eq!(handed.on_launcher(Some(&packet(&why))), Some(Event::NotLaunched("no".to_owned())));
+    }
+}
