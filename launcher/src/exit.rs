@@ -87,6 +87,14 @@ pub fn signalled(signal: i32) -> u8 {
     128u8.saturating_add(u8::try_from(signal).unwrap_or(127))
 }
 
+/// The most failed commands of a list that have a code of their own. More of them have the next one, as under GNU parallel.
+const FAILED_COMMANDS_MAX: usize = 100;
+
+/// Returns the exit code for a list of commands of which so many have failed.
+pub fn failed_commands(count: usize) -> u8 {
+    count.min(FAILED_COMMANDS_MAX + 1) as u8
+}
+
 /// Returns the low byte of a code, or 1 if that is 0: a failure never looks like success.
 fn low_byte(code: i32) -> u8 {
     match (code & 255) as u8 {

@@ -40,6 +40,7 @@ use crate::plan::{self, DEMO_RANK_ARGUMENT};
 use crate::pool::client;
 use crate::pool::commands::{self, Subcommand};
 use crate::pool::fleet::KEEPER_ARGUMENT;
+use crate::pool::map;
 use crate::pool::standby::{self, Job};
 use crate::pool::start::{self, Role};
 use crate::refusal::Refusal;
@@ -142,6 +143,11 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
             Ok(text) => print(&text),
             Err(refusal) => refuse(&refusal),
         },
+        Ok(Subcommand::Map(options)) => {
+            stderr::allow_thread();
+            trace();
+            map::run(&options).unwrap_or_else(|refusal| refuse(&refusal))
+        }
         Err(text) => fail(&text, EarlyEnd::Usage.code()),
     };
     (code, stderr::EXIT_TIME)

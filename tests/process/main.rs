@@ -23,6 +23,7 @@
 //! | `descriptors` | the launcher does not pass on descriptors that it inherits |
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
 //! | `pools` | standing pools: jobs, queues, kills |
+//! | `maps` | lists of commands over a pool |
 //! | `tree` | the processes and links form the planned tree |
 //! | `traces` | traces of sessions: their spans, their bounds |
 //! | `stats` | the statistics, compared with the kernel's counts |
@@ -55,6 +56,7 @@ mod key;
 mod leftovers;
 mod losses;
 mod malformed;
+mod maps;
 mod output;
 mod output_files;
 mod panics;

@@ -91,6 +91,12 @@ impl<'a> Pool<'a> {
         run.arg("--pool").env(DIRECTORY, self.directory())
     }
 
+    /// Returns the builder of a run of `scela pool map`, whose list is standard input.
+    pub fn map(&self, commands: &[String]) -> Run {
+        let list: String = commands.iter().map(|command| format!("{command}\n")).collect();
+        scela().subcommand(["pool", "map"]).program(vec!["-".into()]).env(DIRECTORY, self.directory()).stdin(list)
+    }
+
     /// Returns the state of the default pool and its jobs, as `scela status --json` prints it.
     #[track_caller]
     pub fn state(&self) -> Value {

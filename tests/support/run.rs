@@ -59,6 +59,7 @@ pub fn scela() -> Run {
     Run {
         world: World::new(),
         nsenter: Vec::new(),
+        subcommand: Vec::new(),
         options: Vec::new(),
         program: Vec::new(),
         environment: Vec::new(),
@@ -103,6 +104,8 @@ pub struct Run {
     pub(crate) world: World,
     /// The words in front of the command that make it run on a host of a cluster; empty for this machine.
     nsenter: Vec<OsString>,
+    /// The words of a subcommand of `scela`; empty for scela-run.
+    subcommand: Vec<OsString>,
     options: Vec<OsString>,
     program: Program,
     environment: Vec<(OsString, OsString)>,
@@ -114,6 +117,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// Runs this subcommand of `scela` instead of scela-run.
+    pub(crate) fn subcommand<const N: usize>(mut self, words: [&str; N]) -> Self {
+        self.subcommand = words.map(OsString::from).into();
+        self
+    }
+
     /// Sets the number of ranks.
     pub fn np(self, ranks: u32) -> Self {
         self.args(["-np", &ranks.to_string()])
@@ -272,8 +281,13 @@ impl Run {
             words.extend(["unshare", "--mount", "sh", "-c", OWN_SHARED_MEMORY, "sh"].map(OsString::from));
             words.push(directory.into());
         }
-        words.push(scela_run().clone().into_os_string());
-        words.extend(["--label", self.world.label()].map(OsString::from));
+        if self.subcommand.is_empty() {
+            words.push(scela_run().clone().into_os_string());
+            words.extend(["--label", self.world.label()].map(OsString::from));
+        } else {
+            words.push(scela_run().with_file_name("scela").into_os_string());
+            words.extend(self.subcommand.iter().cloned());
+        }
         words.extend(self.options.iter().chain(&self.program).cloned());
         words
     }

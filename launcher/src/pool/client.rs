@@ -235,7 +235,7 @@ impl Client {
                         return Ok(exit::signalled(signal));
                     }
                     Event::Refused(why) => return Err(handover::refused(pool, &why)),
-                    Event::PoolEnded => return Err(handover::pool_ended(pool)),
+                    Event::PoolEnded => return Err(handover::pool_ended(pool, " before the job started")),
                     // This process may have been continued meanwhile.
                     Event::Suspended if stops => drop(raise(Signal::SIGSTOP)),
                     Event::Suspended => {}

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nla::sys::Packets;
 
-use super::directory;
 use super::message::{JobNumber, JobRefusal, NodeChange, Request, ToClient, ToController, packed, unpacked};
 use super::start::Options;
 use super::status::{self, Parts, PoolReport};
+use super::{directory, map};
 use crate::cli;
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
@@ -27,6 +28,8 @@ pub enum Subcommand {
     Start(Options),
     /// Asks pools that run.
     Ask(Question),
+    /// Runs a list of commands over a pool.
+    Map(map::Options),
 }
 
 /// A question to pools that run.
@@ -104,10 +107,7 @@ pub fn command() -> Command {
         .about("Starts a pool on this machine, on hosts, or on the nodes of an allocation")
         .arg(pool())
         .arg(
-            Arg::new("slots")
-                .long("slots")
-                .value_name("N")
-                .value_parser(value_parser!(u32).range(1..=i64::from(nla::core::limits::RANKS_MAX)))
+            at_least_one("slots", "N")
                 .help("how many ranks a node runs at a time (default: as the list of hosts says, else its cores)"),
         )
         .args(HOST_OPTIONS.iter().chain(&LAUNCH_OPTIONS).map(passed_on))
@@ -128,7 +128,7 @@ pub fn command() -> Command {
         .arg(Arg::new("kill").long("kill").action(ArgAction::SetTrue).help("kill jobs instead of asking them to end"));
     let status = |name: &'static str, about| Command::new(name).about(about).arg(pool().help(every)).arg(json());
     let pool_command = Command::new("pool")
-        .about("Starts, shows and stops standing pools")
+        .about("Starts, uses, shows and stops standing pools")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(start)
@@ -136,7 +136,8 @@ pub fn command() -> Command {
         .subcommand(change("drain", "Gives nodes no new jobs; jobs that run there go on"))
         .subcommand(change("resume", "Uses drained nodes again, and tries nodes that are down at once"))
         .subcommand(stop)
-        .subcommand(status("status", "Shows pools"));
+        .subcommand(status("status", "Shows pools"))
+        .subcommand(map_command());
     let kill = Command::new("kill")
         .about("Sends a signal to jobs; those that wait are withdrawn")
         .arg(
@@ -148,13 +149,7 @@ pub fn command() -> Command {
                 .default_value("TERM")
                 .help("TERM, INT and HUP end jobs; QUIT, USR1 and USR2 are passed on"),
         )
-        .arg(
-            Arg::new("in")
-                .long("pool")
-                .value_name("NAME")
-                .value_parser(pool_name)
-                .help("the pool (default: 'default')"),
-        )
+        .arg(in_pool())
         .arg(Arg::new("all").long("all").action(ArgAction::SetTrue).help("all jobs of the pool"))
         .arg(
             Arg::new("jobs")
@@ -180,14 +175,17 @@ pub fn command() -> Command {
 
 /// Parses the words after `scela`, which do not begin with `run`. The error is the text for the user.
 pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
-    let words = std::iter::once(OsString::from("scela")).chain(words);
+    // clap has no long options with one dash.
+    let is_map = words.first().is_some_and(|word| word == "pool") && words.get(1).is_some_and(|word| word == "map");
+    let word = |word: OsString| if is_map && word == "-np" { "--np".into() } else { word };
+    let words = std::iter::once(OsString::from("scela")).chain(words.into_iter().map(word));
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
             return Err(text.trim().trim_start_matches("error: ").to_owned());
         }
-        Err(text) => return Ok(Subcommand::Text(text.render().to_string())),
+        Err(text) => return Ok(Subcommand::Text(format!("{}\n", text.render().to_string().trim_end()))),
     };
     Ok(match matches.subcommand() {
         Some(("pool", pool)) => match pool.subcommand() {
@@ -201,6 +199,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
             Some(("stop", given)) => {
                 Subcommand::Ask(Question::Stop { pool: name(given, "pool"), kills: given.get_flag("kill") })
             }
+            Some(("map", given)) => Subcommand::Map(map_options(given)),
             Some(("status", given)) => Subcommand::Ask(status_question(given, Parts::default())),
             Some((change, given)) => Subcommand::Ask(Question::Nodes {
                 pool: name(given, "pool"),
@@ -241,6 +240,66 @@ fn passed_words(given: &ArgMatches, options: &[(&'static str, &'static str, &'st
         .iter()
         .filter_map(|(name, ..)| Some([format!("--{name}").into(), given.get_one::<OsString>(name)?.clone()]));
     words.flatten().collect()
+}
+
+const MAP_AFTER_HELP: &str = "\
+Each line of FILE is run by 'sh -c' as one job. Blank lines, and lines that begin with #, are skipped.
+Outputs are printed whole, in the order of the list.
+
+Exit codes: 0 if all commands have succeeded, 1 to 100 the number of those that have failed, 101 for
+more; 251 if nothing was run, 252 if the pool has ended, 128+n after signal n, 1 if the output or the
+journal cannot be written";
+
+fn map_command() -> Command {
+    let number = |name: &'static str, most: u32| {
+        Arg::new(name).long(name).value_name("N").value_parser(value_parser!(u32).range(..=i64::from(most)))
+    };
+    let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+    let path = |name: &'static str| Arg::new(name).value_name("FILE").value_parser(value_parser!(PathBuf));
+    Command::new("map")
+        .about("Runs a list of commands over a pool, as many at a time as it has slots for")
+        .after_help(MAP_AFTER_HELP)
+        .arg(path("list").required(true).help("the commands, one on each line; - is standard input"))
+        .arg(in_pool())
+        .arg(at_least_one("np", "N").help("ranks of each command (default: 1); also -np"))
+        .arg(
+            at_least_one("jobs", "N")
+                .short('j')
+                .help("commands that run at a time (default: as the pool has slots for)"),
+        )
+        .arg(flag("unordered").help("print outputs in the order in which commands end"))
+        .arg(number("retries", map::RETRIES_MAX).help("run a command that fails up to N times again (default: 0)"))
+        .arg(flag("halt").help("start no more commands once one has failed"))
+        .arg(flag("progress").help("report progress also if standard error is not a terminal"))
+        .arg(path("journal").long("journal").help("write a row for each command that has ended to FILE"))
+        .arg(flag("resume").requires("journal").help("skip commands that have succeeded by the journal"))
+}
+
+fn map_options(given: &ArgMatches) -> map::Options {
+    map::Options {
+        pool: name(given, "in"),
+        list: given.get_one::<PathBuf>("list").cloned().unwrap_or_default(),
+        ranks: given.get_one("np").copied().unwrap_or(1),
+        at_once: given.get_one("jobs").copied(),
+        retries: given.get_one("retries").copied().unwrap_or(0),
+        unordered: given.get_flag("unordered"),
+        halts: given.get_flag("halt"),
+        progress: given.get_flag("progress"),
+        journal: given.get_one::<PathBuf>("journal").cloned(),
+        resumes: given.get_flag("resume"),
+    }
+}
+
+/// The option for a number of at least 1.
+fn at_least_one(name: &'static str, value: &'static str) -> Arg {
+    let parser = value_parser!(u32).range(1..=i64::from(nla::core::limits::RANKS_MAX));
+    Arg::new(name).long(name).value_name(value).value_parser(parser)
+}
+
+/// The option for the pool of commands whose other words are no pools.
+fn in_pool() -> Arg {
+    let help = "the pool (default: 'default')";
+    Arg::new("in").long("pool").value_name("NAME").value_parser(pool_name).help(help)
 }
 
 fn status_question(given: &ArgMatches, parts: Parts) -> Question {
@@ -355,7 +414,7 @@ fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {
 }
 
 /// Returns the state of a pool, its nodes and its jobs.
-fn state(pool: &str) -> Result<PoolReport, Refusal> {
+pub(super) fn state(pool: &str) -> Result<PoolReport, Refusal> {
     let controller = asked(pool, &ToController::Status)?;
     let (mut state, mut nodes, mut jobs) = (None, Vec::new(), Vec::new());
     loop {
@@ -410,6 +469,35 @@ mod tests {
         assert_eq!(parsed("kill 1 2"), kill(&[1, 2], 15));
         assert_eq!(parsed("kill --all --signal sigint"), kill(&[], 2));
         assert_eq!(parsed("kill -s 10 3"), kill(&[3], 10));
+        let plain = map::Options {
+            pool: "default".to_owned(),
+            list: "-".into(),
+            ranks: 1,
+            at_once: None,
+            retries: 0,
+            unordered: false,
+            halts: false,
+            progress: false,
+            journal: None,
+            resumes: false,
+        };
+        assert_eq!(parsed("pool map -"), Ok(Subcommand::Map(plain.clone())));
+        let line =
+            "pool map --pool night -np 4 -j 2 --unordered --retries 3 --halt --progress --journal j --resume list";
+        let all = map::Options {
+            pool: "night".to_owned(),
+            list: "list".into(),
+            ranks: 4,
+            at_once: Some(2),
+            retries: 3,
+            unordered: true,
+            halts: true,
+            progress: true,
+            journal: Some("j".into()),
+            resumes: true,
+        };
+        assert_eq!(parsed(line), Ok(Subcommand::Map(all)));
+        assert_eq!(parsed("pool map --np 2 -"), Ok(Subcommand::Map(map::Options { ranks: 2, ..plain })));
     }
 
     #[test]
@@ -424,6 +512,11 @@ mod tests {
             ("pool start -- -a", "beginning with a letter or digit"),
             ("pool start --slots 0", "invalid value '0'"),
             ("pool start --idle 0", "invalid value '0'"),
+            ("pool map", "<FILE>"),
+            ("pool map -j 0 a", "invalid value '0'"),
+            ("pool map --np 0 a", "invalid value '0'"),
+            ("pool map --retries 1001 a", "invalid value '1001'"),
+            ("pool map --resume a", "--journal <FILE>"),
         ] {
             let text = match parsed(line) {
                 Ok(Subcommand::Text(text)) | Err(text) => text,

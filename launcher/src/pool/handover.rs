@@ -114,7 +114,15 @@ impl Handed {
                 Event::Waits(waits_text(&self.pool, job, needs, free, ahead))
             }
             Some(ToClient::Refused(why)) => Event::Refused(why),
-            Some(ToClient::Pool(_) | ToClient::Job(_) | ToClient::Unknown(_) | ToClient::Done) => return None,
+            // Answers to other questions.
+            Some(
+                ToClient::Pool(_)
+                | ToClient::Node(_)
+                | ToClient::Job(_)
+                | ToClient::Unknown(_)
+                | ToClient::NodesRefused(_)
+                | ToClient::Done,
+            ) => return None,
             None => Event::PoolEnded,
         })
     }
@@ -152,9 +160,9 @@ pub(super) fn not_launched_text(why: &str) -> String {
     format!("the job could not be launched: {why}")
 }
 
-/// Returns why a job does not start in a pool that has ended.
-pub(super) fn pool_ended(pool: &str) -> Refusal {
-    let text = format!("the pool '{pool}' has ended before the job started");
+/// Returns why a job does not start in a pool that has ended. `when` follows that.
+pub(super) fn pool_ended(pool: &str, when: &str) -> Refusal {
+    let text = format!("the pool '{pool}' has ended{when}");
     Refusal::new(text, format!("'scela pool start {pool}' starts it again")).of_system()
 }
 

@@ -13,7 +13,7 @@
 //! - The **fork server** is a process with one thread. It forks launchers without an exec ([`fork_server`]).
 //! - A **launcher** that stands by has forked the guardian of one agent ([`standby`]). With a job it is what `scela-run` is
 //!   without a pool. After the job it stands by again, if it can.
-//! - A **client** is `scela-run --pool`. It passes its streams, directory, environment and limits on, and waits ([`client`]).
+//! - A **client** is `scela-run --pool`. It passes its streams, directory, environment and limits on, and waits ([`client`]). `scela pool map` is a client with many jobs ([`map`]).
 //!
 //! If the controller dies, the fork server and all launchers notice the end of their connections: launchers end their jobs, and
 //! clients exit with 252. [`message`] has what they say to each other, [`handover`] what the messages about a job mean.
@@ -25,6 +25,7 @@ pub mod directory;
 pub mod fleet;
 pub mod fork_server;
 mod handover;
+pub mod map;
 pub mod message;
 pub mod nodes;
 pub mod schedule;

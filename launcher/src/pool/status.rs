@@ -21,7 +21,7 @@ pub(super) fn count(number: u64, noun: &str) -> String {
 }
 
 /// Returns a time in its largest whole unit.
-fn age(ms: u64) -> String {
+pub(super) fn age(ms: u64) -> String {
     match ms / 1000 {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds @ 120..7200 => format!("{} min", seconds / 60),

@@ -389,7 +389,7 @@ fn piece_length(bytes: &[u8]) -> usize {
 
 /// Writes all bytes without the standard library's buffer, which would hold back an unfinished line. Waits if the
 /// descriptor is nonblocking, as a process that shares it may have made it.
-pub(super) fn write_all(target: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write_all(target: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
     while !bytes.is_empty() {
         match nix::unistd::write(target, bytes) {

@@ -414,7 +414,7 @@ pub fn finish(time: Duration) {
 }
 
 /// Waits until the progress line is cleared, at most for [`CLEAR_TIME`].
-pub(super) fn wait_cleared() {
+pub(crate) fn wait_cleared() {
     STDERR.wait_cleared(CLEAR_TIME);
 }
 

@@ -11,6 +11,7 @@ mod command_lines;
 mod hello;
 mod host_lists;
 mod hosts_files;
+mod journals;
 mod lanes;
 mod mappings;
 mod messages;
@@ -48,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "hello", check: hello::check },
     Target { name: "host_lists", check: host_lists::check },
     Target { name: "hosts_files", check: hosts_files::check },
+    Target { name: "journals", check: journals::check },
     Target { name: "lanes", check: lanes::check },
     Target { name: "mappings", check: mappings::check },
     Target { name: "messages", check: messages::check },

@@ -1,0 +1,120 @@
+//! The file of a journal.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::ops::DerefMut;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nla::core::printable;
+
+use super::journal::{HEADER, JOURNAL_BYTES_MAX, Journal, Row};
+use super::list::List;
+use crate::refusal::Refusal;
+
+/// A journal to which rows are appended. No other map can open it meanwhile.
+#[derive(Debug)]
+pub(super) struct JournalFile {
+    path: PathBuf,
+    file: Flock<File>,
+}
+
+impl JournalFile {
+    /// Opens a journal of this list, and makes it if there is none. Returns for each command whether it has succeeded already. A
+    /// journal with rows is refused unless `resumes`.
+    pub(super) fn open(path: &Path, resumes: bool, list: &List) -> Result<(Self, Vec<bool>), Refusal> {
+        let name = printable(&path.to_string_lossy());
+        let failed =
+            |error: io::Error| Refusal::new(format!("the journal {name} cannot be used: {error}"), "").of_system();
+        let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
+        let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => file,
+            Err((_, Errno::EWOULDBLOCK)) => {
+                return Err(Refusal::new(format!("the journal {name} is being written by another map"), "").of_system());
+            }
+            Err((_, error)) => return Err(failed(error.into())),
+        };
+        let mut own = Self { path: path.to_owned(), file };
+        let mut bytes = Vec::new();
+        (&*own.file).take(JOURNAL_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
+        let refused = |why: &dyn std::fmt::Display, hint: &str| {
+            Refusal::new(format!("the journal {name} cannot be continued: {why}"), hint).of_system()
+        };
+        let other = "--resume needs the list with which the journal was begun; another --journal begins a new one";
+        let journal = Journal::parse(&bytes).map_err(|error| refused(&error, "another --journal begins a new one"))?;
+        if !resumes && !journal.rows.is_empty() {
+            let text = format!("the journal {name} has rows already");
+            let hint = "--resume skips the commands that have succeeded; without it, name a new file";
+            return Err(Refusal::new(text, hint).of_system());
+        }
+        let succeeded = journal.succeeded(list).map_err(|error| refused(&error, other))?;
+        let whole = journal.whole_bytes;
+        if whole < bytes.len() {
+            own.file.set_len(whole as u64).map_err(failed)?;
+        }
+        if whole == 0 {
+            own.write(HEADER).map_err(failed)?;
+        }
+        Ok((own, succeeded))
+    }
+
+    /// Appends a row. The error is a text for the user.
+    pub(super) fn append(&mut self, row: &Row<'_>) -> Result<(), String> {
+        let failed = |error| format!("the journal {} cannot be written: {error}", self.path.to_string_lossy());
+        self.file.deref_mut().write_all(&row.line()).map_err(failed)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.deref_mut().write_all(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn row(number: u32, code: u8, command: &[u8]) -> Row<'_> {
+        Row { number, start_ms: 0, run_ms: 0, code, attempts: 1, command }
+    }
+
+    #[test]
+    fn a_journal_is_continued_only_on_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let list = List::parse(b"a\nb\n".to_vec()).unwrap();
+        let open = |resumes| JournalFile::open(&path, resumes, &list);
+        let (mut journal, succeeded) = open(false).unwrap();
+        assert_eq!(succeeded, [false, false]);
+        let text = open(true).unwrap_err().to_string();
+        assert!(text.ends_with("journal is being written by another map"), "{text}");
+        journal.append(&row(2, 0, b"b")).unwrap();
+        journal.append(&row(1, 3, b"a")).unwrap();
+        drop(journal);
+        let refusal = open(false).unwrap_err();
+        assert!(refusal.to_string().ends_with("journal has rows already") && refusal.hint().contains("--resume"));
+        // A map that was killed.
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, [&whole[..], b"1\t0.0"].concat()).unwrap();
+        assert_eq!(open(true).unwrap().1, [false, true]);
+        assert_eq!(fs::read(&path).unwrap(), whole);
+        let other = List::parse(b"a\nc\n".to_vec()).unwrap();
+        let refusal = JournalFile::open(&path, true, &other).unwrap_err();
+        assert!(refusal.to_string().ends_with("it has command 2 as 'b', and the list has 'c'"), "{refusal}");
+    }
+
+    #[test]
+    fn other_files_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("text");
+        fs::write(&path, "precious").unwrap();
+        let list = List::parse(b"a\n".to_vec()).unwrap();
+        for resumes in [false, true] {
+            let text = JournalFile::open(&path, resumes, &list).unwrap_err().to_string();
+            assert!(text.ends_with("cannot be continued: it is not a journal of 'scela pool map'"), "{text}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+}

@@ -1,0 +1,99 @@
+//! `scela pool map`: runs a list of commands over a pool, as many at a time as fit, as GNU parallel does.
+//!
+//! One process submits all jobs. [`plan`] decides which command starts when, what is printed when, and the exit code. [`actor`] carries
+//! that out. It has a task for each command that runs ([`attempt`]) and a thread that prints ([`printer`]). Outputs wait in
+//! files without names ([`spool`]). [`list`] and [`journal`] are the formats of the two files that the user names.
+
+mod actor;
+mod attempt;
+pub mod journal;
+mod journal_file;
+pub mod list;
+mod plan;
+mod printer;
+mod spool;
+mod summary;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use nla::core::printable;
+use nla::sys;
+
+use self::actor::Setup;
+use self::journal_file::JournalFile;
+use self::list::{LIST_BYTES_MAX, List};
+use self::plan::Rules;
+use super::commands;
+use super::status::PoolReport;
+use crate::refusal::Refusal;
+
+/// The most times that a command is run again.
+pub const RETRIES_MAX: u32 = 1000;
+/// The descriptors that a command takes while it is submitted.
+const DESCRIPTORS_PER_COMMAND: u64 = 8;
+/// The descriptors that are left for everything else.
+const DESCRIPTORS_LEFT: u64 = 64;
+
+/// The options of `scela pool map`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The pool's name, which was checked.
+    pub pool: String,
+    /// The file with the commands; `-` is standard input.
+    pub list: PathBuf,
+    /// How many ranks each command has. At least 1.
+    pub ranks: u32,
+    /// How many commands run at a time; as many as the pool has slots for if `None`. At least 1.
+    pub at_once: Option<u32>,
+    /// How often a command that fails is run again.
+    pub retries: u32,
+    /// Print outputs in the order in which commands end.
+    pub unordered: bool,
+    /// Start no more commands once one has failed.
+    pub halts: bool,
+    /// Report progress also if standard error is not a terminal.
+    pub progress: bool,
+    /// The file that gets a row for each command that has ended.
+    pub journal: Option<PathBuf>,
+    /// Skip the commands that have succeeded by the journal.
+    pub resumes: bool,
+}
+
+/// Runs the commands of a list. Returns the exit code.
+pub fn run(options: &Options) -> Result<u8, Refusal> {
+    let list = read_list(&options.list)?;
+    let journal = options.journal.as_deref().map(|path| JournalFile::open(path, options.resumes, &list)).transpose()?;
+    let (journal, skipped) = journal.map_or((None, vec![false; list.len()]), |(file, skipped)| (Some(file), skipped));
+    let PoolReport { pool, .. } = commands::state(&options.pool)?;
+    let at_once = options.at_once.unwrap_or(pool.slots / options.ranks).max(1);
+    let descriptors = sys::raise_limit().unwrap_or_else(|_| sys::open_files_limit());
+    let most = (descriptors.saturating_sub(DESCRIPTORS_LEFT) / DESCRIPTORS_PER_COMMAND).max(1);
+    let rules = Rules {
+        at_once: at_once.min(u32::try_from(most).unwrap_or(u32::MAX)) as usize,
+        retries: options.retries,
+        in_order: !options.unordered,
+        halts: options.halts,
+    };
+    let (pool, ranks, progress) = (options.pool.clone(), options.ranks, options.progress);
+    actor::run(Setup { pool, list, skipped, rules, ranks, progress, journal })
+        .map_err(|error| Refusal::new(format!("the commands cannot be run: {error}"), "").of_system())
+}
+
+fn read_list(path: &Path) -> Result<List, Refusal> {
+    let refused = |why: &dyn std::fmt::Display| {
+        let name = if path.as_os_str() == "-" { "standard input".into() } else { path.to_string_lossy() };
+        Refusal::new(format!("the list of commands in {} cannot be run: {why}", printable(&name)), "").of_system()
+    };
+    let read = |source: &mut dyn Read| {
+        let mut bytes = Vec::new();
+        source.take(LIST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    let bytes = if path.as_os_str() == "-" {
+        read(&mut io::stdin().lock())
+    } else {
+        File::open(path).and_then(|mut file| read(&mut file))
+    };
+    List::parse(bytes.map_err(|error| refused(&error))?).map_err(|error| refused(&error))
+}

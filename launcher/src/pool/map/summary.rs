@@ -1,0 +1,150 @@
+//! The texts of a map: its progress, and the summary of what has failed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use nla::core::printable;
+use nla::sys::signal_name;
+use pmi::{Rank, Ranks};
+
+use super::list::List;
+use super::plan::Counts;
+use crate::exit;
+use crate::pool::status::{age, count};
+use crate::refusal::shown;
+
+/// The most exit codes that the summary names.
+const CODES_MAX: usize = 8;
+/// The most bytes of numbers of commands for one exit code.
+const NUMBERS_BYTES_MAX: usize = 60;
+/// The most characters of a command.
+const COMMAND_CHARS_MAX: usize = 60;
+/// The least code that a shell gives a program which a signal has killed, and the greatest such signal.
+const SIGNALLED: u8 = 128;
+const SIGNAL_MAX: u8 = 64;
+
+/// Describes how far the commands are, `elapsed` after the begin.
+pub(super) fn progress(counts: &Counts, elapsed: Duration) -> String {
+    let Counts { all, succeeded, failed, running, waiting } = counts;
+    let done = succeeded + failed;
+    let mut text = format!("scela-run: {done} of {all} done, {failed} failed, {running} running");
+    let left = (running + waiting) as u64;
+    if done > 0 && left > 0 {
+        let rest_ms = (elapsed.as_millis() as u64).saturating_mul(left) / done as u64;
+        text.push_str(&format!(", about {} left", age(rest_ms)));
+    }
+    text
+}
+
+/// Describes the commands that have failed, or were not started; `None` if there are none. `failed` has their indexes by their exit
+/// codes.
+pub(super) fn summary(counts: &Counts, failed: &BTreeMap<u8, Vec<usize>>, list: &List) -> Option<String> {
+    let Counts { all, failed: count_failed, waiting, .. } = *counts;
+    if count_failed + waiting + counts.running == 0 {
+        return None;
+    }
+    let of_all = format!("of {}", count(all as u64, "command"));
+    let mut text = match count_failed {
+        0 => String::new(),
+        failed => format!("{failed} {of_all} failed"),
+    };
+    for (number, what) in [(counts.running, "given up"), (waiting, "not started")] {
+        match (number, text.is_empty()) {
+            (0, _) => {}
+            (number, true) => text = format!("{number} {of_all} {} {what}", if number == 1 { "was" } else { "were" }),
+            (number, false) => {
+                text.push_str(&format!(", {number} {} {what}", if number == 1 { "was" } else { "were" }))
+            }
+        }
+    }
+    let mut codes: Vec<_> = failed.iter().collect();
+    codes.sort_by_key(|(_, commands)| std::cmp::Reverse(commands.len()));
+    for (code, commands) in codes.iter().take(CODES_MAX) {
+        text.push_str(&format!("\n  {}: {}", code_text(**code), commands_text(commands, list)));
+    }
+    if codes.len() > CODES_MAX {
+        let others: usize = codes[CODES_MAX..].iter().map(|(_, commands)| commands.len()).sum();
+        text.push_str(&format!("\n  other codes: {}", count(others as u64, "command")));
+    }
+    Some(text)
+}
+
+fn code_text(code: u8) -> String {
+    match code {
+        exit::NOT_LAUNCHED => "could not be started".to_owned(),
+        exit::LOST => "lost with a launcher or an agent".to_owned(),
+        code @ 129.. if code - SIGNALLED <= SIGNAL_MAX => {
+            format!("code {code} (signal {})", signal_name((code - SIGNALLED).into()))
+        }
+        code => format!("code {code}"),
+    }
+}
+
+/// Names commands by numbers, and the first of them in words.
+fn commands_text(commands: &[usize], list: &List) -> String {
+    // A list has far fewer commands than there can be ranks.
+    let ranks: Ranks = commands.iter().map(|index| Rank(*index as u32 + 1)).collect();
+    let mut numbers = ranks.to_string();
+    if numbers.len() > NUMBERS_BYTES_MAX {
+        let end = numbers[..NUMBERS_BYTES_MAX].rfind(',').unwrap_or(NUMBERS_BYTES_MAX);
+        numbers.truncate(end);
+        numbers.push_str(",...");
+    }
+    let first = commands.iter().min().and_then(|index| list.command(*index)).unwrap_or_default();
+    let first = shown(&String::from_utf8_lossy(first), COMMAND_CHARS_MAX);
+    let first = printable(first.trim());
+    match commands.len() {
+        1 => format!("command {numbers} ({first})"),
+        all => format!("{}: {numbers} (the first is {first})", count(all as u64, "command")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(succeeded: usize, failed: usize, running: usize, waiting: usize) -> Counts {
+        Counts { all: succeeded + failed + running + waiting, succeeded, failed, running, waiting }
+    }
+
+    fn list(commands: usize) -> List {
+        let text: String = (1..=commands).map(|number| format!("  ./a.out {number} \x1b\n")).collect();
+        List::parse(text.into_bytes()).unwrap()
+    }
+
+    #[test]
+    fn progress_estimates_the_rest() {
+        let line = |counts: &Counts, s| progress(counts, Duration::from_secs(s));
+        assert_eq!(line(&counts(0, 0, 8, 92), 3), "scela-run: 0 of 100 done, 0 failed, 8 running");
+        let text = "scela-run: 25 of 100 done, 1 failed, 8 running, about 3 min left";
+        assert_eq!(line(&counts(24, 1, 8, 67), 60), text);
+        assert_eq!(line(&counts(99, 1, 0, 0), 60), "scela-run: 100 of 100 done, 1 failed, 0 running");
+    }
+
+    #[test]
+    fn the_summary_folds_commands_by_codes() {
+        let list = list(20);
+        assert_eq!(summary(&counts(20, 0, 0, 0), &BTreeMap::new(), &list), None);
+        let failed = BTreeMap::from([(1, vec![1]), (137, vec![6, 4, 5, 9]), (252, vec![11, 12])]);
+        let text = "7 of 20 commands failed, 3 were not started\n  \
+                    code 137 (signal KILL): 4 commands: 5-7,10 (the first is ./a.out 5 ?)\n  \
+                    lost with a launcher or an agent: 2 commands: 12-13 (the first is ./a.out 12 ?)\n  \
+                    code 1: command 2 (./a.out 2 ?)";
+        assert_eq!(summary(&counts(10, 7, 0, 3), &failed, &list).as_deref(), Some(text));
+        let left = summary(&counts(0, 0, 1, 19), &BTreeMap::new(), &list);
+        assert_eq!(left.as_deref(), Some("1 of 20 commands was given up, 19 were not started"));
+    }
+
+    #[test]
+    fn the_summary_is_bounded() {
+        let all = 100_000;
+        let list = list(all);
+        let failed: BTreeMap<u8, Vec<usize>> = (0..200)
+            .map(|code| (code + 1, (0..all).filter(|index| index % 200 == usize::from(code)).collect()))
+            .collect();
+        let text = summary(&counts(0, all, 0, 0), &failed, &list).unwrap();
+        assert!(text.len() < 2000 && text.lines().count() == 2 + CODES_MAX, "{text}");
+        assert!(text.contains("\n  code 1: 500 commands: 1,201,401,601,801,"), "{text}");
+        assert!(text.ends_with("\n  other codes: 96000 commands"), "{text}");
+    }
+}
