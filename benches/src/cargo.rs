@@ -25,6 +25,9 @@ pub struct Product {
 pub const SCELA_RUN: Product =
     Product { name: "scela-run", variable: "SCELA_RUN", package: "scela-run", file: "scela-run" };
 
+/// The program of pools. It must be of the same build as [`SCELA_RUN`].
+pub const SCELA: Product = Product { name: "scela", variable: "SCELA", package: "scela-run", file: "scela" };
+
 /// The PMI-1 client library.
 pub const LIBPMI: Product =
     Product { name: LIBRARY, variable: "SCELA_PMI_LIBRARY", package: "libpmi-c", file: "libpmi.so" };
@@ -91,6 +94,14 @@ fn installed(file: &Path, directory: &Path) -> Result<PathBuf, BenchError> {
 #[must_use]
 pub fn is_foreign(variable: &str) -> bool {
     ["CARGO", "RUST", "PMI_", "PMIX_", "HYDI_"].iter().any(|prefix| variable.starts_with(prefix))
+}
+
+/// Removes the variables from a command's environment that [are foreign](is_foreign).
+pub fn without_foreign_variables(command: &mut Command) {
+    let names = env::vars_os().map(|(name, _)| name);
+    names.filter(|name| is_foreign(&name.to_string_lossy())).for_each(|name| {
+        command.env_remove(name);
+    });
 }
 
 /// Removes the directories that cargo has added to a library path.

@@ -319,7 +319,9 @@ fn open_mpi() -> Result<Launcher, String> {
     }
 }
 
-fn in_path(program: &str) -> Option<PathBuf> {
+/// Returns the first program of this name in PATH.
+#[must_use]
+pub fn in_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
 }

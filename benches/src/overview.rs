@@ -44,7 +44,7 @@ impl Overview {
             Some(page) if options.suite.has_overview() => {
                 let conditions = conditions(&bench.machine.to_string(), options, &bench.launchers);
                 let block = format!("{conditions}\n{}", bench.overview.markdown(&bench.launchers));
-                replace(page, || document::blank_overview(options.suite), options.suite.name(), &block)
+                replace(page, || document::blank_overview(options.suite.name()), options.suite.name(), &block)
             }
             _ => Ok(()),
         }

@@ -11,9 +11,9 @@ pub(super) fn blank(suite: Suite) -> String {
     format!("# {}\n{}", suite.name(), places.collect::<String>())
 }
 
-/// Returns a page that has only the markers of the suite's overview.
-pub(crate) fn blank_overview(suite: Suite) -> String {
-    format!("{}\n{}\n", begin(suite.name()), end(suite.name()))
+/// Returns a page that has only the markers of one table.
+pub(crate) fn blank_overview(place: &str) -> String {
+    format!("{}\n{}\n", begin(place), end(place))
 }
 
 /// Returns the page with `block` between the markers of `place` in place of the old text; fails with a

@@ -117,6 +117,14 @@ pub(crate) fn replace(
     write(page, &document::filled(&text, place, block).map_err(no_marker)?)
 }
 
+/// Writes a table between its markers on a page that was written by hand.
+///
+/// # Errors
+/// If the page cannot be written or has no markers.
+pub fn replace_table(page: &Path, place: &str, block: &str) -> Result<(), BenchError> {
+    replace(page, || document::blank_overview(place), place, block)
+}
+
 /// Returns the first part of the names of a section's files.
 fn stem(suite: Suite, section: Section) -> String {
     format!("{}-{}", suite.name(), section.to_string().replace(':', "-"))

@@ -16,7 +16,7 @@
 //! - A **client** is `scela-run --pool`. It passes its streams, directory, environment and limits on, and waits ([`client`]). `scela pool map` is a client with many jobs ([`map`]).
 //!
 //! If the controller dies, the fork server and all launchers notice the end of their connections: launchers end their jobs, and
-//! clients exit with 252. [`message`] has what they say to each other, [`handover`] what the messages about a job mean.
+//! clients exit with 252. [`message`] has what they say to each other, `handover` what the messages about a job mean.
 
 pub mod client;
 pub mod commands;

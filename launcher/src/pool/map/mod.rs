@@ -1,8 +1,8 @@
 //! `scela pool map`: runs a list of commands over a pool, as many at a time as fit, as GNU parallel does.
 //!
-//! One process submits all jobs. [`plan`] decides which command starts when, what is printed when, and the exit code. [`actor`] carries
-//! that out. It has a task for each command that runs ([`attempt`]) and a thread that prints ([`printer`]). Outputs wait in
-//! files without names ([`spool`]). [`list`] and [`journal`] are the formats of the two files that the user names.
+//! One process submits all jobs. `plan` decides which command starts when, what is printed when, and the exit code. `actor` carries
+//! that out. It has a task for each command that runs (`attempt`) and a thread that prints (`printer`). Outputs wait in
+//! files without names (`spool`). [`list`] and [`journal`] are the formats of the two files that the user names.
 
 mod actor;
 mod attempt;
