@@ -37,6 +37,7 @@ use crate::plan::machine::Machine;
 use crate::plan::remote_launch::Recommended;
 use crate::plan::request::Request;
 use crate::plan::{self, DEMO_RANK_ARGUMENT};
+use crate::pool::attach::attach;
 use crate::pool::client;
 use crate::pool::commands::{self, Subcommand};
 use crate::pool::fleet::KEEPER_ARGUMENT;
@@ -139,6 +140,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
     let code = match commands::parse(arguments) {
         Ok(Subcommand::Text(text)) => print(&text),
         Ok(Subcommand::Start(options)) => return start_pool(&options),
+        Ok(Subcommand::Attach(pool, job)) => attach(&pool, job).unwrap_or_else(|refusal| refuse(&refusal)),
         Ok(Subcommand::Ask(question)) => match commands::ask(&question) {
             Ok(text) => print(&text),
             Err(refusal) => refuse(&refusal),

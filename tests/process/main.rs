@@ -48,6 +48,7 @@ mod cgroups;
 mod codes;
 mod commands;
 mod descriptors;
+mod detached;
 mod environment;
 mod foreign_words;
 mod input;

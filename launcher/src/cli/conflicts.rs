@@ -13,6 +13,9 @@ use super::scan::{Item, Segment};
 use crate::cluster::placement::MapBy;
 use crate::plan::request::{BootstrapKind, Options, StatsTo, StdinTo};
 
+/// The options that say something about a job in a pool.
+const ONLY_WITH_POOL: [Global; 6] =
+    [Global::Priority, Global::NoWait, Global::Nodes, Global::Exclusive, Global::Detach, Global::OrphanTime];
 /// The options that a pool fixes at its start.
 const CHOICES_OF_POOL: [Global; 17] = [
     Global::HostFile,
@@ -63,7 +66,7 @@ pub(super) fn check<'a>(
         both(global, Global::Pool, "the pool decides the hosts and how agents start")?;
     }
     both(Global::Explain, Global::Pool, "an explanation starts no job")?;
-    for global in [Global::Priority, Global::NoWait, Global::Nodes, Global::Exclusive] {
+    for global in ONLY_WITH_POOL {
         if let (Some(at), None) = (last(global), last(Global::Pool)) {
             let typed = &items[at].typed;
             let (text, hint) =

@@ -94,6 +94,8 @@ pub(super) enum Global {
     NoWait,
     Nodes,
     Exclusive,
+    Detach,
+    OrphanTime,
     Simulate,
     Pattern,
     Latency,
@@ -412,6 +414,12 @@ pub(super) const OPTIONS: &[Spec] = &[
         "spread the ranks over N nodes of the pool"),
     spec(Id::Global(Global::Exclusive), &["exclusive"], &[], group::POOL,
         "share no node of the pool with another job"),
+    spec(Id::Global(Global::Detach), &["detach"], &[], group::POOL,
+        "print the job's number and leave it running; 'scela\n\
+         attach NUMBER' shows its output"),
+    spec(Id::Global(Global::OrphanTime), &["orphan-time"], &["TIME"], group::POOL,
+        "let the job go on for TIME when scela-run is lost;\n\
+         'scela attach' takes it over"),
     spec(Id::Global(Global::Simulate), &["simulate"], &["NODESxPPN"], group::SIMULATION,
         "simulate NODES nodes with PPN ranks each, with\n\
          the same code for the tree; --fanout and --cache apply"),

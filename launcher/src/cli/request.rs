@@ -379,6 +379,8 @@ impl TypedOptions {
             Global::NoWait => options.pool_no_wait = true,
             Global::Nodes => options.pool_nodes = Some(values::number(value, 1, AGENTS_MAX)?),
             Global::Exclusive => options.pool_exclusive = true,
+            Global::Detach => options.pool_detach = true,
+            Global::OrphanTime => options.pool_orphan_time = Some(values::orphan_time(value)?),
             Global::Simulate => simulation.size = simulation::size(value)?,
             Global::Pattern => simulation.pattern = simulation::pattern(value)?,
             Global::Latency => simulation.latency = Some(simulation::latency(value)?),

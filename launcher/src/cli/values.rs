@@ -117,6 +117,11 @@ pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
     some_time(value, TIMEOUT_MAX, "a session without a time limit")
 }
 
+/// Parses `--orphan-time`.
+pub(super) fn orphan_time(value: &OsStr) -> Parsed<Duration> {
+    some_time(value, TIMEOUT_MAX, "a job that ends with scela-run")
+}
+
 /// Parses `-usize`.
 pub(super) fn universe(value: &OsStr) -> Parsed<Universe> {
     match some(value)?.as_bytes() {

@@ -276,6 +276,10 @@ pub struct Options {
     pub pool_no_wait: bool,
     /// `--nodes`: how many nodes of the pool the ranks are spread over.
     pub pool_nodes: Option<u32>,
+    /// `--detach`: the job has no client.
+    pub pool_detach: bool,
+    /// `--orphan-time`: how long the job goes on without a client.
+    pub pool_orphan_time: Option<Duration>,
     /// `--exclusive`: the job shares no node of the pool.
     pub pool_exclusive: bool,
     /// `-genv` and `-x`: changes for all programs, in the order typed.

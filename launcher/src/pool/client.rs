@@ -17,23 +17,25 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{read, write};
 use nla::sys::{self, Packet, Packets, ShellState};
 
+use super::attach::attach;
 use super::handover::{Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
-use super::message::{Ask, Description, JobRefusal, WORDS_CHARS_MAX, packed};
+use super::message::{Ask, Description, Detached, JobRefusal, ToClient, WORDS_CHARS_MAX, packed, unpacked};
 use super::{directory, handover};
-use crate::exit;
+use crate::exit::{self, EarlyEnd};
 use crate::plan::environment::environment_of_process;
 use crate::plan::machine::is_background;
 use crate::plan::pool_name::POOL_DEFAULT;
-use crate::plan::request::Request as JobRequest;
+use crate::plan::request::{Options, Request as JobRequest};
 use crate::refusal::{Refusal, shown};
 use crate::run::front::ToJob;
+use crate::run::output;
 use crate::run::signals::signals_with_meaning;
 use crate::run::stderr::{self, Kind};
 
 /// The signals that end a job.
-const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+pub(super) const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// How many of them the launcher may leave without an answer. The second one ends a job at once.
-const ENDS_WITHOUT_ANSWER: u32 = 3;
+pub(super) const ENDS_WITHOUT_ANSWER: u32 = 3;
 /// Milliseconds between two checks whether this process is in the foreground again.
 const BACKGROUND_PAUSE_MS: u16 = 500;
 /// Bytes read from a terminal at a time: the longest line that it passes on.
@@ -56,8 +58,12 @@ pub fn run(
         is_exclusive: options.pool_exclusive,
         priority: options.pool_priority.unwrap_or_default(),
         waits: !options.pool_no_wait,
+        detached: detached(options),
         words: words(&arguments),
     };
+    if ask.detached.is_some() {
+        return run_detached(pool, ask, arguments, configfile, options.pool_detach);
+    }
     let signals = signals().map_err(failed)?;
     let (terminal, input) = Terminal::of_input().map_err(failed)?;
     let description = Description::of_process(arguments, configfile, environment_of_process());
@@ -80,6 +86,45 @@ pub fn run(
     client.wait(pool)
 }
 
+/// Returns how long the job goes on without a client, if it has none.
+fn detached(options: &Options) -> Option<Detached> {
+    let orphan_ms = options.pool_orphan_time.map(|time| time.as_millis() as u64);
+    (options.pool_detach || orphan_ms.is_some()).then_some(Detached { orphan_ms })
+}
+
+/// Hands over a job that has no client. Prints its number if it is to be left alone; otherwise attaches this process to it.
+fn run_detached(
+    pool: &str,
+    ask: Ask,
+    arguments: Vec<OsString>,
+    configfile: Option<(PathBuf, Vec<u8>)>,
+    is_left: bool,
+) -> Result<u8, Refusal> {
+    let failed = |error: io::Error| handover::failed(pool, &error);
+    let controller = directory::connect(pool)?;
+    let (null, stdin) = (sys::dev_null(false).map_err(failed)?, io::stdin());
+    let input = if stdin.is_terminal() { null.as_fd() } else { stdin.as_fd() };
+    let description = Description::without_client(arguments, configfile, environment_of_process());
+    // The controller opens files in the places of the other two.
+    let submission = Submission::new(ask, &description, [input, null.as_fd(), null.as_fd()]).map_err(failed)?;
+    send(&submission, &controller).map_err(failed)?;
+    loop {
+        let packet = controller.receive(true).map_err(failed)?;
+        match packet.as_ref().and_then(|packet| unpacked(packet).ok()) {
+            Some(ToClient::Detached(job)) if is_left => {
+                return match output::print(&format!("{job}\n")) {
+                    Ok(()) => Ok(EarlyEnd::Done.code()),
+                    Err(error) => Err(failed(error)),
+                };
+            }
+            Some(ToClient::Detached(job)) => return attach(pool, job),
+            Some(ToClient::Refused(why)) => return Err(handover::refused(pool, &why)),
+            Some(_) => {}
+            None => return Err(handover::pool_ended(pool, " before the job started")),
+        }
+    }
+}
+
 /// Returns how many ranks the job has, if its options or all its commands say so.
 fn ranks(request: &JobRequest) -> Option<u32> {
     if let ([command], Some(ppn)) = (request.commands.as_slice(), request.options.ppn) {
@@ -95,7 +140,7 @@ fn words(arguments: &[OsString]) -> String {
 }
 
 /// Blocks the signals that have a meaning for a job, unless this process ignores them, and returns the descriptor that yields them.
-fn signals() -> io::Result<SignalFd> {
+pub(super) fn signals() -> io::Result<SignalFd> {
     let ignored = ShellState::recorded().ignored;
     let mut set = SigSet::empty();
     for signal in signals_with_meaning().filter(|signal| ignored >> (signal - 1) & 1 == 0) {

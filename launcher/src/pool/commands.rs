@@ -26,6 +26,8 @@ pub enum Subcommand {
     Text(String),
     /// Starts a pool.
     Start(Options),
+    /// Attaches this process to this job of a pool.
+    Attach(String, JobNumber),
     /// Asks pools that run.
     Ask(Question),
     /// Runs a list of commands over a pool.
@@ -160,6 +162,16 @@ pub fn command() -> Command {
                 .conflicts_with("all")
                 .help("numbers of jobs, as 'scela jobs' shows them"),
         );
+    let attach = Command::new("attach")
+        .about("Shows the output of a job that was detached, passes signals on, and ends with the job")
+        .arg(in_pool())
+        .arg(
+            Arg::new("job")
+                .value_name("JOB")
+                .required(true)
+                .value_parser(value_parser!(JobNumber))
+                .help("the number that --detach has printed"),
+        );
     Command::new("scela")
         .about("Runs parallel programs, and keeps pools for many of them.")
         .version(env!("CARGO_PKG_VERSION"))
@@ -171,6 +183,7 @@ pub fn command() -> Command {
         .subcommand(status("jobs", "Shows the jobs of pools"))
         .subcommand(status("status", "Shows pools and their jobs"))
         .subcommand(kill)
+        .subcommand(attach)
 }
 
 /// Parses the words after `scela`, which do not begin with `run`. The error is the text for the user.
@@ -212,6 +225,9 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
             }),
             None => Subcommand::Text(String::new()),
         },
+        Some(("attach", given)) => {
+            Subcommand::Attach(name(given, "in"), given.get_one("job").copied().unwrap_or_default())
+        }
         Some(("kill", given)) => Subcommand::Ask(Question::Kill {
             pool: name(given, "in"),
             jobs: match given.get_many("jobs").into_iter().flatten().copied().collect::<Vec<JobNumber>>() {
@@ -383,7 +399,7 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
     }
 }
 
-fn asked(pool: &str, question: &ToController) -> Result<Packets, Refusal> {
+pub(super) fn asked(pool: &str, question: &ToController) -> Result<Packets, Refusal> {
     let controller = directory::connect(pool)?;
     controller.send(&packed(&Request::of(question)), &[], true).map_err(|error| broken(pool, &error))?;
     Ok(controller)

@@ -23,6 +23,7 @@ use tokio::task::{AbortHandle, LocalSet};
 use tokio::time::{interval, sleep, sleep_until, timeout};
 use tracing::Span;
 
+use self::detached::{DetachedEvent, DetachedJob};
 use super::directory::{Place, PoolFiles};
 use super::fleet::{Channel, Fleet, FleetEvent, FleetOptions, Host};
 use super::fork_server::FORK;
@@ -51,6 +52,7 @@ const DESCRIPTORS_PER_JOB: u64 = JOB_DESCRIPTORS as u64 + 2;
 /// Events that wait for the actor. A task with more to tell waits.
 const EVENTS: usize = 1024;
 
+mod detached;
 mod members;
 
 /// The parts of a controller.
@@ -115,6 +117,7 @@ async fn live(setup: Setup) -> io::Result<()> {
         has_warned: false,
         is_over: false,
         adding: Vec::new(),
+        detached: BTreeMap::new(),
         files,
     };
     let ended = panics.watch("controller", actor.live(fleet)).await;
@@ -145,6 +148,8 @@ pub(super) enum Event {
     Left(JobNumber),
     /// A launcher has sent a message.
     Launcher(LauncherNumber, FromLauncher, Vec<OwnedFd>),
+    /// Something has happened to a job without a client.
+    Detached(DetachedEvent),
     /// Something has happened to keepers.
     Fleet(FleetEvent),
     /// A launcher has closed its connection.
@@ -196,6 +201,8 @@ struct Actor {
     /// A failure to start a launcher was logged, and none has started since.
     has_warned: bool,
     is_over: bool,
+    /// Jobs without clients, those that have ended lately included.
+    detached: BTreeMap<JobNumber, DetachedJob>,
     /// Clients that wait until the nodes that they have added are up.
     adding: Vec<(Rc<WatchedPackets>, Range<NodeNumber>)>,
     files: PoolFiles,
@@ -232,6 +239,7 @@ impl Actor {
                 Event::Report(client) => self.report(client),
                 Event::Left(job) => self.withdraw(job),
                 Event::Launcher(number, message, descriptors) => self.on_launcher(number, message, descriptors),
+                Event::Detached(event) => self.on_detached(event),
                 Event::Fleet(event) => {
                     let Some(fleet) = &mut self.fleet else { continue };
                     let changed = fleet.on_event(event).await;
@@ -278,6 +286,7 @@ impl Actor {
                     self.tell(job, &ToClient::Waits { job, needs, free, ahead });
                 }
                 Action::Refuse(job, why) => {
+                    self.refuse_detached(job, &why);
                     self.tell(job, &ToClient::Refused(why));
                     self.waiting.remove(&job);
                 }
@@ -448,6 +457,7 @@ impl Actor {
     fn answer(&mut self, client: Rc<WatchedPackets>, question: ToController, descriptors: Vec<OwnedFd>) {
         match question {
             ToController::Run(ask) => self.submit(client, ask, descriptors),
+            ToController::Attach(job) => self.attach(client, job),
             // Answered before.
             ToController::Nodes(..) => {}
             ToController::Status => match &self.fleet {
@@ -494,8 +504,17 @@ impl Actor {
         let ask = Ask { words: shown(&ask.words, WORDS_CHARS_MAX), ..ask };
         let job = self.next_job;
         self.next_job += 1;
-        let events = self.events.clone();
-        let follow = Rc::clone(&client);
+        let (events, follow) = (self.events.clone(), Rc::clone(&client));
+        let mut descriptors = descriptors;
+        if let Some(detached) = ask.detached {
+            if let Err(error) = self.detach(&client, job, detached, &mut descriptors) {
+                let text = format!("the output of the job cannot be kept: {error}");
+                let _ = client.try_send(&packed(&ToClient::Refused(JobRefusal::NotKept(text))), &[]);
+                return;
+            }
+            self.waiting.insert(job, Waiting { client, descriptors });
+            return self.handle(Input::Submitted(job, ask));
+        }
         // Nothing but the end of the connection is expected.
         self.tasks.spawn("client", Span::current(), async move {
             let _ = follow.receive().await;

@@ -171,6 +171,7 @@ impl Place {
             PacketListener::bind(&path).map_err(|error| failed(&format!("its socket {}", shown(&path)), &error))?;
         let socket = fs::symlink_metadata(&path).map_err(|error| failed("its socket", &error))?;
         let files = PoolFiles { directory: directory.to_owned(), name: name.to_owned(), lock, socket: id(&socket) };
+        let _ = fs::remove_dir_all(files.jobs());
         Ok(Self { listener, files })
     }
 
@@ -200,6 +201,11 @@ impl PoolFiles {
         self.directory.join(format!("{}.{ending}", self.name))
     }
 
+    /// Returns the directory with the output of jobs that have no client. It exists once there is one.
+    pub fn jobs(&self) -> PathBuf {
+        self.path("jobs")
+    }
+
     /// Returns the pool's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -221,6 +227,7 @@ impl PoolFiles {
         if with_log && fs::metadata(&log).is_ok_and(|found| found.len() == 0) {
             let _ = fs::remove_file(log);
         }
+        let _ = fs::remove_dir_all(self.jobs());
         let _ = fs::remove_file(self.path("sock"));
         let _ = fs::remove_file(self.path("lock"));
         // Fails while other pools are in it.

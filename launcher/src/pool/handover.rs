@@ -120,6 +120,9 @@ impl Handed {
                 | ToClient::Node(_)
                 | ToClient::Job(_)
                 | ToClient::Unknown(_)
+                | ToClient::Detached(_)
+                | ToClient::Attached
+                | ToClient::Ended(_)
                 | ToClient::NodesRefused(_)
                 | ToClient::Done,
             ) => return None,
@@ -177,6 +180,7 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
             format!("the pool '{pool}' was started by another version of this program, {version}"),
             "stop it and start it again",
         ),
+        JobRefusal::NotKept(why) => (why.clone(), "the directory of the pool may be full"),
         JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
         JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),
         JobRefusal::NoLauncher => (

@@ -43,12 +43,21 @@ pub struct Ask {
     pub nodes: Option<u32>,
     /// No other job runs on its nodes meanwhile.
     pub is_exclusive: bool,
+    /// The job has no client.
+    pub detached: Option<Detached>,
     /// Jobs with a higher priority start first.
     pub priority: i32,
     /// The job may wait for slots.
     pub waits: bool,
     /// The words of the command line, for people to recognize the job.
     pub words: String,
+}
+
+/// A job without a client, whose output the controller keeps.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Detached {
+    /// How long it goes on while no client is attached, in milliseconds; without limit if `None`.
+    pub orphan_ms: Option<u64>,
 }
 
 /// The first message on a client's connection.
@@ -83,6 +92,8 @@ pub enum ToController {
     Status,
     /// Sends a signal to jobs, which ends those that wait; to all jobs if the list is empty.
     Signal(Vec<JobNumber>, i32),
+    /// Attaches the client to a job that was detached. The answer is `Attached`, then `Ended` once the job has ended.
+    Attach(JobNumber),
     /// Changes the nodes of the pool: those of this host list.
     Nodes(NodeChange, String),
     /// Ends all jobs and the pool. The answer is `Done`; then the connection ends with the controller.
@@ -119,6 +130,12 @@ pub enum ToClient {
     },
     /// The job has started: its launcher answers on the line.
     Started(JobNumber),
+    /// The job has this number, and no client.
+    Detached(JobNumber),
+    /// The descriptors are those of the files of a job's standard output and error.
+    Attached,
+    /// The job that the client is attached to has ended with this code.
+    Ended(u8),
     /// The job is refused, or was ended before it started.
     Refused(JobRefusal),
     /// The state of the pool. One `Node` for each of its nodes and one `Job` for each of its jobs follow, then `Done`.
@@ -151,6 +168,8 @@ pub enum JobRefusal {
     Stopping,
     /// A signal has ended it while it waited.
     Signalled(i32),
+    /// Its output cannot be kept, for this reason.
+    NotKept(String),
     /// The controller cannot start launchers.
     NoLauncher,
     /// The controller's program has this other version.
@@ -244,6 +263,15 @@ impl Description {
             shell: ShellState { bounds_hard: true, ..ShellState::recorded() },
             stdout_is_closed: nla::sys::stdout_was_closed(),
         }
+    }
+
+    /// The same for a job that has no client, whose output is kept.
+    pub fn without_client(
+        arguments: Vec<OsString>,
+        configfile: Option<(PathBuf, Vec<u8>)>,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Self {
+        Self { stdout_is_closed: false, ..Self::of_process(arguments, configfile, environment) }
     }
 
     /// Returns the client's arguments, its name first.
@@ -345,6 +373,7 @@ mod tests {
             per_node: most,
             nodes: most,
             is_exclusive: true,
+            detached: Some(Detached { orphan_ms: Some(u64::MAX) }),
             priority: i32::MIN,
             waits: true,
             words,

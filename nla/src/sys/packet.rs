@@ -85,6 +85,12 @@ impl Packets {
     }
 }
 
+impl From<Packets> for OwnedFd {
+    fn from(packets: Packets) -> Self {
+        packets.socket
+    }
+}
+
 impl AsFd for Packets {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

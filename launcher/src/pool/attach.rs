@@ -1,0 +1,146 @@
+//! `scela attach`: shows the output of a job that has no client, passes signals on, and ends with the job.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+use nla::sys::Packets;
+
+use super::client::{self, ENDING, ENDS_WITHOUT_ANSWER};
+use super::message::{JobNumber, ToClient, ToController, unpacked};
+use super::{commands, handover};
+use crate::exit;
+use crate::refusal::Refusal;
+use crate::run::stderr::{self, Kind};
+
+/// Bytes that are read from a file at a time.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Attaches this process to a job until the job ends. Returns the job's exit code. SIGHUP, or the end of this process, leaves the
+/// job alone.
+pub fn attach(pool: &str, job: JobNumber) -> Result<u8, Refusal> {
+    let failed = |error: io::Error| {
+        Refusal::new(format!("job {job} in the pool '{pool}' cannot be followed: {error}"), "").of_system()
+    };
+    let signals = client::signals().map_err(failed)?;
+    let controller = commands::asked(pool, &ToController::Attach(job))?;
+    let packet = controller.receive(true).map_err(failed)?;
+    let Some(packet) = packet else { return Err(handover::pool_ended(pool, "")) };
+    let files = match unpacked(&packet).map_err(failed)? {
+        ToClient::Attached => <[OwnedFd; 2]>::try_from(packet.descriptors).ok(),
+        _ => None,
+    };
+    let Some([output, errors]) = files else {
+        let text = format!("the pool '{pool}' has no job {job} that was detached");
+        return Err(Refusal::new(text, "'scela jobs' lists those that wait or run").of_system());
+    };
+    let (output, errors) = (Followed::new(output), Followed::new(errors));
+    Attached { pool, job, controller, signals, output, errors }.follow().map_err(failed)
+}
+
+/// A file that grows.
+struct Followed {
+    file: File,
+    /// Where its beginning was freed, zeros are read.
+    skips_zeros: bool,
+}
+
+impl Followed {
+    fn new(file: OwnedFd) -> Self {
+        Self { file: file.into(), skips_zeros: true }
+    }
+
+    /// Copies what was added. Returns false once `to` has no reader.
+    fn copy(&mut self, to: &mut dyn Write) -> io::Result<bool> {
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let length = self.file.read(&mut piece)?;
+            if length == 0 {
+                return Ok(true);
+            }
+            let mut bytes = &piece[..length];
+            if self.skips_zeros {
+                bytes = &bytes[bytes.iter().position(|byte| *byte != 0).unwrap_or(length)..];
+                self.skips_zeros = bytes.is_empty();
+            }
+            match to.write_all(bytes).and_then(|()| to.flush()) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(false),
+                written => written?,
+            }
+        }
+    }
+}
+
+/// A job that this process is attached to.
+struct Attached<'a> {
+    pool: &'a str,
+    job: JobNumber,
+    controller: Packets,
+    signals: SignalFd,
+    output: Followed,
+    errors: Followed,
+}
+
+impl Attached<'_> {
+    fn follow(&mut self) -> io::Result<u8> {
+        let growth = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        for file in [&self.output.file, &self.errors.file] {
+            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+            growth.add_watch(path.as_str(), AddWatchFlags::IN_MODIFY)?;
+        }
+        let mut asked_to_end = 0;
+        loop {
+            // Everything is in the files before the job's end is reported.
+            let code = self.ended();
+            let is_read = self.output.copy(&mut io::stdout().lock())? && self.errors.copy(&mut io::stderr().lock())?;
+            match code {
+                _ if !is_read => return Ok(exit::signalled(Signal::SIGPIPE as i32)),
+                Some(code) => return Ok(code),
+                None => {}
+            }
+            let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut waited =
+                [readable(self.controller.as_fd()), readable(self.signals.as_fd()), readable(growth.as_fd())];
+            let _ = poll(&mut waited, PollTimeout::NONE);
+            let _ = growth.read_events();
+            while let Ok(Some(info)) = self.signals.read_signal() {
+                let signal = info.ssi_signo as i32;
+                if signal == Signal::SIGHUP as i32 {
+                    return Ok(exit::signalled(signal));
+                }
+                if signal == Signal::SIGTSTP as i32 {
+                    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+                    continue;
+                }
+                if ENDING.iter().any(|end| *end as i32 == signal) {
+                    asked_to_end += 1;
+                }
+                let sent = commands::asked(self.pool, &ToController::Signal(vec![self.job], signal));
+                if asked_to_end > ENDS_WITHOUT_ANSWER || sent.is_err() {
+                    let text = "the job does not answer; it goes on without this command";
+                    stderr::line(Kind::Report, &format!("scela: error: {text}"));
+                    return Ok(exit::signalled(signal));
+                }
+            }
+        }
+    }
+
+    /// Returns the exit code of the job, if it or its pool has ended.
+    fn ended(&self) -> Option<u8> {
+        match self.controller.receive(false) {
+            Ok(Some(packet)) => match unpacked(&packet) {
+                Ok(ToClient::Ended(code)) => Some(code),
+                _ => None,
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Ok(None) | Err(_) => {
+                stderr::line(Kind::Report, &format!("scela: error: the pool '{}' has ended", self.pool));
+                Some(exit::LOST)
+            }
+        }
+    }
+}

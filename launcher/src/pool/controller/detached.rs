@@ -1,0 +1,230 @@
+//! Jobs without a client. The controller takes the place of the client, and keeps the output.
+//!
+//! Each job has two files, which keep the last [`KEPT_BYTES`] of its standard output and error. A client that attaches itself reads
+//! them. Files and exit codes of jobs that have ended are kept for the last [`ENDED_MAX`] of them.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use nix::fcntl::{FallocateFlags, fallocate};
+use nix::sys::signal::Signal;
+use nla::sys::{Packets, WatchedPackets};
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+use tracing::Span;
+
+use super::{Actor, Event};
+use crate::exit;
+use crate::pool::message::{Detached, JobNumber, JobRefusal, ToClient, packed, unpacked};
+use crate::pool::schedule::Input;
+use crate::run::front::FromJob;
+
+/// How many bytes of each stream are kept at least: the last ones.
+const KEPT_BYTES: u64 = 64 << 20;
+/// How often the lengths of the files are looked at.
+const TRIM_PAUSE: Duration = Duration::from_secs(1);
+/// How many jobs that have ended are kept.
+const ENDED_MAX: usize = 256;
+/// The places of standard output, standard error and the line among the descriptors of a job.
+const OUTPUT: usize = 3;
+const ERRORS: usize = 4;
+const LINE: usize = 5;
+
+/// A job without a client.
+pub(super) struct DetachedJob {
+    /// The files of its standard output and error.
+    paths: [PathBuf; 2],
+    /// How long it goes on while no client is attached.
+    orphan_time: Option<Duration>,
+    /// The attached clients, by their numbers.
+    attached: Vec<(u64, Rc<WatchedPackets>)>,
+    /// Counts attachments, so that a timer knows whether there was one meanwhile.
+    attachments: u64,
+    /// The task that bounds its files.
+    trimming: AbortHandle,
+    /// Its exit code, once it has ended.
+    code: Option<u8>,
+}
+
+/// Something that has happened to a job without a client.
+pub(in crate::pool) enum DetachedEvent {
+    /// Its launcher has sent a message, or has closed the line.
+    Line(JobNumber, Option<FromJob>),
+    /// An attached client has left.
+    Left(JobNumber, u64),
+    /// No client was attached since there had been so many attachments.
+    Orphaned(JobNumber, u64),
+}
+
+impl Actor {
+    /// Takes the place of the client of a job, whose descriptors these are. Answers the client with the job's number.
+    pub(super) fn detach(
+        &mut self,
+        client: &WatchedPackets,
+        job: JobNumber,
+        detached: Detached,
+        descriptors: &mut [OwnedFd],
+    ) -> io::Result<()> {
+        let directory = self.files.jobs();
+        match DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let paths = ["out", "err"].map(|ending| directory.join(format!("{job}.{ending}")));
+        let open = |path| OpenOptions::new().append(true).create_new(true).mode(0o600).open(path);
+        let files = [open(&paths[0])?, open(&paths[1])?];
+        let [own, other] = Packets::pair()?;
+        self.tasks.spawn("line", Span::current(), follow_line(job, WatchedPackets::of(own)?, self.events.clone()));
+        let [output, errors] = files;
+        let trimming = trim([output.try_clone()?, errors.try_clone()?]);
+        let trimming = self.tasks.spawn("trim", Span::current(), trimming).abort_handle();
+        (descriptors[OUTPUT], descriptors[ERRORS]) = (output.into(), errors.into());
+        descriptors[LINE] = other.into();
+        let orphan_time = detached.orphan_ms.map(Duration::from_millis);
+        let state = DetachedJob { paths, orphan_time, attached: Vec::new(), attachments: 0, trimming, code: None };
+        self.detached.insert(job, state);
+        self.watch_orphan(job);
+        // A client that is gone needs no answer.
+        let _ = client.try_send(&packed(&ToClient::Detached(job)), &[]);
+        Ok(())
+    }
+
+    pub(super) fn on_detached(&mut self, event: DetachedEvent) {
+        match event {
+            DetachedEvent::Line(job, Some(FromJob::Ended(code))) => self.end_detached(job, code, ""),
+            // It is continued with the signal that continues it.
+            DetachedEvent::Line(_, Some(FromJob::Suspended)) => {}
+            DetachedEvent::Line(job, Some(FromJob::NotStarted(why))) => {
+                self.end_detached(
+                    job,
+                    exit::EarlyEnd::NotLaunched.code(),
+                    &format!("the job could not be launched: {why}"),
+                );
+            }
+            DetachedEvent::Line(job, None) => {
+                self.end_detached(job, exit::LOST, "the launcher of the job was killed; its ranks were ended");
+            }
+            DetachedEvent::Left(job, number) => {
+                if let Some(state) = self.detached.get_mut(&job) {
+                    state.attached.retain(|(attached, _)| *attached != number);
+                    self.watch_orphan(job);
+                }
+            }
+            DetachedEvent::Orphaned(job, attachments) => {
+                let is_orphan = |state: &DetachedJob| {
+                    state.attached.is_empty() && state.attachments == attachments && state.code.is_none()
+                };
+                if self.detached.get(&job).is_some_and(is_orphan) {
+                    self.handle(Input::Signal(vec![job], Signal::SIGHUP as i32));
+                }
+            }
+        }
+    }
+
+    /// Notes that a job does not start, if it is one without a client.
+    pub(super) fn refuse_detached(&mut self, job: JobNumber, why: &JobRefusal) {
+        let code = match why {
+            JobRefusal::Signalled(signal) => exit::signalled(*signal),
+            _ => exit::EarlyEnd::NotLaunched.code(),
+        };
+        self.end_detached(job, code, "the job was ended before it started");
+    }
+
+    /// Notes the end of a job, of which standard error says `why` unless that is empty, and tells the attached clients.
+    fn end_detached(&mut self, job: JobNumber, code: u8, why: &str) {
+        let Some(state) = self.detached.get_mut(&job).filter(|state| state.code.is_none()) else { return };
+        if !why.is_empty() {
+            let written = OpenOptions::new().append(true).open(&state.paths[1]);
+            let _ = written.and_then(|mut file| file.write_all(format!("scela-run: error: {why}\n").as_bytes()));
+        }
+        state.code = Some(code);
+        state.trimming.abort();
+        for (_, client) in state.attached.drain(..) {
+            let _ = client.try_send(&packed(&ToClient::Ended(code)), &[]);
+        }
+        let ended = || self.detached.iter().filter(|(_, state)| state.code.is_some());
+        if let Some(oldest) = ended().map(|(job, _)| *job).next().filter(|_| ended().count() > ENDED_MAX) {
+            self.forget_detached(oldest);
+        }
+    }
+
+    fn forget_detached(&mut self, job: JobNumber) {
+        if let Some(state) = self.detached.remove(&job) {
+            for path in state.paths {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Attaches a client to a job without one.
+    pub(super) fn attach(&mut self, client: Rc<WatchedPackets>, job: JobNumber) {
+        let Some(state) = self.detached.get_mut(&job) else {
+            let _ = client.try_send(&packed(&ToClient::Unknown(vec![job])), &[]);
+            return;
+        };
+        let opened = state.paths.each_ref().map(File::open);
+        let [Ok(output), Ok(errors)] = opened else {
+            let _ = client.try_send(&packed(&ToClient::Unknown(vec![job])), &[]);
+            return;
+        };
+        let _ = client.try_send(&packed(&ToClient::Attached), &[output.as_fd(), errors.as_fd()]);
+        if let Some(code) = state.code {
+            let _ = client.try_send(&packed(&ToClient::Ended(code)), &[]);
+            return;
+        }
+        state.attachments += 1;
+        let number = state.attachments;
+        state.attached.push((number, Rc::clone(&client)));
+        let events = self.events.clone();
+        // Nothing but the end of the connection is expected.
+        self.tasks.spawn("client", Span::current(), async move {
+            let _ = client.receive().await;
+            let _ = events.send(Event::Detached(DetachedEvent::Left(job, number))).await;
+        });
+    }
+
+    /// Ends a job after its orphan time, if no client is attached then.
+    fn watch_orphan(&self, job: JobNumber) {
+        let Some(state) = self.detached.get(&job).filter(|state| state.attached.is_empty()) else { return };
+        let Some(orphan_time) = state.orphan_time else { return };
+        let (attachments, events) = (state.attachments, self.events.clone());
+        self.tasks.spawn("orphan", Span::current(), async move {
+            sleep(orphan_time).await;
+            let _ = events.send(Event::Detached(DetachedEvent::Orphaned(job, attachments))).await;
+        });
+    }
+}
+
+/// Passes on what a launcher says to the client of its job.
+async fn follow_line(job: JobNumber, line: WatchedPackets, events: tokio::sync::mpsc::Sender<Event>) {
+    loop {
+        let message = match line.receive().await {
+            Ok(Some(packet)) => unpacked(&packet).ok(),
+            Ok(None) | Err(_) => None,
+        };
+        let is_over = message.is_none();
+        if events.send(Event::Detached(DetachedEvent::Line(job, message))).await.is_err() || is_over {
+            return;
+        }
+    }
+}
+
+/// Frees the beginnings of files that have become too long.
+async fn trim(files: [File; 2]) {
+    loop {
+        sleep(TRIM_PAUSE).await;
+        for file in &files {
+            let length = file.metadata().map_or(0, |found| found.len());
+            if length > KEPT_BYTES {
+                let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+                // A file system that cannot do this keeps everything.
+                let _ = fallocate(file.as_fd(), flags, 0, (length - KEPT_BYTES).cast_signed());
+            }
+        }
+    }
+}
