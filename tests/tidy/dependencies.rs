@@ -18,6 +18,7 @@ pub(crate) const DEPENDENCIES: &[&str] = &[
     "nix",
     "object",
     "proptest",
+    "ratatui",
     "rmp",
     "rmp-serde",
     "serde",

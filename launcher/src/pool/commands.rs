@@ -13,9 +13,10 @@ use nla::sys::Packets;
 
 use super::message::{JobNumber, JobRefusal, NodeChange, Request, ToClient, ToController, packed, unpacked};
 use super::start::Options;
-use super::status::{self, Parts, PoolReport};
-use super::{directory, map};
+use super::status::{self, Parts, PoolReport, Selection};
+use super::{directory, live, map};
 use crate::cli;
+use crate::cluster::hosts::expand;
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
 
@@ -45,6 +46,10 @@ pub enum Question {
         json: bool,
         /// The parts besides the pool itself.
         parts: Parts,
+        /// The jobs and nodes to show.
+        selection: Selection,
+        /// Shown on a terminal until the user quits.
+        is_live: bool,
     },
     /// Sends a signal to jobs of a pool, or to all of them.
     Kill {
@@ -129,6 +134,11 @@ pub fn command() -> Command {
         .arg(pool())
         .arg(Arg::new("kill").long("kill").action(ArgAction::SetTrue).help("kill jobs instead of asking them to end"));
     let status = |name: &'static str, about| Command::new(name).about(about).arg(pool().help(every)).arg(json());
+    let live = Arg::new("live")
+        .long("live")
+        .action(ArgAction::SetTrue)
+        .conflicts_with("json")
+        .help("show them until q is typed");
     let pool_command = Command::new("pool")
         .about("Starts, uses, shows and stops standing pools")
         .subcommand_required(true)
@@ -180,8 +190,8 @@ pub fn command() -> Command {
         .after_help(AFTER_HELP)
         .subcommand(Command::new("run").about("Runs a job: the same as scela-run").disable_help_flag(true))
         .subcommand(pool_command)
-        .subcommand(status("jobs", "Shows the jobs of pools"))
-        .subcommand(status("status", "Shows pools and their jobs"))
+        .subcommand(select(status("jobs", "Shows the jobs of pools")))
+        .subcommand(select(status("status", "Shows pools, their nodes and their jobs")).arg(live))
         .subcommand(kill)
         .subcommand(attach)
 }
@@ -306,6 +316,17 @@ fn map_options(given: &ArgMatches) -> map::Options {
     }
 }
 
+/// Adds the options that select jobs and nodes.
+fn select(command: Command) -> Command {
+    let option = |name: &'static str, value| Arg::new(name).long(name).value_name(value).value_delimiter(',');
+    let nodes = Arg::new("nodes").long("nodes").value_name("NODES").value_parser(node_names);
+    let state = option("state", "STATE").value_parser(status::STATES);
+    command
+        .arg(option("job", "JOB").value_parser(value_parser!(JobNumber)).help("only these jobs, and their nodes"))
+        .arg(nodes.help("only these nodes, and their jobs: node[1-4]"))
+        .arg(state.help("only jobs and nodes in these states"))
+}
+
 /// The option for a number of at least 1.
 fn at_least_one(name: &'static str, value: &'static str) -> Arg {
     let parser = value_parser!(u32).range(1..=i64::from(nla::core::limits::RANKS_MAX));
@@ -319,7 +340,21 @@ fn in_pool() -> Arg {
 }
 
 fn status_question(given: &ArgMatches, parts: Parts) -> Question {
-    Question::Status { pool: given.get_one::<String>("pool").cloned(), json: given.get_flag("json"), parts }
+    let selects = parts.jobs || parts.nodes;
+    Question::Status {
+        pool: given.get_one::<String>("pool").cloned(),
+        json: given.get_flag("json"),
+        parts,
+        selection: match selects {
+            true => Selection {
+                nodes: given.get_one::<Vec<String>>("nodes").cloned().unwrap_or_default(),
+                states: given.get_many("state").into_iter().flatten().cloned().collect(),
+                jobs: given.get_many("job").into_iter().flatten().copied().collect(),
+            },
+            false => Selection::default(),
+        },
+        is_live: parts.nodes && given.get_flag("live"),
+    }
 }
 
 fn name(given: &ArgMatches, id: &str) -> String {
@@ -329,6 +364,11 @@ fn name(given: &ArgMatches, id: &str) -> String {
 fn pool_name(text: &str) -> Result<String, String> {
     check_pool_name(text).map_err(|refusal| refusal.hint().to_owned())?;
     Ok(text.to_owned())
+}
+
+/// Expands a list of nodes.
+fn node_names(text: &str) -> Result<Vec<String>, String> {
+    expand(text.as_bytes()).map_err(|error| error.problem().to_string())
 }
 
 fn time(text: &str) -> Result<Duration, String> {
@@ -350,12 +390,19 @@ fn signal(text: &str) -> Result<i32, String> {
 /// Asks pools. Returns the text for the user.
 pub fn ask(question: &Question) -> Result<String, Refusal> {
     match question {
-        Question::Status { pool, json, parts } => {
-            let found = match pool {
-                Some(pool) => vec![state(pool)?],
-                // A pool may end meanwhile.
-                None => directory::names().iter().filter_map(|name| state(name).ok()).collect(),
+        Question::Status { pool, json, parts, selection, is_live } => {
+            let find = || {
+                let found = match pool {
+                    Some(pool) => vec![state(pool)?],
+                    // A pool may end meanwhile.
+                    None => directory::names().iter().filter_map(|name| state(name).ok()).collect(),
+                };
+                Ok(found.into_iter().map(|report| selection.of(report)).collect::<Vec<_>>())
             };
+            if *is_live {
+                return live::run(find).map(|()| String::new());
+            }
+            let found = find()?;
             let text = if *json { status::json(&found, *parts) } else { status::text(&found, *parts) };
             Ok(text)
         }
@@ -470,12 +517,18 @@ mod tests {
         let stop = |kills| Ok(Subcommand::Ask(Question::Stop { pool: "default".to_owned(), kills }));
         assert_eq!([parsed("pool stop"), parsed("pool stop --kill")], [stop(false), stop(true)]);
         let status = |pool: Option<&str>, json, jobs, nodes| {
-            let parts = Parts { jobs, nodes };
-            Ok(Subcommand::Ask(Question::Status { pool: pool.map(str::to_owned), json, parts }))
+            let (parts, pool) = (Parts { jobs, nodes }, pool.map(str::to_owned));
+            let selection = Selection::default();
+            Ok(Subcommand::Ask(Question::Status { pool, json, parts, selection, is_live: false }))
         };
         assert_eq!(parsed("pool status a"), status(Some("a"), false, false, false));
         assert_eq!(parsed("jobs --json"), status(None, true, true, false));
         assert_eq!(parsed("status"), status(None, false, true, true));
+        let line = "jobs --nodes n[1-2],n4 --state runs,waits --job 3";
+        let Ok(Subcommand::Ask(Question::Status { selection, .. })) = parsed(line) else { panic!() };
+        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        let (nodes, states) = (words(&["n1", "n2", "n4"]), words(&["runs", "waits"]));
+        assert_eq!(selection, Selection { nodes, states, jobs: vec![3] });
         let Ok(Subcommand::Start(options)) = parsed("pool start --hosts n[1-2] -f list --iface ib0") else { panic!() };
         assert_eq!(options.hosts, ["--hosts", "n[1-2]", "--hostfile", "list"]);
         assert_eq!(options.launch, ["--iface", "ib0"]);

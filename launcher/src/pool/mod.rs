@@ -26,6 +26,7 @@ pub mod directory;
 pub mod fleet;
 pub mod fork_server;
 mod handover;
+mod live;
 pub mod map;
 pub mod message;
 pub mod nodes;

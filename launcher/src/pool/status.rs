@@ -47,8 +47,62 @@ pub struct Parts {
     pub nodes: bool,
 }
 
+/// The states of jobs and nodes, in a word each.
+pub(super) const STATES: [&str; 9] = ["runs", "waits", "idle", "mixed", "busy", "drains", "drained", "starts", "down"];
+
+/// The jobs and nodes to show: all those that fit each list that is not empty.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Selection {
+    /// Names of nodes.
+    pub nodes: Vec<String>,
+    /// States of nodes and of jobs.
+    pub states: Vec<String>,
+    /// Numbers of jobs.
+    pub jobs: Vec<u64>,
+}
+
+impl Selection {
+    /// Returns the report without what is not selected.
+    pub(super) fn of(&self, mut report: PoolReport) -> PoolReport {
+        let Self { nodes, states, jobs } = self;
+        let PoolReport { nodes: all, jobs: all_jobs, .. } = &mut report;
+        let has_state = |state: &str| states.is_empty() || states.iter().any(|selected| selected == state);
+        let is_named = |node: &NodeReport| nodes.is_empty() || nodes.contains(&node.name);
+        let on_named =
+            |job: &JobState| nodes.is_empty() || all.iter().any(|node| is_named(node) && node.jobs.contains(&job.job));
+        all_jobs
+            .retain(|job| (jobs.is_empty() || jobs.contains(&job.job)) && has_state(job_word(job)) && on_named(job));
+        let has_job = |node: &NodeReport| jobs.is_empty() || node.jobs.iter().any(|job| jobs.contains(job));
+        all.retain(|node| is_named(node) && has_state(state_word(node)) && has_job(node));
+        report
+    }
+}
+
+fn job_word(job: &JobState) -> &'static str {
+    if job.launcher.is_some() { "runs" } else { "waits" }
+}
+
 fn busy(jobs: &[JobState]) -> u32 {
     jobs.iter().filter(|job| job.launcher.is_some()).map(|job| job.slots).sum()
+}
+
+/// Describes a pool in a line.
+pub(super) fn headline(PoolReport { pool, jobs, .. }: &PoolReport) -> String {
+    let running = jobs.iter().filter(|job| job.launcher.is_some()).count();
+    let stopping = if pool.is_stopping { ", is being stopped" } else { "" };
+    let idle = pool.idle_ms.map(|ms| format!(", ends after {} without a job", age(ms))).unwrap_or_default();
+    format!(
+        "pool {} on {}: {} of {} busy, {} {}, {} wait, {} ended, up {}{idle}{stopping}",
+        pool.name,
+        printable(&pool.host),
+        busy(jobs),
+        count(pool.slots.into(), "slot"),
+        count(running as u64, "job"),
+        if running == 1 { "runs" } else { "run" },
+        jobs.len() - running,
+        pool.ended,
+        age(pool.age_ms),
+    )
 }
 
 /// Describes pools for people.
@@ -57,23 +111,9 @@ pub(super) fn text(pools: &[PoolReport], parts: Parts) -> String {
         return "there is no pool on this host; 'scela pool start' starts one\n".to_owned();
     }
     let mut text = String::new();
-    for PoolReport { pool, nodes, jobs } in pools {
-        let running = jobs.iter().filter(|job| job.launcher.is_some()).count();
-        let stopping = if pool.is_stopping { ", is being stopped" } else { "" };
-        let idle = pool.idle_ms.map(|ms| format!(", ends after {} without a job", age(ms))).unwrap_or_default();
-        let _ = writeln!(
-            text,
-            "pool {} on {}: {} of {} busy, {} {}, {} wait, {} ended, up {}{idle}{stopping}",
-            pool.name,
-            printable(&pool.host),
-            busy(jobs),
-            count(pool.slots.into(), "slot"),
-            count(running as u64, "job"),
-            if running == 1 { "runs" } else { "run" },
-            jobs.len() - running,
-            pool.ended,
-            age(pool.age_ms),
-        );
+    for report in pools {
+        let PoolReport { nodes, jobs, .. } = report;
+        let _ = writeln!(text, "{}", headline(report));
         if parts.nodes && nodes.len() > 1 {
             node_table(&mut text, nodes);
         }
@@ -97,46 +137,65 @@ fn state_word(node: &NodeReport) -> &'static str {
     }
 }
 
-/// Lists nodes. Those that differ at most in their load and their free memory are in one line.
-fn node_table(text: &mut String, nodes: &[NodeReport]) {
-    let _ = writeln!(
-        text,
-        "{:<24}  {:<7}  {:>6}  {:>6}  {:>7}  {:>9}  JOBS",
-        "NODES", "STATE", "SLOTS", "BUSY", "LOAD", "FREE"
-    );
+/// A line about nodes that differ at most in their load and their free memory.
+pub(super) struct NodeLine {
+    /// Their names, folded.
+    pub names: String,
+    /// Their state in one word.
+    pub state: &'static str,
+    pub slots: u32,
+    pub busy: u32,
+    /// The highest load, and the least free memory.
+    pub load: String,
+    pub free: String,
+    /// Their jobs, folded.
+    pub jobs: String,
+    /// Why they are down.
+    pub why: Option<String>,
+}
+
+/// Returns a line for each group of equal nodes.
+pub(super) fn node_lines(nodes: &[NodeReport]) -> Vec<NodeLine> {
     let mut groups: Vec<Vec<&NodeReport>> = Vec::new();
     for node in nodes {
-        let is_like = |other: &&NodeReport| {
-            let key =
-                |node: &NodeReport| (node.health.clone(), node.is_drained, node.slots, node.busy, node.jobs.clone());
-            key(other) == key(node)
-        };
-        match groups.iter_mut().find(|group| group.first().is_some_and(is_like)) {
+        let key = |node: &NodeReport| (node.health.clone(), node.is_drained, node.slots, node.busy, node.jobs.clone());
+        match groups.iter_mut().find(|group| group.first().is_some_and(|first| key(first) == key(node))) {
             Some(group) => group.push(node),
             None => groups.push(vec![node]),
         }
     }
-    for group in groups {
-        let Some(first) = group.first() else { continue };
-        let names = fold(group.iter().map(|node| node.name.as_str()));
-        let states: Vec<_> = group.iter().filter_map(|node| node.state).collect();
-        let most = states.iter().map(|state| state.load).reduce(f32::max);
-        let load = most.map_or("-".to_owned(), |load| format!("{load:.2}"));
-        let least = states.iter().map(|state| state.memory_free).min();
-        let free = least.map_or("-".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)));
-        let jobs: Vec<String> = first.jobs.iter().map(ToString::to_string).collect();
-        let _ = writeln!(
-            text,
-            "{:<24}  {:<7}  {:>6}  {:>6}  {load:>7}  {free:>9}  {}",
-            printable(&names),
-            state_word(first),
-            first.slots,
-            first.busy,
-            fold(&jobs),
-        );
-        if let Health::Down(why) = &first.health {
-            let why = why.lines().next().unwrap_or_default();
-            let _ = writeln!(text, "  {}", printable(&shown(why, WHY_SHOWN)));
+    groups.iter().filter_map(|group| Some(node_line(group.first()?, group))).collect()
+}
+
+fn node_line(first: &NodeReport, group: &[&NodeReport]) -> NodeLine {
+    let states = || group.iter().filter_map(|node| node.state);
+    let load = states().map(|state| state.load).reduce(f32::max);
+    let free = states().map(|state| state.memory_free).min();
+    NodeLine {
+        names: fold(group.iter().map(|node| node.name.as_str())),
+        state: state_word(first),
+        slots: first.slots,
+        busy: first.busy,
+        load: load.map_or("-".to_owned(), |load| format!("{load:.2}")),
+        free: free.map_or("-".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
+        jobs: fold(first.jobs.iter().map(ToString::to_string)),
+        why: match &first.health {
+            Health::Down(why) => Some(shown(why.lines().next().unwrap_or_default(), WHY_SHOWN)),
+            Health::Up | Health::Starts => None,
+        },
+    }
+}
+
+fn node_table(text: &mut String, nodes: &[NodeReport]) {
+    let heads = ["NODES", "STATE", "SLOTS", "BUSY", "LOAD", "FREE"];
+    let [names, state, slots, busy, load, free] = heads;
+    let _ = writeln!(text, "{names:<24}  {state:<7}  {slots:>6}  {busy:>6}  {load:>7}  {free:>9}  JOBS");
+    for line in node_lines(nodes) {
+        let NodeLine { names, state, slots, busy, load, free, jobs, why } = line;
+        let names = printable(&names).to_string();
+        let _ = writeln!(text, "{names:<24}  {state:<7}  {slots:>6}  {busy:>6}  {load:>7}  {free:>9}  {jobs}");
+        if let Some(why) = why {
+            let _ = writeln!(text, "  {}", printable(&why));
         }
     }
 }
@@ -144,7 +203,7 @@ fn node_table(text: &mut String, nodes: &[NodeReport]) {
 fn table(text: &mut String, jobs: &[JobState]) {
     let _ = writeln!(text, "{:>8}  {:<5}  {:>6}  {:>8}  {:>8}  COMMAND", "JOB", "STATE", "SLOTS", "PRIORITY", "SINCE");
     for job in jobs {
-        let state = if job.launcher.is_some() { "runs" } else { "waits" };
+        let state = job_word(job);
         let words = shown(&job.words, WORDS_SHOWN);
         let _ = writeln!(
             text,
@@ -205,7 +264,7 @@ fn node_value(node: &NodeReport) -> Value {
 fn job_value(job: &JobState) -> Value {
     json!({
         "job": job.job,
-        "state": if job.launcher.is_some() { "runs" } else { "waits" },
+        "state": job_word(job),
         "launcher_pid": job.launcher,
         "slots": job.slots,
         "priority": job.priority,
@@ -218,33 +277,47 @@ fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
+/// Returns a pool with a busy node and two jobs.
+#[cfg(test)]
+pub(super) fn example() -> PoolReport {
+    let pool = PoolState {
+        name: "night".to_owned(),
+        pid: 7,
+        host: "n1".to_owned(),
+        age_ms: 200_000,
+        slots: 4,
+        ended: 12,
+        idle_ms: Some(60_000),
+        is_stopping: false,
+    };
+    let job = |job, launcher| JobState {
+        job,
+        launcher,
+        slots: 3,
+        priority: 0,
+        age_ms: 1500,
+        words: "-np 3 ./a\x1b[2J".to_owned(),
+    };
+    let node = NodeReport {
+        name: "n1".to_owned(),
+        slots: 4,
+        busy: 4,
+        jobs: vec![13],
+        health: Health::Up,
+        is_drained: false,
+        state: Some(nla::keeper::NodeState { cores: 4, load: 0.5, memory_free: 3 << 30, memory: 4 << 30 }),
+    };
+    PoolReport { pool, nodes: vec![node], jobs: vec![job(13, Some(9)), job(14, None)] }
+}
+
 #[cfg(test)]
 mod tests {
-    use nla::keeper::NodeState;
-
     use super::*;
 
-    fn pool() -> PoolState {
-        PoolState {
-            name: "night".to_owned(),
-            pid: 7,
-            host: "n1".to_owned(),
-            age_ms: 200_000,
-            slots: 4,
-            ended: 12,
-            idle_ms: Some(60_000),
-            is_stopping: false,
-        }
-    }
-
-    fn report(jobs: Vec<JobState>) -> PoolReport {
-        PoolReport { pool: pool(), nodes: Vec::new(), jobs }
-    }
-
     fn node(name: &str, busy: u32, health: Health) -> NodeReport {
-        let state = NodeState { cores: 4, load: 0.5, memory_free: 3 << 30, memory: 4 << 30 };
+        let node = example().nodes.remove(0);
         let jobs = if busy > 0 { vec![13] } else { Vec::new() };
-        NodeReport { name: name.to_owned(), slots: 4, busy, jobs, health, is_drained: false, state: Some(state) }
+        NodeReport { name: name.to_owned(), busy, jobs, health, ..node }
     }
 
     const JOBS: Parts = Parts { jobs: true, nodes: false };
@@ -259,7 +332,7 @@ mod tests {
             node("n3", 4, Health::Up),
             NodeReport { state: None, ..node("n4", 0, down) },
         ];
-        let text = text(&[PoolReport { nodes, ..report(Vec::new()) }], ALL);
+        let text = text(&[PoolReport { nodes, jobs: Vec::new(), ..example() }], ALL);
         let lines: Vec<&str> = text.lines().skip(1).map(str::trim_end).collect();
         assert_eq!(
             lines,
@@ -273,13 +346,9 @@ mod tests {
         );
     }
 
-    fn job(job: u64, launcher: Option<u32>) -> JobState {
-        JobState { job, launcher, slots: 3, priority: 0, age_ms: 1500, words: "-np 3 ./a\x1b[2J".to_owned() }
-    }
-
     #[test]
     fn people_read_lines() {
-        let pools = [report(vec![job(13, Some(9)), job(14, None)])];
+        let pools = [example()];
         let head = "pool night on n1: 3 of 4 slots busy, 1 job runs, 1 wait, 12 ended, up 3 min, \
                     ends after 60 s without a job\n";
         assert_eq!(text(&pools, Parts::default()), head);
@@ -296,12 +365,27 @@ mod tests {
     }
 
     #[test]
-    fn programs_read_json() {
-        let read = |parts| -> Value {
-            let nodes = vec![node("n1", 4, Health::Up)];
-            let report = PoolReport { nodes, ..report(vec![job(13, Some(9))]) };
-            serde_json::from_str(&json(&[report], parts)).unwrap()
+    fn a_selection_leaves_the_rest_out() {
+        let report = || PoolReport { nodes: vec![node("n1", 4, Health::Up), node("n2", 0, Health::Up)], ..example() };
+        let selected = |selection: Selection| {
+            let PoolReport { nodes, jobs, .. } = selection.of(report());
+            let names: Vec<String> = nodes.into_iter().map(|node| node.name).collect();
+            (names.join(" "), jobs.iter().map(|job| job.job).collect::<Vec<_>>())
         };
+        let of = |nodes: &[&str], states: &[&str], jobs: &[u64]| {
+            let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+            selected(Selection { nodes: words(nodes), states: words(states), jobs: jobs.to_vec() })
+        };
+        assert_eq!(of(&[], &[], &[]), ("n1 n2".to_owned(), vec![13, 14]));
+        assert_eq!(of(&["n1"], &[], &[]), ("n1".to_owned(), vec![13]));
+        assert_eq!(of(&["n2"], &[], &[]), ("n2".to_owned(), vec![]));
+        assert_eq!(of(&[], &["idle", "waits"], &[]), ("n2".to_owned(), vec![14]));
+        assert_eq!(of(&[], &[], &[13]), ("n1".to_owned(), vec![13]));
+    }
+
+    #[test]
+    fn programs_read_json() {
+        let read = |parts| -> Value { serde_json::from_str(&json(&[example()], parts)).unwrap() };
         let with = read(ALL);
         assert_eq!((&with[0]["nodes"][0]["state"], &with[0]["nodes"][0]["jobs"]), (&json!("busy"), &json!([13])));
         assert_eq!((&with[0]["slots_busy"], &with[0]["jobs"][0]["launcher_pid"]), (&json!(3), &json!(9)));
