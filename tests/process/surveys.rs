@@ -58,11 +58,7 @@ fn dead_ranks_and_unread_output_are_reported() {
     };
     says("scela-run: rank 1 is dead; first failure: rank 1 on ");
     // More than the pipe to the reader can hold.
-    let has_written = |writer: &Process| {
-        let counts = std::fs::read_to_string(writer.file("io")).unwrap_or_default();
-        let written = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse::<u64>().ok());
-        writer.name == "yes" && written.is_some_and(|bytes| bytes > 256 * 1024)
-    };
+    let has_written = |writer: &Process| writer.name == "yes" && writer.written_bytes() > 512 * 1024;
     let writer = running.wait_until("a rank whose output is not read any more", || {
         running.world().processes().into_iter().find(has_written)
     });

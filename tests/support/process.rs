@@ -88,6 +88,12 @@ impl Process {
         Self::of(self.pid).map(|process| process.state)
     }
 
+    /// Returns the number of bytes that the process has written, 0 if it no longer exists.
+    pub fn written_bytes(&self) -> u64 {
+        let counts = fs::read_to_string(self.file("io")).unwrap_or_default();
+        counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).unwrap_or_default()
+    }
+
     /// Sends a signal to the process. Ignores a process that no longer exists.
     pub fn signal(&self, signal: Signal) {
         let _ = kill(Pid::from_raw(self.pid), signal);

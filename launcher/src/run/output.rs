@@ -2,7 +2,7 @@
 //!
 //! Agents send whole lines wherever the output has any. They are written in order of arrival, and then their receipts are
 //! dropped, which lets the agents send more. The session's thread writes what need not wait for a reader. Each stream
-//! that must wait has a thread, so that a slow reader of one delays neither the other nor the session.
+//! that must wait has a thread for the rest, so that a slow reader of one delays neither the other nor the session.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -12,9 +12,9 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,6 +39,10 @@ const FILES_OPEN_MAX: usize = 256;
 const REPORTS_TIME: Duration = Duration::from_secs(1);
 /// Bytes gathered for one write, if that much has arrived.
 const GATHER_BYTES: usize = 64 * 1024;
+
+/// The room that the pipe at standard output gets when it is full for the first time. Then a reader that is fast enough seldom
+/// makes the writer wait.
+const PIPE_BYTES: u32 = 256 * 1024;
 
 /// The minimum length of a piece of output that may have to wait for a reader. A write to a pipe returns only when all its
 /// bytes are in the pipe: shorter writes show that a slow reader reads.
@@ -99,12 +103,16 @@ enum Order {
     End,
 }
 
-/// The sending side of a stream. Its thread starts when output has to wait for its reader: until then the session's thread
-/// writes, which takes less time than to wake another one for each message. Many small jobs print little or nothing.
+/// The sending side of a stream. The session's thread writes what need not wait for the reader, which takes less time than to
+/// wake another thread for each message. The stream's thread starts when output has to wait for the first time, and
+/// writes until nothing waits. Many small jobs print little or nothing.
 #[derive(Clone)]
 pub(crate) struct Writer {
     orders: Sender<Order>,
     flow: Arc<Flow>,
+    stream: Stream,
+    /// Locked by the thread while it writes.
+    page: Arc<Mutex<Page>>,
     thread: Rc<RefCell<Thread>>,
     events: UnboundedSender<OutputEvent>,
     tasks: Tasks,
@@ -112,7 +120,7 @@ pub(crate) struct Writer {
 
 /// The thread of a stream.
 enum Thread {
-    Waiting(Box<(Page, Receiver<Order>)>),
+    Waiting(Receiver<Order>),
     Running,
     Failed,
 }
@@ -134,37 +142,45 @@ impl Writer {
             taken: 0,
             flow: Arc::clone(&flow),
         };
-        let thread = Rc::new(RefCell::new(Thread::Waiting(Box::new((page, incoming)))));
-        Self { orders, flow, thread, events, tasks: tasks.clone() }
+        let (page, thread) = (Arc::new(Mutex::new(page)), Rc::new(RefCell::new(Thread::Waiting(incoming))));
+        Self { orders, flow, stream, page, thread, events, tasks: tasks.clone() }
     }
 
     /// Starts the thread, unless it runs.
     fn start(&self) {
         let mut thread = self.thread.borrow_mut();
-        let (mut page, incoming) = match std::mem::replace(&mut *thread, Thread::Running) {
-            Thread::Waiting(waiting) => *waiting,
+        let incoming = match std::mem::replace(&mut *thread, Thread::Running) {
+            Thread::Waiting(incoming) => incoming,
             started => return *thread = started,
         };
-        let stream = page.stream;
-        let name = if stream == Stream::Out { "stdout" } else { "stderr" };
+        let name = match self.stream {
+            Stream::Out => {
+                sys::widen_pipe(io::stdout().as_fd(), PIPE_BYTES);
+                "stdout"
+            }
+            Stream::Err => "stderr",
+        };
+        let (page, events) = (Arc::clone(&self.page), self.events.clone());
         let started = self.tasks.spawn_thread(name, move || {
-            page.run(&incoming);
-            let _ = page.events.send(OutputEvent::Done);
+            run(&page, &incoming);
+            let _ = events.send(OutputEvent::Done);
         });
         if let Err(error) = started {
             *thread = Thread::Failed;
             let why = format!("no thread can be started: {error}");
-            let _ = self.events.send(OutputEvent::Closed(stream, Some(why)));
+            let _ = self.events.send(OutputEvent::Closed(self.stream, Some(why)));
         }
     }
 
     /// Writes an output message, or queues it to be written; its receipt is dropped when that is done.
     pub(crate) fn write(&self, message: Bytes, receipt: Receipt) {
         let length = message.len() as u64;
+        // Otherwise the thread has more to write first, or the message is dropped.
+        let may_write = !self.is_pending() && !matches!(*self.thread.borrow(), Thread::Failed);
         self.flow.queued.fetch_add(length, Ordering::Relaxed);
-        let order = match &mut *self.thread.borrow_mut() {
-            Thread::Waiting(waiting) if waiting.0.may_write_now() => {
-                if waiting.0.write_now(message) {
+        let order = match self.page.try_lock() {
+            Ok(mut page) if may_write && page.may_write_now() => {
+                if page.write_now(message) {
                     return;
                 }
                 Order::Rest(receipt)
@@ -220,38 +236,43 @@ struct Page {
     flow: Arc<Flow>,
 }
 
-impl Page {
-    fn run(&mut self, incoming: &Receiver<Order>) {
-        let mut receipts = Vec::new();
-        while let Ok(first) = incoming.recv() {
-            // All orders that have arrived share one write.
-            let more = std::iter::from_fn(|| incoming.try_recv().ok());
-            let mut ended = false;
-            for order in std::iter::once(first).chain(more) {
-                match order {
-                    Order::Write(message, receipt) => {
-                        self.take(message);
-                        receipts.push(receipt);
-                    }
-                    Order::Rest(receipt) => receipts.push(receipt),
-                    Order::End => ended = true,
+/// Writes what is ordered, until the order to end.
+fn run(page: &Mutex<Page>, incoming: &Receiver<Order>) {
+    let mut receipts = Vec::new();
+    while let Ok(first) = incoming.recv() {
+        // No holder of the lock panics.
+        let mut page = page.lock().unwrap_or_else(PoisonError::into_inner);
+        // All orders that have arrived share one write.
+        let more = std::iter::from_fn(|| incoming.try_recv().ok());
+        let mut ended = false;
+        for order in std::iter::once(first).chain(more) {
+            match order {
+                Order::Write(message, receipt) => {
+                    let plain = page.take(message);
+                    page.gathered.extend_from_slice(&plain);
+                    receipts.push(receipt);
                 }
-                if self.gathered.len() >= GATHER_BYTES {
-                    self.write();
-                    receipts.clear();
-                }
+                Order::Rest(receipt) => receipts.push(receipt),
+                Order::End => ended = true,
             }
-            self.write();
-            receipts.clear();
-            if ended {
-                return;
+            if page.gathered.len() >= GATHER_BYTES {
+                page.write();
+                receipts.clear();
             }
         }
+        page.write();
+        receipts.clear();
+        if ended {
+            return;
+        }
     }
+}
 
-    fn take(&mut self, message: Bytes) {
+impl Page {
+    /// Takes a message. Returns its data if nothing is added to it; otherwise gathers it, or writes it to its file.
+    fn take(&mut self, message: Bytes) -> Bytes {
         self.taken += message.len() as u64;
-        let Some((namespace, rank, data)) = split_stream_message(message) else { return };
+        let Some((namespace, rank, data)) = split_stream_message(message) else { return Bytes::new() };
         let namespace = self.style.locations.known(namespace);
         if let Some(pattern) = &self.style.pattern {
             let host = self.style.locations.of_rank(namespace, rank);
@@ -270,10 +291,13 @@ impl Page {
                 let text = format!("'{}' cannot be written: {error}", path.display());
                 let _ = self.events.send(OutputEvent::Failed(text));
             }
-        } else {
+        } else if self.style.labels || self.style.fresh_lines {
             let Style { labels, fresh_lines, .. } = self.style;
             self.open = lay_out(&data, (namespace, rank), self.open, labels, fresh_lines, &mut self.gathered);
+        } else {
+            return data;
         }
+        Bytes::new()
     }
 
     /// Returns whether nothing has to be written before the next message.
@@ -282,24 +306,40 @@ impl Page {
             Stream::Out => stderr::is_cleared(),
             Stream::Err => stderr::wait_written(Duration::ZERO),
         };
-        is_first && self.style.pattern.is_none() && !(self.stream == Stream::Out && sys::stdout_was_closed())
+        is_first
+            && !self.closed
+            && self.style.pattern.is_none()
+            && !(self.stream == Stream::Out && sys::stdout_was_closed())
     }
 
     /// Writes as much of a message as can be written without waiting. Returns whether that was all; [`Page::write`] writes the
     /// rest, and reports errors.
     fn write_now(&mut self, message: Bytes) -> bool {
-        self.take(message);
-        while !self.gathered.is_empty() {
-            let written = match self.stream {
-                Stream::Out => sys::write_ready(io::stdout().as_fd(), &self.gathered),
-                Stream::Err => sys::write_ready(io::stderr().as_fd(), &self.gathered),
-            };
-            let Ok(count @ 1..) = written else { return false };
-            self.flow.written.fetch_add(count as u64, Ordering::Relaxed);
-            self.gathered.drain(..count);
+        let plain = self.take(message);
+        let written = self.write_ready(&self.gathered);
+        self.gathered.drain(..written);
+        let written = self.write_ready(&plain);
+        self.gathered.extend_from_slice(&plain[written..]);
+        let is_all = self.gathered.is_empty();
+        if is_all {
+            self.note_done();
         }
-        self.note_done();
-        true
+        is_all
+    }
+
+    /// Writes bytes as long as that need not wait. Returns their number.
+    fn write_ready(&self, bytes: &[u8]) -> usize {
+        let mut left = bytes;
+        while !left.is_empty() {
+            let written = match self.stream {
+                Stream::Out => sys::write_ready(io::stdout().as_fd(), left),
+                Stream::Err => sys::write_ready(io::stderr().as_fd(), left),
+            };
+            let Ok(count @ 1..) = written else { break };
+            self.flow.written.fetch_add(count as u64, Ordering::Relaxed);
+            left = &left[count..];
+        }
+        bytes.len() - left.len()
     }
 
     fn write(&mut self) {

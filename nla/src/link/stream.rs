@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use bytes::BytesMut;
-use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::unix::pipe;
 use tokio_util::either::Either;
+
+use crate::sys;
 
 /// The kernel's buffer for what is sent: urgent messages must not wait behind much more.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -49,8 +50,7 @@ impl Stream {
             if let Either::Right(output) = &self.write { Some(output.as_fd()) } else { None },
         ];
         for pipe in fds.into_iter().flatten() {
-            // A failure costs speed, not correctness.
-            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(BUFFER_BYTES as i32));
+            sys::widen_pipe(pipe, BUFFER_BYTES as u32);
         }
     }
 

@@ -134,6 +134,17 @@ pub fn write_ready(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     usize::try_from(written).map_err(|_| io::Error::last_os_error())
 }
 
+/// Gives a pipe room for `bytes` bytes, if it has less and the kernel permits it (pipe-user-pages-soft). Does nothing to other
+/// files.
+pub fn widen_pipe(fd: BorrowedFd<'_>, bytes: u32) {
+    // A failure costs speed, not correctness.
+    if let (Ok(room), Ok(bytes)) = (fcntl(fd, FcntlArg::F_GETPIPE_SZ), i32::try_from(bytes))
+        && room < bytes
+    {
+        let _ = fcntl(fd, FcntlArg::F_SETPIPE_SZ(bytes));
+    }
+}
+
 /// Returns the inode number of the open file. Two sockets that exist at the same time never share one.
 pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(nix::sys::stat::fstat(fd)?.st_ino)

@@ -62,7 +62,7 @@ pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, close_inherited, dev_null, inode, input_pipe, make_room, open_descriptors, open_files_limit,
     open_files_max, pipe, raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking, socket_pair,
-    terminal_columns, unread_bytes, write_ready,
+    terminal_columns, unread_bytes, widen_pipe, write_ready,
 };
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{
