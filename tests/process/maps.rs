@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use tests::{Pool, Process, Random, eventually};
+use tests::{Pool, Process, Random, Terminal, eventually};
 
 /// A command that says that it is here, and stays.
 const STAYS: &str = "echo here; while :; do sleep 0.02; done";
@@ -84,6 +84,17 @@ fn a_thousand_commands_print_in_order_with_few_files() {
     let run = pool.map(&list).directory(directory.path()).shell("ulimit -n 128");
     let expected: String = (1..=1000).map(|number| format!("{number}\n")).collect();
     run.run().is_quiet_success().wrote(&expected);
+}
+
+#[test]
+fn the_limit_on_files_bounds_the_commands_at_a_time() {
+    let pool = Pool::start(&["--slots", "2"]);
+    let list: Vec<String> = (0..40).map(|number| format!("echo {number}")).collect();
+    let outcome = pool.map(&list).args(["-j", "40"]).shell("ulimit -n 96").run();
+    let expected: String = (0..40).map(|number| format!("{number}\n")).collect();
+    outcome.has_code(0).wrote(&expected).says_only(
+        "scela-run: warning: 4 commands run at a time, not 40, because of the limit on open files (ulimit -Hn)\n",
+    );
 }
 
 #[test]
@@ -177,25 +188,29 @@ fn a_command_whose_launcher_was_killed_is_run_again() {
 
 #[test]
 fn the_end_of_the_pool_is_one_error() {
-    let stays = commands([STAYS, STAYS, "echo never"]);
-    for is_killed in [false, true] {
-        let pool = Pool::start(&["--slots", "2"]);
-        let running = pool.map(&stays).args(["--retries", "3"]).spawn();
-        pool.wait_for_jobs(2, 0);
-        let text = if is_killed {
-            pool.controller().signal(Signal::SIGKILL);
-            "the pool 'default' has ended\n  hint: 'scela pool start default'"
-        } else {
-            assert!(pool.scela(&["pool", "stop"]).status.success());
-            "the pool 'default' "
-        };
-        let outcome = running.finish_killed();
-        outcome.has_code(252).says(text).says("2 of 3 commands failed, 1 was not started");
-        assert_eq!(outcome.err().matches("the pool 'default'").count(), 1, "{outcome}");
-        pool.wait_for_end();
-    }
+    let pool = Pool::start(&["--slots", "2"]);
+    let running = pool.map(&commands([STAYS, STAYS, "echo never"])).args(["--retries", "3"]).spawn();
+    pool.wait_for_jobs(2, 0);
+    assert!(pool.scela(&["pool", "stop"]).status.success());
+    let outcome = running.finish_killed();
+    outcome
+        .has_code(252)
+        .says("scela-run: error: the pool 'default' ")
+        .says("2 of 3 commands failed, 1 was not started");
+    assert_eq!(outcome.err().matches("the pool 'default'").count(), 1, "{outcome}");
+
+    let pool = Pool::start(&["--slots", "2"]);
+    let running = pool.map(&commands([STAYS, STAYS])).spawn();
+    pool.wait_for_jobs(2, 0);
+    pool.controller().signal(Signal::SIGKILL);
+    let outcome = running.finish_killed();
+    outcome.has_code(252).says("the pool 'default' has ended\n  hint: 'scela pool start default' starts it again\n");
+    outcome.says("2 of 2 commands failed\n  lost with a launcher or an agent: 2 commands: 1-2 (");
+    assert_eq!(outcome.err().matches("the pool 'default'").count(), 1, "{outcome}");
+    pool.wait_for_end();
+
     let pool = Pool::unstarted();
-    pool.map(&stays).run().has_code(251).says("there is no pool 'default' on this host");
+    pool.map(&commands(["true"])).run().has_code(251).says("there is no pool 'default' on this host");
 }
 
 #[test]
@@ -324,11 +339,26 @@ fn progress_is_reported_on_request() {
 }
 
 #[test]
+fn a_terminal_shows_progress_in_one_line() {
+    let pool = Pool::start(&["--slots", "2"]);
+    let directory = tempfile::tempdir().unwrap();
+    pipes(directory.path(), 2);
+    let mut terminal = Terminal::open(pool.map(&[]).directory(directory.path()));
+    terminal.enter("").type_in("read line <0; echo first\nread line <1\n\x04");
+    terminal.wait_for("\r\x1b[Kscela-run: 0 of 2 done, 0 failed, 2 running");
+    fs::write(directory.path().join("0"), "\n").unwrap();
+    terminal.wait_for("\r\x1b[Kfirst\r\n").wait_for("\r\x1b[Kscela-run: 1 of 2 done, 0 failed, 1 running, about ");
+    fs::write(directory.path().join("1"), "\n").unwrap();
+    terminal.wait_for("\r\x1b[K").wait_for_prompt();
+    terminal.close();
+}
+
+#[test]
 fn outputs_that_cannot_be_stored_are_an_error() {
     let pool = Pool::start(&["--slots", "2"]);
-    let outcome = pool.map(&commands(["true"])).env("TMPDIR", "/no/such/directory").run();
+    let outcome = pool.map(&commands(["true", "true"])).env("TMPDIR", "/no/such/directory").run();
     outcome.has_code(1).says_only(
         "scela-run: error: outputs cannot be stored in /no/such/directory: No such file or directory (os error 2)\n\
-         scela-run: error: 1 of 1 command was not started\n",
+         scela-run: error: 2 of 2 commands were not started\n",
     );
 }

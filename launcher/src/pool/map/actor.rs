@@ -89,6 +89,7 @@ async fn live(setup: Setup) -> io::Result<u8> {
         held: Held::default(),
         prints_held: false,
         has_lost_pool: false,
+        has_lost_output: false,
         is_over: false,
     };
     let progress = Progress::new(setup.progress);
@@ -151,6 +152,8 @@ struct Actor {
     /// The output that is being printed is a held one.
     prints_held: bool,
     has_lost_pool: bool,
+    /// It was reported that the output or the journal cannot be written.
+    has_lost_output: bool,
     is_over: bool,
 }
 
@@ -232,7 +235,7 @@ impl Actor {
             Err(error) => self.on_output_lost(&format!("standard output cannot be written: {error}")),
         }
         if let Err(error) = released {
-            self.on_store_failed(&error);
+            self.on_output_lost(&self.not_stored_text(&error));
         }
     }
 
@@ -257,7 +260,7 @@ impl Actor {
                 self.outputs.insert(command, Kept { output, is_held: false });
             }
             Ok(_) => {}
-            Err(error) => self.on_store_failed(&error),
+            Err(error) => self.on_output_lost(&self.not_stored_text(&error)),
         }
         self.handle(Input::Ended(command, code));
     }
@@ -269,13 +272,21 @@ impl Actor {
         self.handle(Input::PoolLost);
     }
 
-    fn on_store_failed(&mut self, error: &io::Error) {
-        self.on_output_lost(&format!("outputs cannot be stored in {}: {error}", self.directory.display()));
+    fn on_output_lost(&mut self, why: &str) {
+        let input = self.output_lost(why);
+        self.handle(input);
     }
 
-    fn on_output_lost(&mut self, why: &str) {
-        complain(why);
-        self.handle(Input::OutputLost(exit::OUTPUT_LOST));
+    /// Reports that the output or the journal cannot be written, unless that was reported before.
+    fn output_lost(&mut self, why: &str) -> Input {
+        if !std::mem::replace(&mut self.has_lost_output, true) {
+            complain(why);
+        }
+        Input::OutputLost(exit::OUTPUT_LOST)
+    }
+
+    fn not_stored_text(&self, error: &io::Error) -> String {
+        format!("outputs cannot be stored in {}: {error}", self.directory.display())
     }
 
     /// Handles an input, and what follows from carrying it out.
@@ -296,8 +307,7 @@ impl Actor {
             Action::Record { command, code, attempts, began, ended } => {
                 if let Err(text) = self.record(command, code, attempts, began, ended) {
                     self.journal = None;
-                    complain(&text);
-                    inputs.push_back(Input::OutputLost(exit::OUTPUT_LOST));
+                    inputs.push_back(self.output_lost(&text));
                 }
                 Ok(())
             }
@@ -331,8 +341,8 @@ impl Actor {
             }
         };
         if let Err(error) = failed {
-            complain(&format!("outputs cannot be stored in {}: {error}", self.directory.display()));
-            inputs.push_front(Input::OutputLost(exit::OUTPUT_LOST));
+            let text = self.not_stored_text(&error);
+            inputs.push_front(self.output_lost(&text));
         }
     }
 

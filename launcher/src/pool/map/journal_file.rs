@@ -28,6 +28,9 @@ impl JournalFile {
         let failed =
             |error: io::Error| Refusal::new(format!("the journal {name} cannot be used: {error}"), "").of_system();
         let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
+        if !file.metadata().map_err(failed)?.is_file() {
+            return Err(failed(io::Error::other("it is not a regular file")));
+        }
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => file,
             Err((_, Errno::EWOULDBLOCK)) => {
@@ -116,5 +119,7 @@ mod tests {
             assert!(text.ends_with("cannot be continued: it is not a journal of 'scela pool map'"), "{text}");
         }
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+        let text = JournalFile::open(Path::new("/dev/null"), false, &list).unwrap_err().to_string();
+        assert_eq!(text, "the journal /dev/null cannot be used: it is not a regular file");
     }
 }

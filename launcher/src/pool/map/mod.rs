@@ -28,6 +28,7 @@ use self::plan::Rules;
 use super::commands;
 use super::status::PoolReport;
 use crate::refusal::Refusal;
+use crate::run::stderr::{self, Kind};
 
 /// The most times that a command is run again.
 pub const RETRIES_MAX: u32 = 1000;
@@ -70,8 +71,14 @@ pub fn run(options: &Options) -> Result<u8, Refusal> {
     let at_once = options.at_once.unwrap_or(pool.slots / options.ranks).max(1);
     let descriptors = sys::raise_limit().unwrap_or_else(|_| sys::open_files_limit());
     let most = (descriptors.saturating_sub(DESCRIPTORS_LEFT) / DESCRIPTORS_PER_COMMAND).max(1);
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
+    if at_once > most {
+        let text =
+            format!("{most} commands run at a time, not {at_once}, because of the limit on open files (ulimit -Hn)");
+        stderr::line(Kind::Report, &format!("scela-run: warning: {text}"));
+    }
     let rules = Rules {
-        at_once: at_once.min(u32::try_from(most).unwrap_or(u32::MAX)) as usize,
+        at_once: at_once.min(most) as usize,
         retries: options.retries,
         in_order: !options.unordered,
         halts: options.halts,

@@ -82,6 +82,8 @@ fn code_text(code: u8) -> String {
 
 /// Names commands by numbers, and the first of them in words.
 fn commands_text(commands: &[usize], list: &List) -> String {
+    let mut commands = commands.to_vec();
+    commands.sort_unstable();
     // A list has far fewer commands than there can be ranks.
     let ranks: Ranks = commands.iter().map(|index| Rank(*index as u32 + 1)).collect();
     let mut numbers = ranks.to_string();
@@ -90,7 +92,7 @@ fn commands_text(commands: &[usize], list: &List) -> String {
         numbers.truncate(end);
         numbers.push_str(",...");
     }
-    let first = commands.iter().min().and_then(|index| list.command(*index)).unwrap_or_default();
+    let first = commands.first().and_then(|index| list.command(*index)).unwrap_or_default();
     let first = shown(&String::from_utf8_lossy(first), COMMAND_CHARS_MAX);
     let first = printable(first.trim());
     match commands.len() {
