@@ -71,8 +71,8 @@ pub(super) fn summary(counts: &Counts, failed: &BTreeMap<u8, Vec<usize>>, list: 
 
 fn code_text(code: u8) -> String {
     match code {
-        exit::NOT_LAUNCHED => "could not be started".to_owned(),
-        exit::LOST => "lost with a launcher or an agent".to_owned(),
+        exit::NOT_LAUNCHED => format!("code {code} (could not be started)"),
+        exit::LOST => format!("code {code} (lost with a launcher or an agent)"),
         code @ 129.. if code - SIGNALLED <= SIGNAL_MAX => {
             format!("code {code} (signal {})", signal_name((code - SIGNALLED).into()))
         }
@@ -130,7 +130,7 @@ mod tests {
         let failed = BTreeMap::from([(1, vec![1]), (137, vec![6, 4, 5, 9]), (252, vec![11, 12])]);
         let text = "7 of 20 commands failed, 3 were not started\n  \
                     code 137 (signal KILL): 4 commands: 5-7,10 (the first is ./a.out 5 ?)\n  \
-                    lost with a launcher or an agent: 2 commands: 12-13 (the first is ./a.out 12 ?)\n  \
+                    code 252 (lost with a launcher or an agent): 2 commands: 12-13 (the first is ./a.out 12 ?)\n  \
                     code 1: command 2 (./a.out 2 ?)";
         assert_eq!(summary(&counts(10, 7, 0, 3), &failed, &list).as_deref(), Some(text));
         let left = summary(&counts(0, 0, 1, 19), &BTreeMap::new(), &list);
