@@ -279,7 +279,12 @@ fn the_next_job_does_without_agents_that_were_killed() {
         found.retain(|process| process.name == "scela-guard");
         (found.len() >= 2).then_some(found)
     };
-    eventually(guardians).unwrap().iter().for_each(|guardian| guardian.signal(Signal::SIGKILL));
+    let killed = eventually(guardians).unwrap();
+    killed.iter().for_each(|guardian| guardian.signal(Signal::SIGKILL));
+    // One that is still being killed would take the next job with it.
+    let have_ended =
+        || killed.iter().all(|guardian| guardian.state_now().is_none_or(|state| state == 'Z')).then_some(());
+    assert!(eventually(have_ended).is_some());
     for _ in 0..3 {
         pool.job().np(1).program(sh("echo here")).run().is_quiet_success().wrote("here\n");
     }
