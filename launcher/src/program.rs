@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use nla::core::limits::DEAD_TIME;
 use nla::core::printable;
-use nla::driver::{PMIX_ARGUMENT, run_agent, run_standing_agent};
+use nla::driver::{PMIX_ARGUMENT, run_agent};
 use nla::keeper::{Kept, keep_node};
 use nla::link::Clock;
-use nla::sys::{self, Forked, ForkedGuardians, ForkedStanding, GuardianLink, Packets, StandingGuardian};
+use nla::sys::{self, Forked, ForkedGuardians, GuardianLink, StandingGuardian};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -42,7 +42,7 @@ use crate::pool::client;
 use crate::pool::commands::{self, Subcommand};
 use crate::pool::fleet::KEEPER_ARGUMENT;
 use crate::pool::map;
-use crate::pool::standby::{self, Job};
+use crate::pool::standby::JOB_ARGUMENT;
 use crate::pool::start::{self, Role};
 use crate::refusal::Refusal;
 use crate::run::demo;
@@ -51,6 +51,10 @@ use crate::run::output;
 use crate::run::report::Reporter;
 use crate::run::session::{self, Planned, Secrets};
 use crate::run::stderr::{self, Kind, Logs};
+
+mod pool_job;
+
+use pool_job::{run_taken, stand_by};
 
 /// The name of the program file.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -95,6 +99,7 @@ fn begin(called: Called) -> (u8, Duration) {
             }
             return (nla::pmix::run_helper(), stderr::AGENT_EXIT_TIME);
         }
+        [option, words @ ..] if option == JOB_ARGUMENT => return or_bug(|| run_taken(words)),
         // A rank of a pool's session.
         [option] if option == KEEPER_ARGUMENT => return (keep(), stderr::AGENT_EXIT_TIME),
         [option] if option == DEMO_RANK_ARGUMENT => match sys::pmi_socket() {
@@ -174,84 +179,6 @@ fn start_pool(options: &start::Options) -> (u8, Duration) {
     (code, stderr::EXIT_TIME)
 }
 
-/// Stands by for jobs of the pool, with an agent that does the same if `has_agent`, and runs them. Returns as [`begin`] does.
-fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
-    let forked = Clock::start();
-    let fork = || if has_agent { sys::fork_standing("of a pool").map(Some) } else { Ok(None) };
-    let mut standing = match fork() {
-        Ok(None) => None,
-        Ok(Some(ForkedStanding::Launcher(standing))) => Some(standing),
-        Ok(Some(ForkedStanding::Guardian)) => {
-            // A guardian has no descriptors of its launcher.
-            drop(controller);
-            let code = guard(DEAD_TIME, |guardian| run_standing_agent(guardian, forked));
-            return (code, stderr::AGENT_EXIT_TIME);
-        }
-        Err(error) => return (fail(&error.to_string(), EarlyEnd::NotLaunched.code()), stderr::AGENT_EXIT_TIME),
-    };
-    loop {
-        if standing.as_ref().is_some_and(|standing| !standing.stands_by(DEAD_TIME)) {
-            return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME);
-        }
-        let job = match standby::next_job(&controller, standing.as_ref()) {
-            Ok(Some(job)) => job,
-            Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
-            Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
-        };
-        let (code, left) = match run_job(job, &controller, standing, forked) {
-            Ok(ended) => ended,
-            Err(code) => {
-                // A process that was forked has closed it.
-                std::mem::forget(controller);
-                return (code, stderr::AGENT_EXIT_TIME);
-            }
-        };
-        match left {
-            Some(left) if standby::has_recovered() => standing = Some(left),
-            _ => return (code, Duration::ZERO),
-        }
-    }
-}
-
-/// Runs a job of the pool. Returns its code, and the agent that stood by if the job has used it; or the code of a process that was
-/// forked for the job.
-fn run_job(
-    job: Job,
-    controller: &Packets,
-    standing: Option<StandingGuardian>,
-    forked: Clock,
-) -> Result<(u8, Option<StandingGuardian>), u8> {
-    trace();
-    let stood_by = forked.now();
-    let front = match controller.duplicate() {
-        Ok(controller) => Front::client(job.line, controller),
-        Err(error) => return Ok((not_launched(error), None)),
-    };
-    let ready = Ready { standing, stood_by, has_used: false };
-    let mut session = Session { clock: Clock::start(), front, ready: Some(ready) };
-    let read_file = |path: &Path| job.description.configfile(path);
-    let mut arguments = job.description.arguments().into_iter();
-    let name = arguments.next().unwrap_or_default();
-    let (code, time) = match cli::parse(&name, arguments.collect(), &read_file) {
-        Ok(Typed::Run(mut request)) => {
-            standby::restrict(&mut request, job.slots, job.hosts.as_deref());
-            match run(*request, &mut session) {
-                Run::Ended(code) => (code, stderr::EXIT_TIME),
-                Run::Forked(code) => return Err(code),
-            }
-        }
-        Ok(_) => (fail("only jobs run in a pool", EarlyEnd::Usage.code()), stderr::EXIT_TIME),
-        Err(error) => (fail(&error.with_hint(), EarlyEnd::Usage.code()), stderr::EXIT_TIME),
-    };
-    // The client exits when it has the code, so everything is written before.
-    stderr::finish(time);
-    let has_left = sys::leave_served().is_ok();
-    let code = session.front.ended(code);
-    standby::report_end(controller);
-    let standing = session.ready.and_then(|ready| ready.standing.filter(|_| ready.has_used && has_left));
-    Ok((code, standing))
-}
-
 /// Runs a guardian and the agent below it. The guardian ends an agent that is silent for `dead_ms` milliseconds.
 /// Fails if `id` is not the version of this program.
 fn guard_typed(id: &OsStr, dead_ms: &OsStr) -> u8 {
@@ -313,6 +240,8 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> (u8, Duration) {
             return match run(*request, &mut Session { clock, front: Front::Own, ready: None }) {
                 Run::Ended(code) => (code, stderr::EXIT_TIME),
                 Run::Forked(code) => (code, stderr::AGENT_EXIT_TIME),
+                // It may always fork.
+                Run::NotBegun => (EarlyEnd::Bug.code(), stderr::EXIT_TIME),
             };
         }
         Ok(Typed::Simulate(mut simulation)) => {
@@ -346,23 +275,35 @@ struct Ready {
     standing: Option<StandingGuardian>,
     /// How long it has stood by when the session begins.
     stood_by: Duration,
+    /// The process may fork other agents.
+    may_fork: bool,
     /// The session has used it.
     has_used: bool,
 }
 
+/// The agents that [`Ready`] has for a session.
+enum Lent {
+    /// This one.
+    Agent(ForkedGuardians),
+    /// None. The session forks its own.
+    Nothing,
+    /// None, and this process must not fork them.
+    NotBegun,
+}
+
 impl Ready {
     /// Returns the agent, if the plan needs one such agent. Dismisses it otherwise.
-    fn guardians(&mut self, planned: &Planned) -> io::Result<Option<ForkedGuardians>> {
+    fn guardians(&mut self, planned: &Planned) -> io::Result<Lent> {
         let is_local = matches!(planned.agent_hosts, AgentHosts::Local);
         let fits = is_local && planned.plan.agents() == 1 && planned.plan.options.liveness().dead_time == DEAD_TIME;
         match &self.standing {
             Some(standing) if fits && standing.lives() => {
                 self.has_used = true;
-                standing.lend(self.stood_by).map(Some)
+                standing.lend(self.stood_by).map(Lent::Agent)
             }
             _ => {
                 self.standing.take().into_iter().for_each(StandingGuardian::dismiss);
-                Ok(None)
+                Ok(if self.may_fork { Lent::Nothing } else { Lent::NotBegun })
             }
         }
     }
@@ -374,6 +315,8 @@ enum Run {
     Ended(u8),
     /// In a process that the launcher has forked, at its end, with its code.
     Forked(u8),
+    /// The session needs other agents than those that are ready, and this process must not fork them.
+    NotBegun,
 }
 
 /// Runs or explains a session.
@@ -401,11 +344,12 @@ fn run(request: Request, session: &mut Session) -> Run {
             return Run::Ended(code);
         }
     };
-    let ready = session.ready.as_mut().map_or(Ok(None), |ready| ready.guardians(&planned));
+    let ready = session.ready.as_mut().map_or(Ok(Lent::Nothing), |ready| ready.guardians(&planned));
     let guardians = match ready {
-        Ok(Some(ready)) => Ok(ready),
-        Ok(None) if planned.agent_hosts.is_remote() => Ok(guardians),
-        Ok(None) => match sys::fork_guardians(guardians, planned.plan.agents(), &label) {
+        Ok(Lent::Agent(ready)) => Ok(ready),
+        Ok(Lent::NotBegun) => return Run::NotBegun,
+        Ok(Lent::Nothing) if planned.agent_hosts.is_remote() => Ok(guardians),
+        Ok(Lent::Nothing) => match sys::fork_guardians(guardians, planned.plan.agents(), &label) {
             Ok(Forked::Launcher(guardians)) => Ok(guardians),
             Ok(Forked::Guardian) => return guard_forked(planned.secrets, dead_time, session),
             Err(error) => Err(io::Error::new(

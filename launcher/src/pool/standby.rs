@@ -1,13 +1,16 @@
 //! A launcher that stands by until the controller has a job for it.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 use nla::sys::{self, Packets, Served, StandingGuardian};
 
-use super::message::{Description, JOB_DESCRIPTORS, packed, unpacked};
+use super::message::{Description, JOB_DESCRIPTORS, JobNumber, packed, unpacked};
 use crate::cluster::hosts::TEXT_BYTES_MAX;
 use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node_list::HostSource;
@@ -15,14 +18,20 @@ use crate::plan::request::{BootstrapKind, LaunchShape, Options, Request};
 use crate::run::front::{FromJob, FromLauncher, ToLauncher};
 use crate::run::stderr;
 
+/// The argument that makes this program the launcher of a job again.
+pub const JOB_ARGUMENT: &str = "--pool-job";
 /// How long the threads of a job may take to exit after it.
 const THREADS_TIME: Duration = Duration::from_millis(20);
 
 /// A job whose streams, directory and environment this process has.
 #[derive(Debug)]
 pub struct Job {
+    /// Its number.
+    pub number: JobNumber,
     /// Its description.
     pub description: Description,
+    /// The same, in a file.
+    pub file: OwnedFd,
     /// Its slots.
     pub slots: u32,
     /// The hosts that it gets, as a host list; `None` if it runs on this machine.
@@ -56,7 +65,8 @@ pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::R
     let [description, directory, input, output, error, line] =
         <[OwnedFd; JOB_DESCRIPTORS]>::try_from(descriptors).map_err(wrong)?;
     let line = Packets::of(line);
-    let taken = Description::from_file(description).and_then(|description| {
+    let taken = description.try_clone().and_then(|file| Ok((Description::from_file(description)?, file)));
+    let taken = taken.and_then(|(description, file)| {
         let served = Served {
             streams: [input, output, error],
             stdout_is_closed: description.stdout_is_closed,
@@ -65,16 +75,56 @@ pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::R
             shell: description.shell.clone(),
         };
         served.take_over()?;
-        Ok(description)
+        Ok((description, file))
     });
-    let description = taken.inspect_err(|error| {
+    let (description, file) = taken.inspect_err(|error| {
         // A client that is gone needs no answer.
         let _ = line.send(&packed(&FromJob::NotStarted(error.to_string())), &[], false);
     })?;
+    show_as(job);
+    Ok(Some(Job { number: job, description, file, slots, hosts, line }))
+}
+
+fn show_as(job: JobNumber) {
     // If one fails, `ps` shows the name of a launcher that stands by.
     let _ = sys::set_process_name(c"scela-job");
     let _ = sys::show_as(&format!("scela-job {job}"));
-    Ok(Some(Job { description, slots, hosts, line }))
+}
+
+/// Starts this program again for a job, in this process. A process that has run a session must not fork agents: tokio's signals are
+/// global, and their pipe is closed in a guardian. Returns only if it fails.
+pub fn start_again(controller: &Packets, job: &Taken) -> io::Error {
+    let numbers = [controller.as_fd(), job.line.as_fd(), job.file.as_fd()].map(sys::leave_to_program);
+    let [Ok(controller), Ok(line), Ok(file)] = numbers else { return io::ErrorKind::InvalidInput.into() };
+    let words =
+        [controller.to_string(), line.to_string(), file.to_string(), job.slots.to_string(), job.number.to_string()];
+    Command::new("/proc/self/exe").arg0(format!("scela-job {}", job.number)).arg(JOB_ARGUMENT).args(words).exec()
+}
+
+/// A job of this machine's pool that this process has taken, and not begun.
+pub struct Taken {
+    /// Its number.
+    pub number: JobNumber,
+    /// Its description.
+    pub file: OwnedFd,
+    /// Its slots.
+    pub slots: u32,
+    /// The connection to its client.
+    pub line: Packets,
+}
+
+/// Returns the connection to the controller, and the job, in a program that [`start_again`] has executed with these words.
+pub fn taken_again(words: &[OsString]) -> io::Result<(Packets, Job)> {
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "only a launcher of a pool can start a job so");
+    let numbers: Option<Vec<u64>> = words.iter().map(|word| word.to_str()?.parse().ok()).collect();
+    let Some(&[controller, line, file, slots, number]) = numbers.as_deref() else { return Err(wrong()) };
+    let take = |number| sys::take_inherited(i32::try_from(number).map_err(|_| wrong())?);
+    let (controller, line, file) = (Packets::of(take(controller)?), Packets::of(take(line)?), take(file)?);
+    let description = Description::from_file(file.try_clone()?)?;
+    sys::adopt_shell(&description.shell, description.stdout_is_closed);
+    show_as(number);
+    let slots = u32::try_from(slots).map_err(|_| wrong())?;
+    Ok((controller, Job { number, description, file, slots, hosts: None, line }))
 }
 
 fn hosts_in(file: OwnedFd) -> io::Result<String> {

@@ -97,6 +97,14 @@ impl Front {
         Self::Client(Box::new(Client { line, controller, lost_controller: Rc::default() }))
     }
 
+    /// Returns the connection to a client.
+    pub fn into_line(self) -> Option<Packets> {
+        match self {
+            Self::Own => None,
+            Self::Client(client) => Some(client.line),
+        }
+    }
+
     /// Passes what a client and the controller ask for to `asked`. The job is ended if one of them is lost.
     pub(crate) fn listen(&self, asked: &mpsc::Sender<Asked>, tasks: &Tasks) -> io::Result<()> {
         let Self::Client(client) = self else { return Ok(()) };

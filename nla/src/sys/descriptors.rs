@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::sys::stat::Mode;
@@ -77,6 +77,25 @@ pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 fn set_flags(fd: BorrowedFd<'_>, flags: OFlag) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_SETFL(flags))?;
     Ok(())
+}
+
+/// Leaves `fd` open in a program that this process executes. Returns its number for [`take_inherited`].
+pub fn leave_to_program(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
+    fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
+    Ok(fd.as_raw_fd())
+}
+
+/// Takes a descriptor that was left to this program. To be called once for each number, before this process opens anything.
+pub fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number <= libc::STDERR_FILENO {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: it is only used to ask whether the descriptor is open.
+    let flags = fcntl(unsafe { BorrowedFd::borrow_raw(number) }, FcntlArg::F_GETFD)?;
+    // SAFETY: it is open, and the caller takes it once, so it has no other owner.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    fcntl(&fd, FcntlArg::F_SETFD(FdFlag::from_bits_retain(flags) | FdFlag::FD_CLOEXEC))?;
+    Ok(fd)
 }
 
 /// Sets O_NONBLOCK on `fd`.

@@ -60,9 +60,9 @@ pub use cgroup::end_group_of;
 pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
-    LOW_MAX, close_inherited, dev_null, inode, input_pipe, make_room, open_descriptors, open_files_limit,
-    open_files_max, pipe, raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking, socket_pair,
-    terminal_columns, unread_bytes, widen_pipe, write_ready,
+    LOW_MAX, close_inherited, dev_null, inode, input_pipe, leave_to_program, make_room, open_descriptors,
+    open_files_limit, open_files_max, pipe, raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking,
+    socket_pair, take_inherited, terminal_columns, unread_bytes, widen_pipe, write_ready,
 };
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{
@@ -92,7 +92,7 @@ pub use reap::{
 pub use regular_file::open_regular;
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
-pub use served::{Served, keep_variables, leave_served};
+pub use served::{Served, adopt_shell, keep_variables, leave_served};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, stdout_was_closed};
 pub use spawn::{

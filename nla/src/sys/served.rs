@@ -32,14 +32,19 @@ impl Served {
         descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), output.as_fd())?;
         descriptors::overwrite(io::stderr().as_fd(), error.as_fd())?;
-        STDOUT_CLOSED.store(stdout_is_closed, Relaxed);
         fchdir(&directory)?;
-        shell.adopt();
+        adopt_shell(&shell, stdout_is_closed);
         keep_variables(&[]);
         // SAFETY: the process has one thread, so none reads the environment meanwhile.
         environment.iter().for_each(|(name, value)| unsafe { std::env::set_var(name, value) });
         Ok(())
     }
+}
+
+/// Takes over the attributes that ranks get, and whether standard output is closed for them. The process must have one thread.
+pub fn adopt_shell(shell: &ShellState, stdout_is_closed: bool) {
+    STDOUT_CLOSED.store(stdout_is_closed, Relaxed);
+    shell.adopt();
 }
 
 /// Removes all variables but these from the environment. The process must have one thread, and hold no reference to its environment.

@@ -1,0 +1,137 @@
+//! A launcher of a pool: stands by, and runs one job after the other.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use nla::core::limits::DEAD_TIME;
+use nla::driver::run_standing_agent;
+use nla::link::Clock;
+use nla::sys::{self, ForkedStanding, Packets, StandingGuardian};
+
+use super::{Ready, Run, Session, fail, guard, not_launched, run, trace};
+use crate::cli::{self, Typed};
+use crate::exit::EarlyEnd;
+use crate::pool::standby::{self, Job, Taken};
+use crate::run::front::Front;
+use crate::run::stderr;
+
+/// Stands by for jobs of the pool, with an agent that does the same if `has_agent`, and runs them. Returns as [`begin`] does.
+pub(super) fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
+    let forked = Clock::start();
+    let fork = || if has_agent { sys::fork_standing("of a pool").map(Some) } else { Ok(None) };
+    let mut standing = match fork() {
+        Ok(None) => None,
+        Ok(Some(ForkedStanding::Launcher(standing))) => Some(standing),
+        Ok(Some(ForkedStanding::Guardian)) => {
+            // A guardian has no descriptors of its launcher.
+            drop(controller);
+            let code = guard(DEAD_TIME, |guardian| run_standing_agent(guardian, forked));
+            return (code, stderr::AGENT_EXIT_TIME);
+        }
+        Err(error) => return (fail(&error.to_string(), EarlyEnd::NotLaunched.code()), stderr::AGENT_EXIT_TIME),
+    };
+    let mut has_run = false;
+    loop {
+        if standing.as_ref().is_some_and(|standing| !standing.stands_by(DEAD_TIME)) {
+            return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME);
+        }
+        let job = match standby::next_job(&controller, standing.as_ref()) {
+            Ok(Some(job)) => job,
+            Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
+            Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
+        };
+        match run_job(job, &controller, standing, forked, !std::mem::replace(&mut has_run, true)) {
+            JobEnd::Ended(_, Some(left)) if standby::has_recovered() => standing = Some(left),
+            end => return leave(controller, end),
+        }
+    }
+}
+
+/// Runs a job that the launcher has taken before it has executed this program again.
+pub(super) fn run_taken(words: &[OsString]) -> (u8, Duration) {
+    match standby::taken_again(words) {
+        Ok((controller, job)) => {
+            let end = run_job(job, &controller, None, Clock::start(), true);
+            leave(controller, end)
+        }
+        Err(error) => (fail(&error.to_string(), EarlyEnd::Usage.code()), stderr::EXIT_TIME),
+    }
+}
+
+/// Ends a launcher of a pool. Returns as [`begin`] does.
+fn leave(controller: Packets, end: JobEnd) -> (u8, Duration) {
+    match end {
+        JobEnd::Ended(code, _) => (code, Duration::ZERO),
+        JobEnd::Forked(code) => {
+            // A process that was forked has closed it.
+            std::mem::forget(controller);
+            (code, stderr::AGENT_EXIT_TIME)
+        }
+        JobEnd::NotBegun(job) => {
+            let error = standby::start_again(&controller, &job);
+            let code = not_launched(error);
+            stderr::finish(stderr::EXIT_TIME);
+            if let Ok(controller) = controller.duplicate() {
+                Front::client(job.line, controller).ended(code);
+            }
+            (code, Duration::ZERO)
+        }
+    }
+}
+
+/// How [`run_job`] has returned.
+enum JobEnd {
+    /// The job has ended with this code. The agent that stood by is left if the job has used it.
+    Ended(u8, Option<StandingGuardian>),
+    /// In a process that was forked for the job, at its end, with its code.
+    Forked(u8),
+    /// The job needs other agents, and this process must not fork them.
+    NotBegun(Taken),
+}
+
+/// Runs a job of the pool. `may_fork` is false in a process that has run a session.
+fn run_job(
+    job: Job,
+    controller: &Packets,
+    standing: Option<StandingGuardian>,
+    forked: Clock,
+    may_fork: bool,
+) -> JobEnd {
+    trace();
+    let stood_by = forked.now();
+    let front = match controller.duplicate() {
+        Ok(controller) => Front::client(job.line, controller),
+        Err(error) => return JobEnd::Ended(not_launched(error), None),
+    };
+    let ready = Ready { standing, stood_by, may_fork, has_used: false };
+    let mut session = Session { clock: Clock::start(), front, ready: Some(ready) };
+    let read_file = |path: &Path| job.description.configfile(path);
+    let mut arguments = job.description.arguments().into_iter();
+    let name = arguments.next().unwrap_or_default();
+    let (code, time) = match cli::parse(&name, arguments.collect(), &read_file) {
+        Ok(Typed::Run(mut request)) => {
+            standby::restrict(&mut request, job.slots, job.hosts.as_deref());
+            match run(*request, &mut session) {
+                Run::Ended(code) => (code, stderr::EXIT_TIME),
+                Run::Forked(code) => return JobEnd::Forked(code),
+                Run::NotBegun => {
+                    let Job { number, file, slots, .. } = job;
+                    return match session.front.into_line() {
+                        Some(line) => JobEnd::NotBegun(Taken { number, file, slots, line }),
+                        None => JobEnd::Ended(EarlyEnd::Bug.code(), None),
+                    };
+                }
+            }
+        }
+        Ok(_) => (fail("only jobs run in a pool", EarlyEnd::Usage.code()), stderr::EXIT_TIME),
+        Err(error) => (fail(&error.with_hint(), EarlyEnd::Usage.code()), stderr::EXIT_TIME),
+    };
+    // The client exits when it has the code, so everything is written before.
+    stderr::finish(time);
+    let has_left = sys::leave_served().is_ok();
+    let code = session.front.ended(code);
+    standby::report_end(controller);
+    let standing = session.ready.and_then(|ready| ready.standing.filter(|_| ready.has_used && has_left));
+    JobEnd::Ended(code, standing)
+}
