@@ -94,6 +94,11 @@ fn show_as(job: JobNumber) {
 /// Starts this program again for a job, in this process. A process that has run a session must not fork agents: tokio's signals are
 /// global, and their pipe is closed in a guardian. Returns only if it fails.
 pub fn start_again(controller: &Packets, job: &Taken) -> io::Error {
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [input.as_fd(), output.as_fd(), errors.as_fd()].map(sys::leave_to_program);
+    if streams.iter().any(Result::is_err) {
+        return io::ErrorKind::InvalidInput.into();
+    }
     let numbers = [controller.as_fd(), job.line.as_fd(), job.file.as_fd()].map(sys::leave_to_program);
     let [Ok(controller), Ok(line), Ok(file)] = numbers else { return io::ErrorKind::InvalidInput.into() };
     let words =
