@@ -73,7 +73,7 @@ pub fn code(outcome: &Outcome, are_copies: bool) -> u8 {
         Outcome::OutputLost => OUTPUT_LOST,
         Outcome::Interrupted { signal } => signalled(*signal),
         Outcome::Failed { first, .. } | Outcome::Survived { first, .. } => match &first.cause {
-            Cause::NotStarted { .. } => NOT_LAUNCHED,
+            Cause::NotStarted { .. } | Cause::NotStaged { .. } => NOT_LAUNCHED,
             Cause::Lost { .. } => LOST,
             Cause::Signal { signal, .. } | Cause::Terminated { signal } => signalled(*signal),
             Cause::Abort { code, .. } | Cause::Code(code) => low_byte(*code),
@@ -145,6 +145,7 @@ mod tests {
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
         assert_eq!(failed(Cause::Lost { why: LossReason::Closed }), 252);
         assert_eq!(failed(Cause::Terminated { signal: 15 }), 143);
+        assert_eq!(failed(Cause::NotStaged { why: String::new() }), 251);
         assert_eq!(failed(Cause::NotStarted { why: NotStartedReason::Cancelled }), 251);
     }
 }

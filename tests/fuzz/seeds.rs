@@ -18,7 +18,8 @@ use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, Blob, BoundRanks, CachePolicy, Cause,
     CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
     InquiryKind, Level, NamespaceId, NamespacePlan, Piece, RankGroup, RankSessions, ReleaseContent, Reply, Requester,
-    RingPosition, RingSegment, SessionPlan, SpanKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update, pack,
+    RingPosition, RingSegment, SessionPlan, SpanKind, StagePlan, StagedFile, StagedKind, Stats, Subtree, Timing,
+    TraceScope, TraceSpan, Up, Update, pack,
 };
 use nla::link::Reach;
 use nla::pmix::message::{Fact, Outcome, Purpose, Registration, Row, ToAgent, ToHelper, write_frame};
@@ -106,6 +107,7 @@ fn plan() -> NamespacePlan {
     let command = CommandPlan {
         nprocs: 4,
         program: b"./a".to_vec(),
+        staged: Some(b"a".to_vec()),
         args: vec![b"x".to_vec(), Vec::new()],
         inherit: Inherit::Names(vec![b"HOME".to_vec()]),
         set: vec![(b"A".to_vec(), b"1".to_vec())],
@@ -124,6 +126,12 @@ fn plan() -> NamespacePlan {
         preputs: vec![(b"PARENT_ROOT_PORT_NAME".to_vec(), b"tag#0$".to_vec())],
         stdin: Ranks::range(0..1),
     }
+}
+
+fn staged() -> StagePlan {
+    let file = |kind, name: &str, bytes| StagedFile { kind, name: name.into(), bytes, is_executable: bytes > 1 };
+    let files = [(StagedKind::Program, "a", 70), (StagedKind::Library, "liba.so.1", 9), (StagedKind::File, "data", 0)];
+    StagePlan::new(files.map(|(kind, name, bytes)| file(kind, name, bytes)).to_vec()).expect("the names are good")
 }
 
 fn session() -> SessionPlan {
@@ -145,6 +153,7 @@ fn session() -> SessionPlan {
         has_ports: true,
         rank_sessions: RankSessions::All,
         piece_bytes: NonZeroU32::new(100),
+        stage: staged(),
         sent: Duration::from_millis(7),
     }
 }
@@ -187,6 +196,7 @@ fn ups() -> Vec<Up> {
     let ask = |request| Up::Ask { requester: requester(), request };
     vec![
         Up::Ready,
+        Up::Staged,
         Up::Started { namespace: NS },
         Up::Contact { namespace: NS },
         gathering,

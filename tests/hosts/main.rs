@@ -16,6 +16,7 @@
 //! | `slurm` | the tests' Slurm provides nodes and starts ranks on them |
 //! | `slurm_launch` | agents started by one Slurm step, on nodes of this machine and on hosts |
 //! | `survivals` | `--on-failure continue`: a lost host takes only its own ranks with it |
+//! | `staging` | programs and files that hosts do not see are staged there |
 //! | `startup` | measured start times beside the model's predictions |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
@@ -34,6 +35,7 @@ mod pools;
 mod readme;
 mod slurm;
 mod slurm_launch;
+mod staging;
 mod startup;
 mod strangers;
 mod survivals;

@@ -26,6 +26,8 @@ pub(super) enum Local {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Global {
     Ppn,
+    Stage,
+    StageFile,
     Genv,
     X,
     GenvList,
@@ -226,6 +228,13 @@ pub(super) const OPTIONS: &[Spec] = &[
         "read the programs from FILE, a line of options,\n\
          program and arguments for each; # begins a comment,\n\
          quotes and backslashes work as in a shell"),
+    spec(Id::Global(Global::Stage), &["stage"], &[], group::PROGRAMS,
+        "send the programs and their libraries to every node,\n\
+         and run them there"),
+    spec(Id::Global(Global::StageFile), &["stage-file"], &["FILE"], group::PROGRAMS,
+        "send FILE to every node; ranks find it in the\n\
+         directory that SCELA_STAGE_DIR names, under its own\n\
+         name or, with FILE=NAME, as NAME"),
     spec(Id::Mode(Mode::Demo), &["demo"], &[], group::PROGRAMS,
         "run a built-in PMI program; it needs no MPI").common("run a built-in PMI program; it needs no MPI"),
 

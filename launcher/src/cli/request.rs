@@ -304,6 +304,8 @@ impl TypedOptions {
         let Options { hosts, launch, binding, .. } = options;
         match global {
             Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
+            Global::Stage => options.stage = true,
+            Global::StageFile => options.stage_files.push(values::stage_file(value)?),
             Global::Genv => options.genv.push(values::env_set(value, item.values.get(1))?),
             Global::X => options.genv.push(values::env_set_or_pass(value)?),
             Global::GenvList => {

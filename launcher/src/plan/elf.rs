@@ -60,6 +60,15 @@ impl Needs {
     }
 }
 
+/// A program or a library: its file, and what this file needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    /// The file.
+    pub(crate) file: PathBuf,
+    /// Its needs.
+    pub(crate) needs: Needs,
+}
+
 /// Returns the program file that a rank of this command would execute: of a script, its interpreter.
 pub(crate) fn program_of(session: &SessionPlan, command: &CommandPlan) -> Result<PathBuf, ImageError> {
     let program = file_of(session, command)?;
@@ -166,20 +175,27 @@ pub(crate) fn find(
     needs_of_program: &Needs,
     library_path: Option<&OsStr>,
 ) -> Option<(PathBuf, Needs)> {
-    let searched = directories(program, needs_of_program, library_path);
+    let program = Object { file: program.to_owned(), needs: needs_of_program.clone() };
+    find_below(library, &[&program], library_path).map(|Object { file, needs }| (file, needs))
+}
+
+/// Returns what the loader would load for a library that the first object of `chain` needs. Each object was loaded for the one
+/// that follows it; the last is the program.
+pub(crate) fn find_below(library: &str, chain: &[&Object], library_path: Option<&OsStr>) -> Option<Object> {
+    let searched = directories(chain, library_path);
     let own = searched.into_iter().map(|directory| directory.join(library));
     let cached = || cached(&beginning(Path::new(CACHE), CACHE_BYTES_MAX), library);
     let last = DEFAULT_DIRECTORIES.iter().map(|directory| Path::new(directory).join(library));
     // Like the loader, skip files for other architectures.
-    let readable = |path: PathBuf| needs(&path).map(|needs| (path, needs));
+    let readable = |file: PathBuf| needs(&file).map(|needs| Object { file, needs });
     own.map(readable).find_map(|found| found).or_else(|| cached().into_iter().chain(last).find_map(readable))
 }
 
-/// Returns the directories that the loader searches before its cache, in order.
-fn directories(program: &Path, needs: &Needs, library_path: Option<&OsStr>) -> Vec<PathBuf> {
-    let rpath = needs.rpath.as_deref().filter(|_| needs.runpath.is_none());
-    let origin = program.parent().unwrap_or(Path::new("."));
-    let of_program = |list: &str| -> Vec<PathBuf> {
+/// Returns the directories that the loader searches before its cache, in order, for a library that the first object of `chain`
+/// needs: DT_RPATH of all of them, unless the first has DT_RUNPATH; LD_LIBRARY_PATH; DT_RUNPATH of the first.
+fn directories(chain: &[&Object], library_path: Option<&OsStr>) -> Vec<PathBuf> {
+    let of_object = |object: &Object, list: &str| -> Vec<PathBuf> {
+        let origin = object.file.parent().unwrap_or(Path::new("."));
         let directories = list.split(':').map(|directory| directory.replace("${ORIGIN}", "$ORIGIN"));
         let directories = directories.filter_map(|directory| match directory.strip_prefix("$ORIGIN") {
             Some(rest) => Some(origin.join(rest.trim_start_matches('/'))),
@@ -192,9 +208,11 @@ fn directories(program: &Path, needs: &Needs, library_path: Option<&OsStr>) -> V
         let directories = list.as_bytes().split(|byte| matches!(byte, b':' | b';')).map(OsStr::from_bytes);
         directories.map(PathBuf::from).collect()
     };
-    let directories = rpath.map(of_program).into_iter();
-    let directories =
-        directories.chain(library_path.map(of_environment)).chain(needs.runpath.as_deref().map(of_program));
+    let first = chain.first().copied();
+    let runpath = first.and_then(|object| Some(of_object(object, object.needs.runpath.as_deref()?)));
+    let with_rpath = chain.iter().filter(|object| runpath.is_none() && object.needs.runpath.is_none());
+    let rpaths = with_rpath.filter_map(|object| Some(of_object(object, object.needs.rpath.as_deref()?)));
+    let directories = rpaths.chain(library_path.map(of_environment)).chain(runpath.clone());
     // An empty entry means the working directory, where no MPI library is installed.
     directories.flatten().filter(|directory| !directory.as_os_str().is_empty()).take(DIRECTORIES_MAX).collect()
 }
@@ -219,7 +237,8 @@ mod tests {
 
     #[track_caller]
     fn check_directories(needs: &Needs, library_path: Option<&str>, expected: &[&str]) {
-        let found = directories(Path::new("/opt/app/bin/a"), needs, library_path.map(OsStr::new));
+        let program = Object { file: "/opt/app/bin/a".into(), needs: needs.clone() };
+        let found = directories(&[&program], library_path.map(OsStr::new));
         assert_eq!(found, expected.iter().map(PathBuf::from).collect::<Vec<_>>());
     }
 
@@ -333,6 +352,22 @@ mod tests {
         check_directories(&needing(None, Some(":/usr/$LIB::/x")), None, &["/x"]);
         let many = vec!["/e"; DIRECTORIES_MAX + 1].join(":");
         check_directories(&needing(None, None), Some(&many), &["/e"; DIRECTORIES_MAX]);
+    }
+
+    #[test]
+    fn the_rpath_of_all_objects_counts_unless_there_is_a_runpath() {
+        let object = |file: &str, rpath, runpath| Object { file: file.into(), needs: needing(rpath, runpath) };
+        let program = object("/app/bin/a", Some("$ORIGIN/../lib"), None);
+        let check = |library: &Object, below: &Object, expected: &[&str]| {
+            let found = directories(&[library, below, &program], Some(OsStr::new("/e")));
+            assert_eq!(found, expected.iter().map(PathBuf::from).collect::<Vec<_>>());
+        };
+        let with_rpath = object("/app/lib/libx.so", Some("$ORIGIN/x"), None);
+        let with_runpath = object("/app/lib/liby.so", Some("/ignored"), Some("$ORIGIN/y"));
+        check(&with_rpath, &with_rpath, &["/app/lib/x", "/app/lib/x", "/app/bin/../lib", "/e"]);
+        check(&with_runpath, &with_rpath, &["/e", "/app/lib/y"]);
+        // The DT_RUNPATH of another object is for its own libraries only.
+        check(&with_rpath, &with_runpath, &["/app/lib/x", "/app/bin/../lib", "/e"]);
     }
 
     #[test]

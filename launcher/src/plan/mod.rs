@@ -18,6 +18,7 @@ pub mod pool_name;
 mod python;
 pub mod remote_launch;
 pub mod request;
+pub mod stage;
 pub(crate) mod wrapper;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -28,8 +29,9 @@ use litemap::LiteMap;
 use nla::core::limits::{PIECE_BYTES, RANKS_MAX};
 use nla::core::{
     AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings, SessionPlan,
-    Subtree, TraceScope, owners,
+    StagePlan, Subtree, TraceScope, owners,
 };
+use nla::driver::StageSource;
 use pmi::{MEMORY_ALLOC_KINDS, Ranks};
 
 use self::agent_layout::{AgentLayout, agent_layout, rule};
@@ -71,6 +73,8 @@ pub struct Plan {
     pub demo: bool,
     /// Notes for the user, one line each.
     pub remarks: Vec<String>,
+    /// The files that every node gets, in the order of the session's plan.
+    pub files: Vec<StageSource>,
 }
 
 impl Plan {
@@ -170,6 +174,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             binding: binding::policy(&options.binding, node_list),
             accelerators: AcceleratorPlan { requests, offers },
             piece_bytes: PIECE_BYTES,
+            stage: StagePlan::default(),
             sent: Duration::ZERO,
         },
         first: NamespacePlan {
@@ -192,7 +197,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
         nodes,
     };
     let label = label(options, machine);
-    Ok(Plan { settings, node_of_agent, label, input, options: options.clone(), demo: request.is_demo(), remarks })
+    let (options, demo, files) = (options.clone(), request.is_demo(), Vec::new());
+    Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files })
 }
 
 /// The open files without which a session fails after its start: with a hard limit of 36 the first rank cannot be started.
@@ -288,6 +294,7 @@ fn command_plan(
     CommandPlan {
         nprocs,
         program: program.into_vec(),
+        staged: None,
         args: args.into_iter().map(OsString::into_vec).collect(),
         inherit,
         set,

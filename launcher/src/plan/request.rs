@@ -10,6 +10,7 @@ use nla::link::Liveness;
 
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::HostOptions;
+use crate::plan::stage::StageFile;
 
 /// The most children of an agent on one machine, unless `--fanout` is typed. On several nodes it depends on the job's size.
 pub const FANOUT_DEFAULT: u32 = 32;
@@ -287,6 +288,10 @@ pub struct Options {
     /// `-genvall`, `-genvnone`, `-genvlist`: the part of the launcher's environment that all programs
     /// inherit.
     pub genv_policy: Option<EnvPolicy>,
+    /// `--stage`: whether every node gets the programs and their libraries.
+    pub stage: bool,
+    /// `--stage-file`: the files that every node gets besides.
+    pub stage_files: Vec<StageFile>,
     /// `--mpi`.
     pub mpi: Mpi,
     /// To which processors and memory ranks are bound.

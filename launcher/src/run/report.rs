@@ -72,6 +72,7 @@ impl Reporter {
 pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<String> {
     Some(match notice {
         Notice::Joined => "all agents have joined".to_owned(),
+        Notice::Staged => "all nodes have the files".to_owned(),
         Notice::Started(namespace, size) => {
             let (ranks, were) = if *size == 1 { ("rank", "was") } else { ("ranks", "were") };
             format!("{size} {ranks}{} {were} started", of(*namespace))
@@ -213,6 +214,7 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
             format!("agent {} on {host} could not be started: {why}", failure.agent)
         }
         Cause::NotStarted { why } => format!("{ranks} on {host} could not be started: {why}"),
+        Cause::NotStaged { why } => format!("staging failed on {host}: {why}"),
         Cause::Lost { why } => format!("agent {} on {host} was lost: {why}", failure.agent),
         Cause::Terminated { signal } => {
             format!("agent {} on {host} was asked to end by signal {signal} ({})", failure.agent, signal_name(*signal))
@@ -271,6 +273,12 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
         Cause::NotStarted { why } if why.to_string().contains(nla::sys::pmix::NO_DIRECTORY) => {
             "name another directory in TMPDIR".to_owned()
         }
+        Cause::NotStaged { why }
+            if why.contains("no directory can have the files") || why.contains("No space left") =>
+        {
+            "free some space there, or name another directory in TMPDIR".to_owned()
+        }
+        Cause::NotStaged { .. } => return None,
         Cause::Terminated { .. } => "did a resource manager end the job, for example at its time limit?".to_owned(),
         Cause::NotStarted { .. } | Cause::Signal { .. } | Cause::Abort { .. } | Cause::Code(_) => return None,
     })
@@ -299,7 +307,7 @@ pub fn epilogue(
             // Agents and ranks wrote some of these words.
             let mut text = shown(&what_happened(first, &host(first)), WORDS_MAX);
             let at = first.at.as_secs_f64();
-            let launched = !matches!(first.cause, Cause::NotStarted { .. });
+            let launched = !matches!(first.cause, Cause::NotStarted { .. } | Cause::NotStaged { .. });
             let rest = u64::from(size).saturating_sub(first.ranks.len());
             let first_namespace = first.namespace == NamespaceId::FIRST;
             if launched && rest > 0 && first_namespace && !first.ranks.is_empty() {

@@ -66,6 +66,7 @@ pub(crate) fn wait_line(wait: &Wait, now: Time, reported: (u32, u32), locations:
     let seconds = |until: Time| until.saturating_sub(now).as_secs_f64().ceil();
     match wait {
         Wait::Agents => agents_line(reported),
+        Wait::Files(agents) => format!("files are being staged; agents on {}, or below, lack some", on(agents)),
         Wait::Clearing(agents) => format!("the agents on {} are ending all ranks, which then start again", on(agents)),
         Wait::Restart(lost, until) if lost.is_empty() => format!("all ranks start again in {} s", seconds(*until)),
         Wait::Restart(lost, until) => format!(

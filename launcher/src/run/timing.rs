@@ -43,6 +43,8 @@ pub struct Phases {
     fences: u32,
     /// The number and the duration of the slowest fence after the first, as seen by the launcher.
     slowest: Option<(u32, Duration)>,
+    /// When all agents had joined, and when all had the session's files.
+    staging: (Time, Option<Time>),
     /// The end of the session.
     end: Option<Time>,
 }
@@ -76,9 +78,11 @@ impl Phases {
         Self { arrivals, end: Some(end), ..Self::default() }
     }
 
-    /// Records a notice from the root.
-    pub fn on_notice(&mut self, notice: &Notice) {
+    /// Records a notice from the root at this time.
+    pub fn on_notice(&mut self, at: Time, notice: &Notice) {
         match notice {
+            Notice::Joined => self.staging.0 = at,
+            Notice::Staged => self.staging.1 = Some(at),
             Notice::Released { namespace: NamespaceId::FIRST, number, took, .. } => {
                 self.fences = self.fences.saturating_add(1);
                 if *number > 0 && self.slowest.is_none_or(|(_, longest)| *took > longest) {
@@ -143,6 +147,7 @@ impl Phases {
         };
         rows.push(single("plan", Time::ZERO, self.arrivals.began()));
         rows.extend(row("bootstrap", self.arrivals.bootstrap(), |agent| (names.target)(agent.0)));
+        rows.extend(self.staging.1.map(|done| single("staging", self.staging.0, done)));
         rows.extend(row("join", self.arrivals.join(), |agent| (names.target)(agent.0)));
         let host = |agent: AgentId| names.agents.map_or_else(String::new, |agents| agents.of_agent(agent).to_owned());
         let few_fences = timing.phases.keys().all(|phase| *phase != TimedPhase::LaterFences);
@@ -241,7 +246,7 @@ mod tests {
     #[test]
     fn few_fences_have_a_line_each() {
         let mut phases = started();
-        [released(0, 9), released(1, 7)].iter().for_each(|notice| phases.on_notice(notice));
+        [released(0, 9), released(1, 7)].iter().for_each(|notice| phases.on_notice(Time::ZERO, notice));
         phases.on_end(ms(12_000));
         let timing = Timing {
             agents: 3,
@@ -274,7 +279,7 @@ run with the start of its last rank
     #[test]
     fn fences_after_the_first_share_a_line_if_they_are_many() {
         let mut phases = started();
-        (0..100).for_each(|number| phases.on_notice(&released(number, if number == 57 { 50 } else { 2 })));
+        (0..100).for_each(|number| phases.on_notice(Time::ZERO, &released(number, if number == 57 { 50 } else { 2 })));
         let fence = times(&[(1, 1, 400), (2, 1, 400), (3, 1, 400)]);
         let mut reported: std::collections::BTreeMap<_, _> =
             (0..8).map(|number| (TimedPhase::Fence(number), fence.clone())).collect();

@@ -242,6 +242,7 @@ impl World {
             Notice::RanksEnded => self.on_ranks_ended(),
             Notice::NoSpare => self.on_no_spare(clock),
             Notice::Contact(_)
+            | Notice::Staged
             | Notice::Failure(_)
             | Notice::NoRestartLeft(_)
             | Notice::GoesOn(_)

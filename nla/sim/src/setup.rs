@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use bytes::Bytes;
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RankSessions,
-    RootSettings, SessionPlan, Subtree, TraceScope,
+    RootSettings, SessionPlan, StagePlan, Subtree, TraceScope,
 };
 use pmi::{Mapping, Ranks};
 
@@ -41,11 +41,13 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         binding: BindingPolicy::default(),
         accelerators: AcceleratorPlan::default(),
         piece_bytes: setup.piece_bytes,
+        stage: StagePlan::default(),
         sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {
         nprocs: size,
         program: b"/usr/local/bin/program".to_vec(),
+        staged: None,
         args: Vec::new(),
         inherit: Inherit::All,
         set: Vec::new(),

@@ -77,6 +77,19 @@ enum Phase {
     Over,
 }
 
+/// How far the session's files are in an agent's subtree.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Staging {
+    /// No plan has named any.
+    None,
+    /// This agent lacks some.
+    Here,
+    /// This agent has all of them; agents below it may lack some.
+    Below,
+    /// All agents of the subtree have all of them, and that was reported.
+    Done,
+}
+
 /// The decisions of one agent.
 ///
 /// [`Agent::handle`] takes each input and appends the actions that follow from it.
@@ -91,6 +104,8 @@ pub struct Agent {
     launched: u32,
     forgotten: Forgotten,
     ready_reported: bool,
+    /// The session's files on their way to this subtree.
+    staging: Staging,
     /// The parent was lost, and this agent tries to join an ancestor.
     is_orphaned: bool,
     /// When this process last found that it had not run for the dead time.
@@ -151,6 +166,7 @@ impl Agent {
             launched: 0,
             forgotten: Forgotten::default(),
             ready_reported: false,
+            staging: Staging::None,
             is_orphaned: false,
             stopped_at: None,
             parent_lost: false,
@@ -219,6 +235,12 @@ impl Agent {
             Input::Busy(text) => {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::Busy { agent, text: one_line(text) }));
+            }
+            Input::Staged if self.staging == Staging::Here => self.staging = Staging::Below,
+            Input::Staged => {}
+            Input::NotStaged(why) => {
+                let cause = Cause::NotStaged { why: one_line(why) };
+                self.report_failure(Failure::of_agent(turn.now, self.id(), cause), turn);
             }
             Input::Bound(report) => {
                 let agent = self.id();
@@ -300,6 +322,7 @@ impl Agent {
                 self.to_children(&Down::Session(plan.clone()), turn);
                 self.cache = plan.cache;
                 self.piece_bytes = plan.piece_bytes;
+                self.staging = if plan.stage.is_empty() { Staging::None } else { Staging::Here };
                 self.on_failure = plan.on_failure;
                 self.is_configured = true;
                 self.plan = self.adopts().then(|| plan.clone());
@@ -525,6 +548,10 @@ impl Agent {
         if !self.ready_reported && self.children.all_ready() {
             self.ready_reported = true;
             turn.push(Action::ToParent(Up::Ready));
+        }
+        if self.staging == Staging::Below && self.children.all_staged() {
+            self.staging = Staging::Done;
+            turn.push(Action::ToParent(Up::Staged));
         }
         if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live == 0) {
             self.enter(Phase::Sweeping, "all ranks of this agent have ended");

@@ -17,6 +17,12 @@ pub enum Cause {
         /// The reason, and what to try.
         why: NotStartedReason,
     },
+    /// A file that every node must have before ranks start could not be sent or stored.
+    NotStaged {
+        /// The file, and the reason.
+        #[serde(deserialize_with = "deserialize_one_line")]
+        why: String,
+    },
     /// An agent was lost, with all its ranks.
     Lost {
         /// How the loss was noticed.
@@ -71,7 +77,7 @@ impl Cause {
     /// The lower the class, the likelier this is a cause and not a consequence.
     fn class(&self) -> u8 {
         match self {
-            Self::NotStarted { .. } => 0,
+            Self::NotStarted { .. } | Self::NotStaged { .. } => 0,
             Self::Lost { .. } | Self::Terminated { .. } => 1,
             // SIGPIPE: the process wrote to a peer that had ended before.
             Self::Signal { signal: SIGPIPE, .. } => 5,

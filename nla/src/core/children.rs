@@ -20,6 +20,8 @@ pub(super) enum ChildStage {
     Joined,
     /// All agents of the child's subtree have joined.
     Ready,
+    /// All agents of the child's subtree have the session's files.
+    Staged,
     /// All processes of the child's subtree have ended.
     Ended,
     /// No further message arrives from the child.
@@ -182,7 +184,13 @@ impl Children {
     pub(super) fn on_ended(&mut self, child: AgentId, fits: bool) -> EndReport {
         match self.stage(child) {
             None | Some(ChildStage::Lost) => EndReport::Late,
-            Some(ChildStage::Expected | ChildStage::Orphaned | ChildStage::Joined | ChildStage::Ready) if fits => {
+            Some(
+                ChildStage::Expected
+                | ChildStage::Orphaned
+                | ChildStage::Joined
+                | ChildStage::Ready
+                | ChildStage::Staged,
+            ) if fits => {
                 self.advance(child, ChildStage::Ended, "all processes of its subtree have ended");
                 EndReport::Accepted
             }
@@ -212,9 +220,26 @@ impl Children {
     pub(super) fn all_reported_stats(&self) -> bool {
         let done = |child: &Child| match child.stage {
             ChildStage::Expected | ChildStage::Orphaned | ChildStage::Lost => true,
-            ChildStage::Joined | ChildStage::Ready | ChildStage::Ended => child.stats.is_some(),
+            ChildStage::Joined | ChildStage::Ready | ChildStage::Staged | ChildStage::Ended => child.stats.is_some(),
         };
         self.all.iter().all(done)
+    }
+
+    /// All agents of the child's subtree have the session's files.
+    pub(super) fn on_staged(&mut self, child: AgentId) {
+        if self.stage(child) == Some(ChildStage::Ready) {
+            self.advance(child, ChildStage::Staged, "all agents of its subtree have the files");
+        }
+    }
+
+    /// Whether all subtrees have the session's files.
+    pub(super) fn all_staged(&self) -> bool {
+        self.not_staged().next().is_none()
+    }
+
+    /// The children whose subtrees lack files of the session.
+    pub(super) fn not_staged(&self) -> impl Iterator<Item = AgentId> {
+        self.at(|stage| !matches!(stage, ChildStage::Staged | ChildStage::Ended))
     }
 
     pub(super) fn all_ready(&self) -> bool {
@@ -223,7 +248,7 @@ impl Children {
 
     /// The children whose subtrees have not joined completely.
     pub(super) fn not_ready(&self) -> impl Iterator<Item = AgentId> {
-        self.at(|stage| !matches!(stage, ChildStage::Ready | ChildStage::Ended))
+        self.at(|stage| !matches!(stage, ChildStage::Ready | ChildStage::Staged | ChildStage::Ended))
     }
 
     pub(super) fn all_ended(&self) -> bool {
@@ -232,7 +257,9 @@ impl Children {
 
     /// The children that have joined here or elsewhere and whose subtrees still have processes.
     pub(super) fn not_ended(&self) -> impl Iterator<Item = AgentId> {
-        self.at(|stage| matches!(stage, ChildStage::Orphaned | ChildStage::Joined | ChildStage::Ready))
+        self.at(|stage| {
+            matches!(stage, ChildStage::Orphaned | ChildStage::Joined | ChildStage::Ready | ChildStage::Staged)
+        })
     }
 
     /// The only place where a child's stage changes. It never goes back.

@@ -65,7 +65,7 @@ impl FailurePolicy {
             // MPI libraries abort when another rank dies.
             | Cause::Abort { .. } => true,
             Cause::Lost { .. } => adopts,
-            Cause::NotStarted { .. } | Cause::Terminated { .. } => false,
+            Cause::NotStarted { .. } | Cause::NotStaged { .. } | Cause::Terminated { .. } => false,
         };
         can_be_repeated && self == Self::Restart
     }
@@ -80,7 +80,11 @@ impl FailurePolicy {
             | Cause::Broken { .. }
             | Cause::ExitedEarly { .. }
             | Cause::Lost { .. } => self == Self::Continue,
-            Cause::NotStarted { .. } | Cause::Terminated { .. } | Cause::Abort { .. } | Cause::Unjoined => false,
+            Cause::NotStarted { .. }
+            | Cause::NotStaged { .. }
+            | Cause::Terminated { .. }
+            | Cause::Abort { .. }
+            | Cause::Unjoined => false,
         }
     }
 }

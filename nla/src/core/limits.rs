@@ -171,6 +171,12 @@ pub const PARTIAL_LINE_BYTES_MAX: usize = 64 * 1024;
 pub const PARTIAL_LINES_BYTES_MAX: usize = 16 << 20;
 /// A line without its end is shown after this time without output, where such lines are shown at all.
 pub const PARTIAL_LINE_DELAY: Duration = Duration::from_millis(50);
+/// Files that travel to the nodes before ranks start. A program with all its libraries has some hundreds.
+pub const STAGED_FILES_MAX: usize = 1024;
+/// Bytes of all of them together: more than the memory of any node. It keeps sums of lengths from overflowing.
+pub const STAGED_BYTES_MAX: u64 = 1 << 44;
+/// Bytes of the name of one of them, as file systems have it (NAME_MAX).
+pub const STAGED_NAME_BYTES_MAX: usize = 255;
 /// Names of files that ranks have left in /dev/shm, in an agent's report; beyond, files are only counted.
 pub const FILE_NAMES_MAX: usize = 8;
 /// How long the output of processes that have all ended may take to be read to its end.

@@ -30,6 +30,8 @@ use super::words::deserialize_one_line;
 pub enum Up {
     /// All agents of the subtree have joined.
     Ready,
+    /// All agents of the subtree have all files of the session's plan.
+    Staged,
     /// All ranks that the namespace has in the subtree were started.
     Started {
         /// The namespace.

@@ -30,6 +30,7 @@ mod reason;
 mod ring;
 mod root;
 mod spawning;
+mod stage;
 mod stats;
 mod survey;
 #[cfg(test)]
@@ -71,6 +72,9 @@ pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, RankSessions, Sess
 pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
 pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
+pub use stage::{
+    Room, STAGE_DIRECTORY, StageError, StagePart, StagePlan, StageStream, StagedFile, StagedKind, staged_program,
+};
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
 pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Wait};
 pub use timing::{PhaseTimes, TimedPhase, Timing};

@@ -186,6 +186,7 @@ pub(super) trait Parent: Sized {
         }
         match message {
             Up::Ready => self.children_mut().on_ready(from),
+            Up::Staged => self.children_mut().on_staged(from),
             Up::Rejoined { has_plan, fences } => self.on_rejoined(from, has_plan, &fences, turn),
             Up::Ended { leftovers, timing } => self.on_ended(from, leftovers, &timing, turn),
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),

@@ -15,6 +15,7 @@ use super::ids::{AgentId, NamespaceId};
 use super::leftovers::CleanShm;
 use super::limits::{ORPHAN_MARGIN, REJOIN_MARGIN};
 use super::pieces::PieceBytes;
+use super::stage::StagePlan;
 use super::topology::Subtree;
 use super::trace::TraceScope;
 
@@ -120,6 +121,8 @@ pub struct SessionPlan {
     pub accelerators: AcceleratorPlan,
     /// Longer epochs travel in pieces of this length, and longer contributions to a fence go up before it is complete.
     pub piece_bytes: PieceBytes,
+    /// The files that every node gets before the first rank starts.
+    pub stage: StagePlan,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -247,6 +250,7 @@ impl fmt::Debug for SessionPlan {
             .field("pmix", &self.pmix)
             .field("binding", &self.binding)
             .field("accelerators", &self.accelerators)
+            .field("staged", &self.stage.files().len())
             .field("sent", &self.sent)
             .finish_non_exhaustive()
     }
@@ -271,6 +275,9 @@ pub struct CommandPlan {
     /// The program as the user named it: a path, or a name that is searched in the rank's PATH.
     #[serde(with = "serde_bytes")]
     pub program: Vec<u8>,
+    /// The name of the staged program that is executed in its place.
+    #[serde(with = "serde_bytes")]
+    pub staged: Option<Vec<u8>>,
     /// The arguments after the program's name.
     #[serde(with = "pmi::wire::byte_strings")]
     pub args: Vec<Vec<u8>>,
@@ -537,6 +544,7 @@ mod tests {
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),
             piece_bytes: None,
+            stage: StagePlan::default(),
             sent: Duration::ZERO,
         }
     }

@@ -14,6 +14,7 @@ mod namespace;
 mod posts;
 mod restarting;
 mod root_requests;
+mod staging;
 mod survey;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -83,6 +84,8 @@ pub enum RootInput {
     Survey,
     /// The time of `--timeout` is over.
     TimeLimit(Duration),
+    /// A file of the session's plan cannot be sent. The text names it and says why.
+    NotStaged(String),
     /// The reader of the launcher's standard output closed it.
     OutputClosed,
     /// The launcher's standard output, or a file in its place, cannot be written, for example because the disk is full;
@@ -145,6 +148,8 @@ pub struct RankProgress {
 pub enum Notice {
     /// All agents have joined; ranks are being started.
     Joined,
+    /// All agents have the session's files; ranks are being started.
+    Staged,
     /// All ranks of a namespace were started. The number is that of the ranks.
     Started(NamespaceId, u32),
     /// The first rank of a namespace has spoken PMI.
@@ -241,6 +246,7 @@ impl Notice {
                 name(&mut failure.namespace);
             }
             Self::Joined
+            | Self::Staged
             // No job starts again that goes on.
             | Self::GoesOn(_)
             | Self::WentOn(_)
@@ -287,6 +293,8 @@ type Turn<'a> = turn::Turn<'a, RootAction>;
 enum Phase {
     /// Agents are joining. The time limit starts with the first input.
     Joining { until: Option<Time> },
+    /// All agents have joined and get the session's files. They need as long as they need: a link that fails ends that.
+    Staging,
     /// Ranks are started and run.
     Running,
     /// A failure was reported; more reports may arrive before the first cause is elected.
@@ -444,6 +452,9 @@ impl Root {
             RootInput::Neighbours { lost, guardian, neighbours } => {
                 self.on_neighbours(lost, guardian, &neighbours, turn);
             }
+            RootInput::NotStaged(why) => {
+                self.judge(Failure::of_agent(turn.now, AgentId::ROOT, Cause::NotStaged { why }), turn);
+            }
             RootInput::OutputDone => self.output_done = true,
             RootInput::OutputLost => self.on_output_lost(Outcome::OutputLost, turn),
             RootInput::OutputClosed => self.on_output_lost(Outcome::Interrupted { signal: SIGPIPE }, turn),
@@ -592,16 +603,8 @@ impl Root {
     /// Takes the steps that are due in the new state, whichever input led to it.
     fn settle(&mut self, turn: &mut Turn<'_>) {
         self.finish_survey(turn);
-        if matches!(self.phase, Phase::Joining { .. })
-            && self.children.all_ready()
-            && let Some(plan) = self.first.take()
-        {
-            self.enter(Phase::Running, "all agents have joined");
-            self.session.sent = turn.now;
-            self.to_children(&Down::Session(Box::new(self.session.clone())), turn);
-            turn.push(RootAction::Notice(Notice::Joined));
-            self.launch(plan, None, turn);
-        }
+        self.begin_session(turn);
+        self.launch_first(turn);
         self.continue_restart(turn);
         self.move_homeless(turn);
         if matches!(self.phase, Phase::Running) {
@@ -664,7 +667,7 @@ impl Root {
                 unfinalized.chain(self.restarts.homeless.iter().map(|homeless| homeless.until)).min()
             }
             Phase::Flushing { .. } => self.unread_deadline(),
-            Phase::Over => None,
+            Phase::Staging | Phase::Over => None,
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
         let next = next.chain(self.posts.deadline()).chain(self.meetings.deadline());

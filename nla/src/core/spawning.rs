@@ -49,6 +49,7 @@ pub(super) fn plan(
                 inherit: parent_command.inherit.clone(),
                 set,
                 program: command.program,
+                staged: None,
                 args: command.args,
             }
         })

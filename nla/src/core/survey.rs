@@ -113,6 +113,8 @@ impl Group {
 pub enum Wait {
     /// Agents are being started or join.
     Agents,
+    /// Agents below these children, or these themselves, lack files that ranks need.
+    Files(Vec<AgentId>),
     /// These children end their subtrees' ranks before all ranks start again.
     Clearing(Vec<AgentId>),
     /// All ranks start again at this time, when these lost agents have ended theirs.

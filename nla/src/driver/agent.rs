@@ -10,6 +10,7 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::future::{pending, ready};
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
@@ -33,6 +34,7 @@ use super::recorder::Recorder;
 use super::rejoin::Rejoining;
 use super::serving::RankEvent;
 use super::shutdown::{SWEEP_PAUSE, Sweep};
+use super::staging::{StageHub, Staging};
 use super::startup::{Local, Startup};
 use super::survivors::Survivors;
 use super::table::{Key, RankTable};
@@ -88,6 +90,8 @@ pub(super) struct AgentDriver {
     started: Processes,
     joined: mpsc::Receiver<Accepted>,
     input: Rc<RefCell<InputHub>>,
+    /// The session's files.
+    staging: Staging,
     table: RankTable,
     pub(super) startup: Option<Startup>,
     /// Serves PMIx, once a namespace needs it.
@@ -134,6 +138,8 @@ enum Event {
     Joined(Accepted),
     /// The link to an ancestor is up, or no ancestor accepts this agent.
     Rejoined(Option<Accepted>),
+    /// All files of the session are in this directory, or why they are not.
+    Staged(Result<PathBuf, String>),
     /// A child could not be started, with the reason.
     ChildFailed(AgentId, String),
     /// A child's output has ended.
@@ -160,13 +166,14 @@ enum Event {
     StartDue,
 }
 
-/// Passes the launcher's input to the hub.
-fn input_sink(input: &Rc<RefCell<InputHub>>) -> StreamSink {
-    let hub = Rc::clone(input);
-    Box::new(move |lane, bytes, receipt| {
-        if lane == Lane::Stdin {
-            hub.borrow_mut().push(bytes, receipt);
-        }
+/// Passes the launcher's input and files to the hubs.
+fn streams_down(input: &Rc<RefCell<InputHub>>, files: &Rc<RefCell<StageHub>>) -> StreamSink {
+    let (input, files) = (Rc::clone(input), Rc::clone(files));
+    Box::new(move |lane, bytes, receipt| match lane {
+        Lane::Stdin => input.borrow_mut().push(bytes, receipt),
+        Lane::Stage => files.borrow_mut().push(bytes, receipt),
+        // The other lanes lead up, or have no window.
+        Lane::Control | Lane::Board | Lane::Stdout | Lane::Stderr => {}
     })
 }
 
@@ -175,7 +182,8 @@ impl AgentDriver {
     pub(super) fn new(joined: Joined, guardian: GuardianLink, order: &BootOrder, tasks: &Tasks) -> io::Result<Self> {
         let Joined { position, here, parent, clock, children, started, ancestors, log } = joined;
         let input = Rc::new(RefCell::new(InputHub::new()));
-        let streams = input_sink(&input);
+        let staging = Staging::new();
+        let streams = streams_down(&input, &staging.hub);
         let parent_id = parent.peer;
         let links = LinkContext::new(here.head(), order.liveness(), tasks.clone());
         let parent = Uplink::new(links.start(parent, streams));
@@ -219,6 +227,7 @@ impl AgentDriver {
             started,
             joined,
             input,
+            staging,
             table: RankTable::default(),
             startup: None,
             pmix: None,
@@ -255,6 +264,8 @@ impl AgentDriver {
             if let Some(pmix) = self.pmix.take() {
                 pmix.leave().await;
             }
+            // No rank is left. The parent waits for the end of this agent's link.
+            self.staging.end().await;
             self.leave_children().await;
             self.end_survivors().await;
             // The link to the parent is the only way to report a panic.
@@ -331,6 +342,7 @@ impl AgentDriver {
             () = sleep_until(self.next_reap), if !may_reap => Event::ReapDue,
             _ = self.terminated.recv() => Event::Terminated,
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
+            staged = self.staging.finished() => Event::Staged(staged),
             Some(found) = async { self.rejoined.as_mut()?.await.ok() } => Event::Rejoined(found),
             Some((child, why)) = async { Some(self.child_starter.as_mut()?.next_failure().await) } =>
                 Event::ChildFailed(child, why),
@@ -372,6 +384,7 @@ impl AgentDriver {
             Event::Terminated => self.handle(Input::Terminated { signal: SIGTERM }),
             Event::Joined(accepted) => self.on_joined(accepted),
             Event::Rejoined(found) => self.on_rejoined(found),
+            Event::Staged(staged) => self.on_staged(staged),
             Event::ChildFailed(child, why) => self.handle(Input::ChildFailed(child, NotStartedReason::Reported(why))),
             Event::Sweep(next) => {
                 self.sweep = next;
@@ -489,7 +502,8 @@ impl AgentDriver {
         tracing::info!(ancestor = %self.parent_id, "this agent has joined an ancestor");
         self.rejoining.ancestors.retain(|(ancestor, _)| *ancestor < accepted.peer);
         self.parent_lost = false;
-        self.parent.replace(self.links.start(accepted, input_sink(&self.input)));
+        let streams = streams_down(&self.input, &self.staging.hub);
+        self.parent.replace(self.links.start(accepted, streams));
         self.handle(Input::Rejoined);
     }
 

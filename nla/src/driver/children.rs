@@ -88,10 +88,12 @@ impl Children {
         let (open, output_ended) = (Rc::clone(&lanes_open), Rc::clone(&self.output_ended));
         let child = accepted.peer;
         let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
-            if bytes.is_empty() {
+            if !matches!(lane, Lane::Stdout | Lane::Stderr) {
+                // The other lanes lead down.
+            } else if bytes.is_empty() {
                 open.set(open.get().saturating_sub(1));
                 output_ended.notify_one();
-            } else if lane != Lane::Stdin {
+            } else {
                 forward(lane, bytes, receipt);
             }
         });
@@ -157,6 +159,11 @@ impl Children {
                 Some(if lanes_open == 0 { Received::Lost(why) } else { Received::OutputLost(why) })
             }
         }
+    }
+
+    /// Returns the links to all children.
+    pub(super) fn links(&self) -> Vec<Link> {
+        self.links.values().map(|child| child.link.clone()).collect()
     }
 
     pub(super) fn link(&self, child: AgentId) -> Option<&Link> {

@@ -23,6 +23,7 @@ use super::children::{Children, LinkContext, Received};
 use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX};
 use super::shutdown::FLUSH_TIME;
+use super::stage_source::{Sending, StageSource};
 use super::survivors::Survivors;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport, TargetTimes};
 use crate::core::{
@@ -89,6 +90,8 @@ pub struct RootSetup {
     pub log: Option<Segment>,
     /// Takes the ranks' output.
     pub output: OutputSink,
+    /// The session's files, in the order of its plan.
+    pub files: Vec<StageSource>,
 }
 
 /// An event for the launcher.
@@ -115,6 +118,9 @@ pub struct RootDriver {
     pub(super) links: LinkContext,
     pub(super) children: Children,
     output: OutputSink,
+    /// The session's files, until they are being sent.
+    files: Vec<StageSource>,
+    sending: Sending,
     has_output_ended: bool,
     pub(super) joined: mpsc::Receiver<Accepted>,
     pub(super) accepting: Option<JoinHandle<()>>,
@@ -158,6 +164,8 @@ enum Event {
     SuspendWritten,
     /// The launcher did not run for a dead time.
     Stopped(Duration),
+    /// A file of the session cannot be sent.
+    NotStaged(String),
     /// Child processes have exited.
     Exits,
     /// The core's alarm has expired.
@@ -167,8 +175,8 @@ enum Event {
 impl RootDriver {
     /// Begins to accept the children of the root and to run the root's core.
     pub fn start(setup: RootSetup, tasks: &Tasks) -> Self {
-        let RootSetup { settings, session: (id, key), clock, port, bootstrap, links: transport, liveness, log, output } =
-            setup;
+        let RootSetup { settings, session: (id, key), clock, port, bootstrap, liveness, log, output, .. } = setup;
+        let (transport, files) = (setup.links, setup.files);
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
         let adopts = settings.session.on_failure.adopts();
@@ -191,6 +199,8 @@ impl RootDriver {
             links,
             children: Children::default(),
             output,
+            files,
+            sending: Sending::default(),
             has_output_ended: false,
             joined,
             accepting,
@@ -231,6 +241,7 @@ impl RootDriver {
             report = self.bootstrap.next() => Event::Report(report),
             () = self.children.output_ended.notified() => Event::OutputEnded,
             () = Suspending::written(&mut self.suspending) => Event::SuspendWritten,
+            why = self.sending.failed() => Event::NotStaged(why),
             Some(()) = next_exit(&mut self.exits) => Event::Exits,
             () = self.alarm.due() => Event::Alarm,
         }
@@ -261,6 +272,7 @@ impl RootDriver {
                     self.handle(RootInput::AgentEnded(agent));
                 }
             }
+            Event::NotStaged(why) => self.handle(RootInput::NotStaged(why)),
             Event::Alarm => self.handle(RootInput::Timeout),
         }
     }
@@ -304,6 +316,11 @@ impl RootDriver {
             RootAction::EndGuardian(lost) => self.end_guardian(lost),
             RootAction::Notice(notice) => {
                 let now = self.clock.now();
+                if notice == Notice::Joined && !self.files.is_empty() {
+                    // Before the last join, some children have no links.
+                    let files = std::mem::take(&mut self.files);
+                    self.sending.begin(files, self.children.links(), &self.links.tasks);
+                }
                 if let Notice::Released { .. } = notice {
                     // The input that is being handled was the last arrival.
                     self.release_times.note(now.saturating_sub(self.handling));

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use super::table::RankTable;
 use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use crate::core::{
     AgentId, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason,
-    SessionPlan, TraceScope, TraceSpan, Variable,
+    STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, staged_program,
 };
 use crate::link::Clock;
 use crate::sys::{self, Child, Launching, PMI_FD, ShellState};
@@ -111,6 +112,8 @@ pub(super) struct Startup {
     held: LiteMap<NamespaceId, (Vec<Command>, Programs)>,
     /// The process groups of failed ranks that have got SIGKILL, and until when a start waits for their end.
     former: Vec<(u32, Instant)>,
+    /// The directory of the session's files, if there are any.
+    stage: Option<PathBuf>,
 }
 
 impl Startup {
@@ -149,6 +152,7 @@ impl Startup {
             jobs: VecDeque::new(),
             held: LiteMap::new(),
             former: Vec::new(),
+            stage: None,
         })
     }
 
@@ -227,7 +231,13 @@ impl Startup {
         let commands: Vec<Command> = plan
             .commands
             .iter()
-            .map(|command| command_of(&self.session, &plan, command, address.as_deref(), &self.mark, sys::cores()))
+            .map(|command| {
+                let of_ranks = command_of(&self.session, &plan, command, address.as_deref(), &self.mark, sys::cores());
+                match &self.stage {
+                    Some(directory) => with_files(of_ranks, command, &self.session.stage, directory),
+                    None => of_ranks,
+                }
+            })
             .collect();
         let programs = Programs::default();
         if self.session.pmix.is_some() {
@@ -287,6 +297,11 @@ impl Startup {
     /// Returns the starts that were noted.
     pub(super) fn spans(&self) -> Vec<TraceSpan> {
         self.spawners.spans()
+    }
+
+    /// Ranks find the session's files in this directory.
+    pub(super) fn set_stage_directory(&mut self, directory: PathBuf) {
+        self.stage = Some(directory);
     }
 
     /// Returns the session's plan.
@@ -520,6 +535,22 @@ fn command_of(
     let environment: Vec<Variable> = environment.into_iter().map(|(name, value)| (name.to_vec(), value)).collect();
     let argv: Vec<Vec<u8>> = std::iter::once(&command.program).chain(&command.args).cloned().collect();
     Command { program: command.program.clone(), argv, environment, wdir: command.wdir.clone() }
+}
+
+/// Returns a command whose ranks find the session's files in `directory`, and execute their program there if it is one of them.
+fn with_files(of_ranks: Command, command: &CommandPlan, files: &StagePlan, directory: &Path) -> Command {
+    const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH";
+    let bytes = |path: &Path| path.as_os_str().as_encoded_bytes().to_vec();
+    let staged = command.staged.as_ref().map(|name| bytes(&staged_program(directory, name)));
+    let program = staged.unwrap_or(of_ranks.program);
+    let mut environment = of_ranks.environment;
+    let before = environment.iter().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| &value[..]);
+    let libraries = files.library_path(directory, before).map(|path| (LIBRARY_PATH.to_vec(), path));
+    let set: Vec<Variable> =
+        libraries.into_iter().chain([(STAGE_DIRECTORY.as_bytes().to_vec(), bytes(directory))]).collect();
+    environment.retain(|(name, _)| set.iter().all(|(other, _)| other != name));
+    environment.extend(set);
+    Command { program, environment, ..of_ranks }
 }
 
 /// This agent's first rank. A spare agent has none.

@@ -49,6 +49,7 @@ use super::reap::{self, Ended};
 use super::shell::ShellState;
 use super::signs::{Signs, Silence};
 use super::spawn::reset_sigchld;
+use super::stage_directory::{StageNote, remove_announced};
 
 /// The exit code of a guardian that has left processes which it could not kill.
 pub const CODE_ABANDONED: i32 = 102;
@@ -155,7 +156,8 @@ impl Guardian {
     fn watch(mut self) -> i32 {
         let cause = self.wait_for_cause();
         let (killed, abandoned) = self.kill_all();
-        // An agent that has failed or was killed has left its directory.
+        // An agent that has failed or was killed has left its directories.
+        remove_announced(self.signs);
         if !matches!(&cause, Cause::AgentEnded(ended) if ended.code() == 0) {
             pmix::remove_directories(&std::env::temp_dir(), self.agent);
         }
@@ -408,6 +410,11 @@ impl GuardianLink {
     pub fn try_clone(&self) -> io::Result<Self> {
         let Self { link, signs, seen, guardian } = self;
         Ok(Self { link: link.try_clone()?, signs: *signs, seen: seen.clone(), guardian: guardian.try_clone()? })
+    }
+
+    /// Returns where this process announces its directory of staged files.
+    pub fn stage_note(&self) -> StageNote {
+        StageNote(self.signs)
     }
 
     /// Whether the guardian has run since the last call. It does at least once in three quarters of the dead time.

@@ -1,8 +1,12 @@
-//! Signs of life that a guardian and its agent give each other, in memory that they share.
+//! Signs of life that a guardian and its agent give each other, in memory that they share. There the agent also announces the
+//! directory that the guardian is to remove if the agent cannot.
 
+use std::ffi::OsStr;
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
@@ -17,11 +21,17 @@ pub(super) struct Signs {
     shared: &'static Shared,
 }
 
-/// Times in nanoseconds after the beginning, zero if there is none.
-#[derive(Debug, Default)]
+/// The longest path that can be announced.
+const PATH_BYTES_MAX: usize = 1024;
+
+#[derive(Debug)]
 struct Shared {
+    /// Times in nanoseconds after the beginning, zero if there is none.
     guardian: AtomicU64,
     agent: AtomicU64,
+    /// The length of the announced path, zero if there is none.
+    path_bytes: AtomicUsize,
+    path: [AtomicU8; PATH_BYTES_MAX],
 }
 
 /// The time of a process that rests.
@@ -57,6 +67,29 @@ impl Signs {
 
     pub(super) fn agent(&self) -> Sign {
         Sign { began: self.began, at: &self.shared.agent }
+    }
+}
+
+impl Signs {
+    /// Announces a directory, or none any more. Called by the agent, in one thread at a time. Fails if the path is too long.
+    pub(super) fn announce_directory(&self, path: Option<&Path>) -> io::Result<()> {
+        let bytes = path.map(|path| path.as_os_str().as_bytes()).unwrap_or_default();
+        if bytes.len() > PATH_BYTES_MAX {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        // The guardian reads it only when the agent has ended: it may have been killed at any instruction.
+        self.shared.path_bytes.store(0, Ordering::Release);
+        self.shared.path.iter().zip(bytes).for_each(|(to, byte)| to.store(*byte, Ordering::Relaxed));
+        self.shared.path_bytes.store(bytes.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns the directory that was announced last.
+    pub(super) fn announced_directory(&self) -> Option<PathBuf> {
+        let length = self.shared.path_bytes.load(Ordering::Acquire);
+        let bytes = self.shared.path.get(..length).filter(|bytes| !bytes.is_empty())?;
+        let bytes: Vec<u8> = bytes.iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
+        Some(OsStr::from_bytes(&bytes).into())
     }
 }
 

@@ -19,11 +19,13 @@ pub enum Lane {
     Stderr = 3,
     /// Standard output, to the root.
     Stdout = 4,
+    /// Files that every node gets before ranks start, from the root.
+    Stage = 5,
 }
 
 impl Lane {
     /// All lanes, the most urgent first.
-    pub const ALL: [Self; 5] = [Self::Control, Self::Board, Self::Stdin, Self::Stderr, Self::Stdout];
+    pub const ALL: [Self; 6] = [Self::Control, Self::Board, Self::Stdin, Self::Stderr, Self::Stdout, Self::Stage];
 
     /// Returns the lane with this number on the wire.
     pub fn from_number(number: u8) -> Option<Self> {
@@ -37,7 +39,7 @@ impl Lane {
 
     /// Returns whether the sender may send only as many bytes as the receiver has granted.
     pub fn has_window(self) -> bool {
-        matches!(self, Self::Stdin | Self::Stderr | Self::Stdout)
+        matches!(self, Self::Stdin | Self::Stderr | Self::Stdout | Self::Stage)
     }
 
     /// Returns the length of the longest message in this lane, in bytes.
@@ -45,7 +47,7 @@ impl Lane {
         match self {
             Self::Control => CONTROL_BYTES_MAX,
             Self::Board => BOARD_BYTES_MAX,
-            Self::Stdin | Self::Stderr | Self::Stdout => STREAM_BYTES_MAX,
+            Self::Stdin | Self::Stderr | Self::Stdout | Self::Stage => STREAM_BYTES_MAX,
         }
     }
 }
@@ -144,6 +146,6 @@ mod tests {
         for lane in Lane::ALL {
             assert_eq!(Lane::from_number(lane as u8), Some(lane));
         }
-        assert_eq!(Lane::from_number(5), None);
+        assert_eq!(Lane::from_number(6), None);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nla::core::{
     AcceleratorPlan, Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit,
     FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, RankSessions, Root, RootAction, RootInput, RootSettings,
-    SessionPlan, Subtree, Time, TraceScope, Up, owners, place,
+    SessionPlan, StagePlan, Subtree, Time, TraceScope, Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -113,6 +113,7 @@ fn root() -> Root {
     let command = CommandPlan {
         nprocs: size,
         program: b"a".to_vec(),
+        staged: None,
         args: Vec::new(),
         inherit: Inherit::All,
         set: Vec::new(),
@@ -149,6 +150,7 @@ fn root() -> Root {
         has_ports: true,
         rank_sessions: RankSessions::All,
         piece_bytes: None,
+        stage: StagePlan::default(),
         sent: Duration::ZERO,
     };
     let mut root = Root::new(RootSettings {

@@ -321,6 +321,7 @@ mod tests {
         let command = CommandPlan {
             nprocs: 1,
             program: b"a".to_vec(),
+            staged: None,
             args: Vec::new(),
             inherit: Inherit::Names(vec![b"HOME".to_vec(), b"DISPLAY".to_vec()]),
             set: vec![variable("A", "1"), variable("B", "2"), variable("A", "3")],

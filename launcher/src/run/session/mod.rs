@@ -410,7 +410,7 @@ impl Session {
     }
 
     fn on_notice(&mut self, at: nla::core::Time, notice: &Notice) {
-        self.phases.on_notice(notice);
+        self.phases.on_notice(at, notice);
         if let Some(trace) = &mut self.own.trace {
             trace.on_notice(at, notice);
         }

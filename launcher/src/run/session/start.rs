@@ -98,7 +98,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     // Bounded by two closed streams, two ends, the input and the number of files: each is reported once.
     let (events, output) = unbounded_channel();
     let (out, err) = writers(&options, &locations, &plan.label, &events, &tasks);
-    let Plan { mut settings, input, demo, .. } = plan;
+    let Plan { mut settings, input, demo, files, .. } = plan;
     if log.is_some() {
         // Agents read long epochs there.
         settings.session.piece_bytes = None;
@@ -109,7 +109,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
     let liveness = options.liveness();
     let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));
-    let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink };
+    let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink, files };
     let root = RootDriver::start(setup, &tasks);
     own.limit = own.limit.or_else(|| options.timeout.map(|limit| (limit, Instant::now() + limit)));
     let [refresh, flow_due] = [PAUSE, FLOW_PAUSE].map(unhurried);

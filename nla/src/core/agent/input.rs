@@ -78,6 +78,10 @@ pub enum Input {
     FilesLeft(FileReport),
     /// The kernel has not started, or ended, a process of this agent for a while.
     Busy(String),
+    /// This agent has all files of the session's plan.
+    Staged,
+    /// A file of the session's plan cannot be stored here. The text names it and says why.
+    NotStaged(String),
     /// The processors of this agent's ranks are chosen. Comes before they are started.
     Bound(Box<BindingReport>),
     /// [`Action::Sweep`](super::Action::Sweep) is done: no descendant is left. Output may still be unread.

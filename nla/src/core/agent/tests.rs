@@ -10,6 +10,7 @@ mod launching;
 mod pieces;
 mod rejoining;
 mod reports;
+mod staging;
 mod stats;
 
 use super::*;
@@ -62,6 +63,7 @@ impl World {
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),
             piece_bytes: std::num::NonZeroU32::new(100),
+            stage: crate::core::StagePlan::default(),
             sent: Duration::ZERO,
         }
     }

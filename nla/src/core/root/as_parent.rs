@@ -166,7 +166,7 @@ impl Parent for Root {
     fn missed(&self, _: Time, child: Subtree, has_plan: bool, fences: &[OpenFence]) -> Vec<Down> {
         let mut messages = Vec::new();
         match self.phase {
-            Phase::Joining { .. } => return messages,
+            Phase::Joining { .. } | Phase::Staging => return messages,
             Phase::Restarting { ref awaited, .. } => {
                 if awaited.contains(&child.head()) {
                     messages.push(self.order_to_clear());

@@ -70,7 +70,7 @@ impl Root {
             return;
         }
         let begins_to_gather = match self.phase {
-            Phase::Joining { .. } | Phase::Running => true,
+            Phase::Joining { .. } | Phase::Staging | Phase::Running => true,
             Phase::Restarting { .. } => !leads_to_restart,
             _ => false,
         };
@@ -203,6 +203,7 @@ impl Root {
                 self.note_interrupted(Some(turn.now + END_MARGIN));
             }
             Phase::Joining { .. }
+            | Phase::Staging
             | Phase::Running
             | Phase::Gathering { .. }
             | Phase::Restarting { .. }

@@ -49,6 +49,7 @@ impl Root {
         let mut waits = Vec::new();
         match &self.phase {
             Phase::Joining { .. } => waits.push(Wait::Agents),
+            Phase::Staging => waits.push(Wait::Files(self.children.not_staged().collect())),
             Phase::Restarting { awaited, .. } if awaited.is_empty() => {
                 waits.push(Wait::Restart(self.restarts.ending_after(now).collect(), self.restarts.not_before()));
             }

@@ -10,6 +10,7 @@ mod meetings;
 mod moving;
 mod notices;
 mod restarts;
+mod staging;
 mod stats;
 mod surveys;
 
@@ -49,6 +50,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             binding: BindingPolicy::default(),
             accelerators: AcceleratorPlan::default(),
             piece_bytes: None,
+            stage: crate::core::StagePlan::default(),
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

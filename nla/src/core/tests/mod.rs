@@ -53,6 +53,7 @@ pub(super) fn plan_of(size: u32, placement: Vec<(AgentId, Ranks)>) -> NamespaceP
         commands: vec![CommandPlan {
             nprocs: size,
             program: b"p".to_vec(),
+            staged: None,
             args: Vec::new(),
             inherit: Inherit::All,
             set: Vec::new(),

@@ -131,6 +131,7 @@ impl Tree {
                 accelerators: AcceleratorPlan::default(),
                 // Odd seeds cut nearly every epoch.
                 piece_bytes: std::num::NonZeroU32::new(if seed % 2 == 1 { 40 } else { 1 << 18 }),
+                stage: crate::core::StagePlan::default(),
                 sent: std::time::Duration::ZERO,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },

@@ -1,6 +1,7 @@
 //! Carries out the actions of an agent's core.
 
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -123,6 +124,19 @@ impl AgentDriver {
         self.parent.send(lane, bytes, Receipt::default());
     }
 
+    /// The session's files are in this directory, or cannot be stored.
+    pub(super) fn on_staged(&mut self, staged: Result<PathBuf, String>) {
+        match staged {
+            Ok(directory) => {
+                if let Some(startup) = &mut self.startup {
+                    startup.set_stage_directory(directory);
+                }
+                self.handle(Input::Staged);
+            }
+            Err(why) => self.handle(Input::NotStaged(why)),
+        }
+    }
+
     /// Prepares to start ranks of `session`.
     fn configure(&mut self, session: SessionPlan) {
         self.shared_files.begin(session.clean_shm, &self.links.tasks);
@@ -136,6 +150,12 @@ impl AgentDriver {
                 session.for_other_node().with_devices(own)
             }
         };
+        if !session.stage.is_empty() {
+            // All children have joined: the launcher sends the plan once the tree is complete.
+            let begun =
+                self.staging.begin(&session, self.children.links(), self.guardian.stage_note(), &self.links.tasks);
+            begun.err().into_iter().for_each(|why| self.handle(Input::NotStaged(why)));
+        }
         let (input, events, tasks) = (Rc::clone(&self.input), self.ranks.sender(), self.links.tasks.clone());
         let mark = survivors::mark(self.rejoining.session, self.here.head());
         // Sessions on one machine whose numbers have the same 16 bits do not see each other's marks.

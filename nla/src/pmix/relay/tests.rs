@@ -22,6 +22,7 @@ fn plan(kvsname: &str, size: u32) -> NamespacePlan {
         commands: vec![CommandPlan {
             nprocs: size,
             program: b"a.out".to_vec(),
+            staged: None,
             args: vec![b"x".to_vec()],
             inherit: Inherit::All,
             set: Vec::new(),

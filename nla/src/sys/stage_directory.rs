@@ -1,0 +1,187 @@
+//! The private directory of an agent's staged files.
+//!
+//! The agent announces the path to its guardian before it makes the directory, so a guardian that outlives the agent removes it,
+//! whenever the agent was killed. The name has 64 random bits: no other session makes a directory of this name, on any host
+//! that shares the file system. (mkdtemp tells the name only once the directory exists.)
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::geteuid;
+
+use super::signs::Signs;
+use crate::core::Room;
+
+/// The beginning of the directory's name.
+const PREFIX: &str = "scela-stage-";
+
+/// Where an agent announces the path of its directory to its guardian.
+#[derive(Copy, Clone, Debug)]
+pub struct StageNote(pub(super) Signs);
+
+impl StageNote {
+    /// Returns a note that no guardian reads, for tests.
+    #[cfg(test)]
+    pub(crate) fn unread() -> io::Result<Self> {
+        Signs::new().map(Self)
+    }
+}
+
+/// A directory of staged files, with mode 0700. Removed when this is dropped.
+#[derive(Debug)]
+pub struct StageDirectory {
+    path: PathBuf,
+    note: StageNote,
+}
+
+impl StageDirectory {
+    /// Makes the directory in `parent`, an absolute path of at most some 900 bytes.
+    pub fn make(parent: &Path, note: StageNote) -> io::Result<Self> {
+        let mut random = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
+        note.0.announce_directory(Some(&path))?;
+        // From here on it is removed on failure, too.
+        let made = Self { path, note };
+        make_private(&made.path)?;
+        Ok(made)
+    }
+
+    /// Returns its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes a directory in it. `name` is relative to it and does not lead out of it.
+    pub fn make_inside(&self, name: &Path) -> io::Result<()> {
+        make_private(&self.path.join(name))
+    }
+
+    /// Creates a file in it, whose name must be new. `name` is relative to it and does not lead out of it.
+    pub fn create(&self, name: &Path, is_executable: bool) -> io::Result<File> {
+        let mode = if is_executable { 0o700 } else { 0o600 };
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(self.path.join(name))?;
+        // Whatever the umask is.
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        Ok(file)
+    }
+}
+
+impl Drop for StageDirectory {
+    fn drop(&mut self) {
+        remove(&self.path);
+        // An empty note is never too long.
+        let _ = self.note.0.announce_directory(None);
+    }
+}
+
+fn make_private(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).create(path)
+}
+
+/// Removes the directory of an agent that has ended and has left it.
+pub(super) fn remove_announced(signs: Signs) {
+    if let Some(path) = signs.announced_directory() {
+        remove(&path);
+    }
+}
+
+/// Removes a directory, if it is this user's. Links are not followed. Errors are ignored: what cannot be removed stays.
+fn remove(path: &Path) {
+    let is_own = |found: fs::Metadata| found.is_dir() && found.uid() == geteuid().as_raw();
+    if fs::symlink_metadata(path).is_ok_and(is_own) {
+        let _ = fs::remove_dir_all(path);
+    }
+}
+
+/// Returns what the file system of the directory `path` has for staged files.
+pub fn stage_room(path: &Path) -> io::Result<Room> {
+    const OTHERS_WRITE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    let found = fs::metadata(path)?;
+    if !found.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let system = statvfs(path)?;
+    let is_trusted = [0, geteuid().as_raw()].contains(&found.uid());
+    Ok(Room {
+        may_execute: !system.flags().contains(FsFlags::ST_NOEXEC),
+        is_safe: is_trusted && (found.mode() & OTHERS_WRITE == 0 || found.mode() & STICKY != 0),
+        free: (system.blocks_available() as u64).saturating_mul(system.fragment_size() as u64),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn note() -> StageNote {
+        StageNote::unread().unwrap()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_directory_is_private_and_goes_with_its_value() {
+        let (parent, note) = (tempfile::tempdir().unwrap(), note());
+        let made = StageDirectory::make(parent.path(), note).unwrap();
+        let path = made.path().to_owned();
+        assert_eq!((path.parent(), mode(&path)), (Some(parent.path()), 0o700));
+        assert_eq!(note.0.announced_directory().as_deref(), Some(&*path));
+        made.make_inside(Path::new("bin")).unwrap();
+        made.create(Path::new("bin/a"), true).unwrap();
+        made.create(Path::new("data"), false).unwrap();
+        assert_eq!(["bin", "bin/a", "data"].map(|name| mode(&path.join(name))), [0o700, 0o700, 0o600]);
+        let again = made.create(Path::new("data"), false).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        drop(made);
+        assert!(!path.exists() && note.0.announced_directory().is_none());
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_guardian_removes_what_was_announced_and_nothing_else() {
+        let (parent, note) = (tempfile::tempdir().unwrap(), note());
+        let kept = parent.path().join("kept");
+        fs::create_dir(&kept).unwrap();
+        let made = StageDirectory::make(parent.path(), note).unwrap();
+        symlink(&kept, made.path().join("link")).unwrap();
+        let path = made.path().to_owned();
+        // As if the agent was killed.
+        std::mem::forget(made);
+        remove_announced(note.0);
+        assert!(!path.exists() && kept.exists());
+        symlink(&kept, &path).unwrap();
+        remove_announced(note.0);
+        assert!(kept.exists() && fs::symlink_metadata(&path).is_ok(), "a link is not followed");
+        remove_announced(Signs::new().unwrap());
+    }
+
+    #[test]
+    fn a_missing_parent_is_an_error() {
+        let note = note();
+        let error = StageDirectory::make(Path::new("/nonexistent"), note).unwrap_err();
+        assert_eq!((error.kind(), note.0.announced_directory()), (io::ErrorKind::NotFound, None));
+        let long = Path::new("/").join("n".repeat(5000));
+        assert_eq!(StageDirectory::make(&long, note).unwrap_err().kind(), io::ErrorKind::InvalidFilename);
+    }
+
+    #[test]
+    fn a_place_that_others_may_change_is_not_safe() {
+        let parent = tempfile::tempdir().unwrap();
+        let is_safe = |mode| {
+            fs::set_permissions(parent.path(), fs::Permissions::from_mode(mode)).unwrap();
+            stage_room(parent.path()).unwrap().is_safe
+        };
+        assert_eq!([0o700, 0o1777, 0o755, 0o777, 0o775].map(is_safe), [true, true, true, false, false]);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(stage_room(file.path()).unwrap_err().kind(), io::ErrorKind::NotADirectory);
+    }
+}
