@@ -30,7 +30,9 @@ fn assert_nothing_left(cluster: &Cluster) {
 
 fn run(cluster: &Cluster, program: &Path) -> Run {
     let hosts = cluster.hosts().len() as u32;
-    scela().on(cluster).np(hosts).args(["-hosts", &cluster.names()]).program(vec![program.into()])
+    // The run's own one is on all hosts.
+    let run = scela().on(cluster).env("TMPDIR", "/none");
+    run.np(hosts).args(["-hosts", &cluster.names()]).program(vec![program.into()])
 }
 
 #[test]
@@ -54,39 +56,49 @@ fn a_job_of_a_pool_stages_files_on_hosts() {
     let greeting = hidden_from_hosts(&cluster);
     let pool = Pool::start_on(&cluster, &["--slots", "1"]);
     for _ in 0..2 {
-        let outcome = pool.job().np(2).arg("--stage").program(vec![greeting.program().into()]).run();
+        let outcome =
+            pool.job().env("TMPDIR", "/none").np(2).arg("--stage").program(vec![greeting.program().into()]).run();
         outcome.is_quiet_success();
         assert_eq!(outcome.out().matches("greeting 42\n").count(), 2, "{}", outcome.out());
         assert_nothing_left(&cluster);
     }
 }
 
-/// Mounts file systems with these options on /tmp and /dev/shm.
-fn mount(host: &Host, options: &str) {
-    for place in ["/tmp", "/dev/shm"] {
-        let output = host.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place]);
-        assert!(output.status.success(), "{output:?}");
-    }
+/// Mounts a file system with these options on a new directory of the host.
+#[track_caller]
+fn mount(host: &Host, place: &str, options: &str) {
+    let script = format!("mkdir -p {place} && mount -t tmpfs -o {options} tmpfs {place}");
+    let output = host.run(["sh", "-c", &script]);
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]
 fn a_host_without_room_is_named() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let greeting = hidden_from_hosts(&cluster);
-    let check = |host: usize, options: &str, expected: &str| {
-        mount(cluster.host(host), options);
-        let outcome = run(&cluster, &greeting.program()).args(["--fanout", "2", "--stage"]).run();
-        let host = cluster.host(host).name();
-        outcome.has_code(251).says(&format!("error: staging failed on {host}: ")).says(expected).wrote("");
+    let last = cluster.host(2);
+    let staged =
+        |place: &str| run(&cluster, &greeting.program()).env("TMPDIR", place).args(["--fanout", "2", "--stage"]).run();
+    let check = |place: &str, expected: &[&str]| {
+        let outcome = staged(place);
+        outcome.has_code(251).says(&format!("error: staging failed on {}: ", last.name())).wrote("");
+        for text in expected {
+            outcome.says(text);
+        }
         outcome.says("hint: free some space there, or name another directory in TMPDIR");
         assert_nothing_left(&cluster);
     };
-    check(2, "size=16k,mode=1777", "no directory can have the files: ");
-    // There are bytes, but no inodes for all files.
-    check(2, "nr_inodes=4,mode=1777", "' cannot be written to /tmp/scela-stage-");
-    check(2, "noexec,mode=1777", "/tmp is mounted noexec; /dev/shm is mounted noexec");
-    mount(cluster.host(2), "mode=1777");
-    run(&cluster, &greeting.program()).arg("--stage").run().is_quiet_success();
+    // There are bytes, but no inodes for all files. The other hosts do not have the directory, and use /tmp.
+    mount(last, "/run/few", "nr_inodes=4");
+    check("/run/few", &["' cannot be written to /run/few/scela-stage-", "No space left on device"]);
+    assert_eq!(fs::read_dir(last.path("/run/few")).unwrap().count(), 0);
+    mount(last, "/run/inert", "noexec");
+    staged("/run/inert").is_quiet_success();
+    mount(last, "/dev/shm", "size=16k");
+    assert!(last.run(["chmod", "777", "/tmp"]).status.success());
+    let refusals =
+        ["/run/inert is mounted noexec; /tmp may be changed by other users; /dev/shm has 16.4 kB free, and "];
+    check("/run/inert", &[&["no directory can have the files: ", refusals[0]].concat()]);
 }
 
 #[test]

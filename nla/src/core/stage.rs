@@ -5,9 +5,6 @@
 //! [`StageStream`] cuts it into the files again.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -55,19 +52,22 @@ pub struct StagedFile {
 
 impl StagedFile {
     /// Returns its path, relative to the directory of the staged files.
-    pub fn path(&self) -> PathBuf {
-        let name = OsStr::from_bytes(&self.name);
+    pub fn path(&self) -> Vec<u8> {
         match self.kind {
-            StagedKind::Program => staged_program(Path::new(""), &self.name),
-            StagedKind::Library => Path::new(LIBRARIES).join(name),
-            StagedKind::File => name.into(),
+            StagedKind::Program => joined(&[PROGRAMS.as_bytes(), &self.name]),
+            StagedKind::Library => joined(&[LIBRARIES.as_bytes(), &self.name]),
+            StagedKind::File => self.name.clone(),
         }
     }
 }
 
+fn joined(components: &[&[u8]]) -> Vec<u8> {
+    components.join(&b'/')
+}
+
 /// Returns the path of a staged program in the `directory` of the staged files.
-pub fn staged_program(directory: &Path, name: &[u8]) -> PathBuf {
-    directory.join(PROGRAMS).join(OsStr::from_bytes(name))
+pub fn staged_program(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    joined(&[directory, PROGRAMS.as_bytes(), name])
 }
 
 /// Why files cannot be staged.
@@ -146,9 +146,9 @@ impl StagePlan {
 
     /// Returns the value of LD_LIBRARY_PATH with which programs find the staged libraries in `directory`, before those of the
     /// value `before`. `None` if no library is staged.
-    pub fn library_path(&self, directory: &Path, before: Option<&[u8]>) -> Option<Vec<u8>> {
+    pub fn library_path(&self, directory: &[u8], before: Option<&[u8]>) -> Option<Vec<u8>> {
         self.0.iter().find(|file| file.kind == StagedKind::Library)?;
-        let mut path = directory.join(LIBRARIES).into_os_string().into_encoded_bytes();
+        let mut path = joined(&[directory, LIBRARIES.as_bytes()]);
         if let Some(before) = before.filter(|before| !before.is_empty()) {
             path.push(b':');
             path.extend_from_slice(before);
@@ -282,7 +282,8 @@ mod tests {
         let all = [(StagedKind::Program, "a", 1), (StagedKind::Library, "a", 2), (StagedKind::File, "a", 3)];
         let made = plan(&all).unwrap();
         let paths: Vec<_> = made.files().iter().map(StagedFile::path).collect();
-        assert_eq!(paths, ["bin/a", "lib/a", "a"].map(PathBuf::from));
+        assert_eq!(paths, [&b"bin/a"[..], b"lib/a", b"a"]);
+        assert_eq!(staged_program(b"/d", b"a"), b"/d/bin/a");
         assert_eq!(made.directories().collect::<Vec<_>>(), ["bin", "lib"]);
         assert_eq!(made.room(), 6 + 3 * OVERHEAD_BYTES);
         assert_eq!(decode::<StagePlan>(&encode(&made)).unwrap(), made);
@@ -338,14 +339,13 @@ mod tests {
     #[test]
     fn libraries_precede_those_of_the_user() {
         let made = plan(&[(StagedKind::Library, "libx.so", 1)]).unwrap();
-        let path = |before: Option<&[u8]>| {
-            made.library_path(Path::new("/d"), before).map(|path| String::from_utf8(path).unwrap())
-        };
+        let path =
+            |before: Option<&[u8]>| made.library_path(b"/d", before).map(|path| String::from_utf8(path).unwrap());
         assert_eq!(path(None).as_deref(), Some("/d/lib"));
         // An empty entry would mean the working directory.
         assert_eq!(path(Some(b"")).as_deref(), Some("/d/lib"));
         assert_eq!(path(Some(b"/a:/b")).as_deref(), Some("/d/lib:/a:/b"));
-        assert_eq!(StagePlan::default().library_path(Path::new("/d"), Some(b"/a")), None);
+        assert_eq!(StagePlan::default().library_path(b"/d", Some(b"/a")), None);
     }
 
     #[test]

@@ -21,9 +21,9 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::core::{SessionPlan, StageError, StagePart, StagePlan, StageStream, Variable};
+use crate::core::{Room, SessionPlan, StageError, StagePart, StagePlan, StageStream, Variable};
 use crate::link::{Link, Receipt};
-use crate::sys::{StageDirectory, StageNote, stage_room};
+use crate::sys::{StageDirectory, StageNote, StageRoom, stage_room};
 use crate::tasks::Tasks;
 use crate::wire::Lane;
 
@@ -41,7 +41,7 @@ pub(super) enum StageHub {
     Open {
         /// All children.
         children: Vec<Link>,
-        /// Bounded by the window of the parent's link: a block counts against it until the thread has taken the block.
+        /// The thread.
         own: mpsc::UnboundedSender<Block>,
     },
 }
@@ -86,6 +86,7 @@ impl Staging {
         note: StageNote,
         tasks: &Tasks,
     ) -> Result<(), String> {
+        // Bounded by the window of the parent's link: a block counts against it until the thread has taken the block.
         let (own, mut blocks) = mpsc::unbounded_channel();
         let early = self.hub.replace(StageHub::Open { children, own });
         let (finish, outcome) = oneshot::channel();
@@ -172,7 +173,9 @@ fn receive(
 fn make_directory(plan: &StagePlan, places: &[PathBuf], note: StageNote) -> Result<StageDirectory, String> {
     let mut refusals = Vec::new();
     for place in places {
-        let made = match stage_room(place).map(|room| room.refusal(plan.room())) {
+        let room =
+            stage_room(place).map(|StageRoom { may_execute, is_safe, free }| Room { may_execute, is_safe, free });
+        let made = match room.map(|room| room.refusal(plan.room())) {
             Ok(None) => StageDirectory::make(place, note).and_then(|made| {
                 plan.directories().try_for_each(|name| made.make_inside(Path::new(name)))?;
                 Ok(made)
@@ -213,7 +216,12 @@ impl Writing<'_> {
             None => {
                 // The stream has the files of the plan.
                 let staged = self.plan.files().get(file).ok_or_else(|| StageError::Surplus.to_string())?;
-                (self.directory.create(&staged.path(), staged.is_executable).map_err(failed)?, Sha256::new())
+                (
+                    self.directory
+                        .create(Path::new(OsStr::from_bytes(&staged.path())), staged.is_executable)
+                        .map_err(failed)?,
+                    Sha256::new(),
+                )
             }
         };
         match part {

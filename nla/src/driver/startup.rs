@@ -540,14 +540,14 @@ fn command_of(
 /// Returns a command whose ranks find the session's files in `directory`, and execute their program there if it is one of them.
 fn with_files(of_ranks: Command, command: &CommandPlan, files: &StagePlan, directory: &Path) -> Command {
     const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH";
-    let bytes = |path: &Path| path.as_os_str().as_encoded_bytes().to_vec();
-    let staged = command.staged.as_ref().map(|name| bytes(&staged_program(directory, name)));
+    let directory = directory.as_os_str().as_encoded_bytes();
+    let staged = command.staged.as_ref().map(|name| staged_program(directory, name));
     let program = staged.unwrap_or(of_ranks.program);
     let mut environment = of_ranks.environment;
     let before = environment.iter().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| &value[..]);
     let libraries = files.library_path(directory, before).map(|path| (LIBRARY_PATH.to_vec(), path));
     let set: Vec<Variable> =
-        libraries.into_iter().chain([(STAGE_DIRECTORY.as_bytes().to_vec(), bytes(directory))]).collect();
+        libraries.into_iter().chain([(STAGE_DIRECTORY.as_bytes().to_vec(), directory.to_vec())]).collect();
     environment.retain(|(name, _)| set.iter().all(|(other, _)| other != name));
     environment.extend(set);
     Command { program, environment, ..of_ranks }

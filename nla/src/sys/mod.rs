@@ -100,7 +100,7 @@ pub use spawn::{
     Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, let_kernel_reap,
     reset_sigchld, restore_termination_signals,
 };
-pub use stage_directory::{StageDirectory, StageNote, stage_room};
+pub use stage_directory::{StageDirectory, StageNote, StageRoom, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use tcp_peer::{SocketDiag, uid_in_table};
 pub use timer::Timer;

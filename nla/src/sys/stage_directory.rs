@@ -13,7 +13,6 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::geteuid;
 
 use super::signs::Signs;
-use crate::core::Room;
 
 /// The beginning of the directory's name.
 const PREFIX: &str = "scela-stage-";
@@ -97,8 +96,19 @@ fn remove(path: &Path) {
     }
 }
 
-/// Returns what the file system of the directory `path` has for staged files.
-pub fn stage_room(path: &Path) -> io::Result<Room> {
+/// What a directory has for staged files.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct StageRoom {
+    /// Its file system is not mounted noexec.
+    pub may_execute: bool,
+    /// Users other than root and this one cannot exchange a directory that this user makes in it.
+    pub is_safe: bool,
+    /// The bytes that are free.
+    pub free: u64,
+}
+
+/// Returns what the directory `path` has for staged files.
+pub fn stage_room(path: &Path) -> io::Result<StageRoom> {
     const OTHERS_WRITE: u32 = 0o022;
     const STICKY: u32 = 0o1000;
     let found = fs::metadata(path)?;
@@ -107,7 +117,7 @@ pub fn stage_room(path: &Path) -> io::Result<Room> {
     }
     let system = statvfs(path)?;
     let is_trusted = [0, geteuid().as_raw()].contains(&found.uid());
-    Ok(Room {
+    Ok(StageRoom {
         may_execute: !system.flags().contains(FsFlags::ST_NOEXEC),
         is_safe: is_trusted && (found.mode() & OTHERS_WRITE == 0 || found.mode() & STICKY != 0),
         free: (system.blocks_available() as u64).saturating_mul(system.fragment_size() as u64),
