@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use tests::{Cluster, Greeting, Host, Pool, Run, scela, sh};
 
 /// Builds the program where only the front end sees it.
@@ -102,14 +103,21 @@ fn a_host_without_room_is_named() {
 }
 
 #[test]
-fn a_staged_file_is_the_same_on_all_hosts() {
+fn a_staged_file_is_the_same_on_all_hosts_and_the_launcher_sends_it_once_to_each_child() {
+    const BYTES: u32 = 20_000_000;
     let Some(cluster) = Cluster::new_or_skip(6) else { return };
-    let file = cluster.shared().join("data");
-    let bytes: Vec<u8> = (0..20_000_000_u32).map(|number| (number.wrapping_mul(number) >> 9) as u8).collect();
-    fs::write(&file, bytes).unwrap();
+    let [file, stats] = ["data", "stats.json"].map(|name| cluster.shared().join(name));
+    fs::write(&file, (0..BYTES).map(|number| (number.wrapping_mul(number) >> 9) as u8).collect::<Vec<_>>()).unwrap();
     let check = format!("cmp \"$SCELA_STAGE_DIR/data\" {}", file.display());
-    let stage = ["--fanout", "2", "--stage-file", file.to_str().unwrap()];
-    let outcome = scela().on(&cluster).np(6).args(["-hosts", &cluster.names()]).args(stage).program(sh(&check)).run();
-    outcome.is_quiet_success();
+    let options = ["--fanout".into(), "2".into(), format!("--stats={}", stats.display())];
+    let run = run(&cluster, Path::new("sh")).args(options).args([Path::new("--stage-file"), &file]);
+    run.program(sh(&check)[1..].to_vec()).run().is_quiet_success();
     assert_nothing_left(&cluster);
+    let statistics: Value = serde_json::from_slice(&fs::read(&stats).unwrap()).unwrap();
+    let sent = |level: usize| statistics["levels"][level]["link_bytes"].as_u64().unwrap_or_default();
+    // 0 (1 (2, 3), 4 (5, 6))
+    for level in [0, 1] {
+        let copies = [2, 4][level] * u64::from(BYTES);
+        assert!((copies..copies + copies / 50).contains(&sent(level)), "{statistics}");
+    }
 }
