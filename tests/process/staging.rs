@@ -68,7 +68,7 @@ fn staged_files_have_the_names_that_the_user_gives() {
     let place = tempfile::tempdir().unwrap();
     let (data, script) = (place.path().join("data"), place.path().join("run.sh"));
     // More than the window of a link.
-    let bytes: Vec<u8> = (0..3_000_000_u32).map(|number| (number * number >> 7) as u8).collect();
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect();
     fs::write(&data, &bytes).unwrap();
     fs::write(&script, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
