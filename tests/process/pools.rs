@@ -47,7 +47,9 @@ fn several_agents_and_other_dead_times_start_afresh() {
         [&["--agents-per-node", "3", "--fanout", "2"][..], &["--dead-time", "3"], &["--on-failure", "continue"]]
     {
         // Launchers that have run a session must not fork: they start again.
-        (0..3).for_each(|_| drop(pool.job().np(1).program(sh("true")).run().is_quiet_success()));
+        for _ in 0..3 {
+            pool.job().np(1).program(sh("true")).run().is_quiet_success();
+        }
         let outcome = pool.job().np(4).args(options).program(sh("echo $PMI_RANK")).run();
         outcome.is_quiet_success().wrote_lines(0..4);
     }
