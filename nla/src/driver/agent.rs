@@ -91,7 +91,7 @@ pub(super) struct AgentDriver {
     joined: mpsc::Receiver<Accepted>,
     input: Rc<RefCell<InputHub>>,
     /// The session's files.
-    staging: Staging,
+    pub(super) staging: Staging,
     table: RankTable,
     pub(super) startup: Option<Startup>,
     /// Serves PMIx, once a namespace needs it.
@@ -264,7 +264,7 @@ impl AgentDriver {
             if let Some(pmix) = self.pmix.take() {
                 pmix.leave().await;
             }
-            // No rank is left. The parent waits for the end of this agent's link.
+            // A session that ends while files travel has no sweep.
             self.staging.end().await;
             self.leave_children().await;
             self.end_survivors().await;

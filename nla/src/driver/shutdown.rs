@@ -64,6 +64,8 @@ pub(super) enum Sweep {
     Killing { since: Instant, leftovers: u64 },
     /// No process is left. Files that killed ranks left are being removed.
     Cleaning { report: oneshot::Receiver<FileReport>, until: Instant, leftovers: u64 },
+    /// No process is left. The directory of staged files is being removed; the channel closes when it is.
+    Unstaging { removed: oneshot::Receiver<()>, until: Instant, report: FileReport, leftovers: u64 },
     /// These files were removed or found.
     Cleaned { report: FileReport, leftovers: u64 },
     /// No process is left; the output pump reads the pipes to their end.
@@ -103,6 +105,12 @@ impl Sweep {
                 });
                 // The channel closes without a report if the thread has panicked. Its report ends this agent.
                 Self::Cleaned { report: report.unwrap_or_default(), leftovers: *leftovers }
+            }
+            Self::Unstaging { removed, until, report, leftovers } => {
+                if timeout_at(*until, removed).await.is_err() {
+                    log_late("clean", CLEAN_DEADLINE, "staged files");
+                }
+                Self::Cleaned { report: std::mem::take(report), leftovers: *leftovers }
             }
             Self::Draining(drained) => {
                 // The channel closes without a value if the thread has panicked. Its report ends this agent.
@@ -198,6 +206,12 @@ impl AgentDriver {
 
     /// Reports that no process is left, and which files were, and goes on to the drain.
     fn end_sweep(&mut self, leftovers: u64, report: FileReport) {
+        // Before the end is reported: a launcher that does not wait for guardians exits soon afterwards.
+        if let Some(removed) = self.staging.close() {
+            let until = Instant::now() + CLEAN_DEADLINE;
+            self.sweep = Sweep::Unstaging { removed, until, report, leftovers };
+            return;
+        }
         self.sweep = match &self.startup {
             Some(startup) => Sweep::Draining(startup.pump.finish()),
             None => Sweep::Drained,

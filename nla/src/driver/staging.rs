@@ -124,11 +124,15 @@ impl Staging {
         }
     }
 
-    /// Removes the directory.
-    pub(super) async fn end(&mut self) {
+    /// Begins to remove the directory, once. The returned channel closes when it is removed.
+    pub(super) fn close(&mut self) -> Option<oneshot::Receiver<()>> {
         self.hub.replace(StageHub::Early(Vec::new()));
-        if let Some(removed) = self.removed.take()
-            // No value is sent: the channel closes with the thread.
+        self.removed.take()
+    }
+
+    /// Removes the directory, if that was not begun before.
+    pub(super) async fn end(&mut self) {
+        if let Some(removed) = self.close()
             && timeout(REMOVE_TIME, removed).await.is_err()
         {
             tracing::warn!("the directory of staged files is not removed yet");
