@@ -16,7 +16,7 @@ use crate::pool::standby::{self, Job, Taken};
 use crate::run::front::Front;
 use crate::run::stderr;
 
-/// Stands by for jobs of the pool, with an agent that does the same if `has_agent`, and runs them. Returns as [`begin`] does.
+/// Stands by for jobs of the pool, with an agent that does the same if `has_agent`, and runs them. Returns as [`begin`](super::begin) does.
 pub(super) fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
     let forked = Clock::start();
     let fork = || if has_agent { sys::fork_standing("of a pool").map(Some) } else { Ok(None) };
@@ -59,7 +59,7 @@ pub(super) fn run_taken(words: &[OsString]) -> (u8, Duration) {
     }
 }
 
-/// Ends a launcher of a pool. Returns as [`begin`] does.
+/// Ends a launcher of a pool. Returns as [`begin`](super::begin) does.
 fn leave(controller: Packets, end: JobEnd) -> (u8, Duration) {
     match end {
         JobEnd::Ended(code, _) => (code, Duration::ZERO),
