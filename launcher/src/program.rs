@@ -27,7 +27,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::cli::{self, Typed};
-use crate::exit::EarlyEnd;
+use crate::exit::{self, EarlyEnd};
 use crate::forecast::calibrate;
 use crate::forecast::explain::{explain, explained};
 use crate::forecast::model;
@@ -164,6 +164,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
 fn start_pool(options: &start::Options) -> (u8, Duration) {
     let code = match start::start(options) {
         Ok(Role::Starter(text)) => print(&text),
+        Ok(Role::Interrupted(signal)) => exit::signalled(signal),
         Ok(Role::Controller(controller)) => {
             stderr::allow_thread();
             trace();

@@ -44,6 +44,24 @@ fn jobs_run_on_the_nodes_of_a_pool() {
 }
 
 #[test]
+fn ranks_per_node_without_a_number_of_ranks_are_on_all_nodes_or_on_some() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "4"]);
+    let ranks = |options: &[&str]| {
+        let outcome = pool.job().args(options).program(sh("hostname")).run();
+        String::from_utf8_lossy(&outcome.is_quiet_success().stdout).lines().count()
+    };
+    assert_eq!([ranks(&["-ppn", "2"]), ranks(&["--nodes", "1"]), ranks(&["--nodes", "2", "-ppn", "3"])], [4, 4, 6]);
+    pool.job()
+        .args(["--nodes", "3"])
+        .np(3)
+        .program(sh("true"))
+        .run()
+        .has_code(251)
+        .says("asks for 3 nodes, and the pool");
+}
+
+#[test]
 fn drained_nodes_get_no_jobs() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "1"]);

@@ -1,5 +1,6 @@
 //! Jobs of a pool that have no client, and clients that attach themselves.
 
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Output, Stdio};
 
 use nix::sys::signal::Signal;
@@ -61,6 +62,37 @@ fn a_job_whose_output_grows_keeps_the_end_of_it() {
     let (code, stdout, stderr) = text(&attach(&pool, &job));
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(stdout.ends_with("x\nend\n") && stdout.len() > 64 << 20, "{}", stdout.len());
+}
+
+#[test]
+fn an_attached_client_that_reads_late_gets_what_is_left_and_zeros_that_were_written() {
+    let pool = Pool::start(&[]);
+    let job = detach(&pool, "head -c 10 /dev/zero; echo zeros");
+    assert_eq!(text(&attach(&pool, &job)).1, "\0".repeat(10) + "zeros\n");
+    let directory = tempfile::tempdir().unwrap();
+    let go_on = directory.path().join("go");
+    nix::unistd::mkfifo(&go_on, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let script =
+        format!("echo begin; head -c 83886080 /dev/zero | tr '\\0' x; read line <{}; echo end", go_on.display());
+    let job = detach(&pool, &script);
+    let mut attached = pool.command(&["attach", &job]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let path = pool.directory().join(format!("default.jobs/{job}.out"));
+    // Until the controller has freed the beginning: the client has read no more than a pipe holds.
+    let is_freed = || {
+        let found = std::fs::metadata(&path).ok()?;
+        (found.len() > 80 << 20 && found.blocks() * 512 < 72 << 20).then_some(())
+    };
+    if eventually(is_freed).is_none() {
+        // This file system frees nothing.
+        attached.kill().unwrap();
+        wait_for_end_of(&mut attached);
+        return;
+    }
+    std::fs::write(&go_on, "\n").unwrap();
+    assert!(code == Some(0) && stdout.starts_with("begin\n") && stdout.ends_with("xend\n"));
+    assert!(code == Some(0) && stdout.starts_with("begin\n") && stdout.ends_with("x\nend\n".trim_start_matches('x')));
+    assert!(!stdout.contains('\0') && stdout.len() < 80 << 20, "{}", stdout.len());
+    assert!(stderr.contains("bytes of older output were freed before they were read"), "{stderr}");
 }
 
 #[test]

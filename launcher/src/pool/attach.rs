@@ -1,17 +1,21 @@
 //! `scela attach`: shows the output of a job that has no client, passes signals on, and ends with the job.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
+use nix::unistd::{Whence, lseek};
 use nla::sys::Packets;
 
 use super::client::{self, ENDING, ENDS_WITHOUT_ANSWER};
 use super::message::{JobNumber, ToClient, ToController, unpacked};
+use super::status::count;
 use super::{commands, handover};
 use crate::exit;
 use crate::refusal::Refusal;
@@ -42,35 +46,48 @@ pub fn attach(pool: &str, job: JobNumber) -> Result<u8, Refusal> {
     Attached { pool, job, controller, signals, output, errors }.follow().map_err(failed)
 }
 
-/// A file that grows.
+/// A file that grows, and whose beginning may be freed.
 struct Followed {
     file: File,
-    /// Where its beginning was freed, zeros are read.
-    skips_zeros: bool,
+    /// What comes before was copied, or was freed.
+    at: u64,
+    /// How many bytes were freed before they were copied.
+    freed: u64,
 }
 
 impl Followed {
     fn new(file: OwnedFd) -> Self {
-        Self { file: file.into(), skips_zeros: true }
+        Self { file: file.into(), at: 0, freed: 0 }
     }
 
     /// Copies what was added. Returns false once `to` has no reader.
     fn copy(&mut self, to: &mut dyn Write) -> io::Result<bool> {
         let mut piece = vec![0; PIECE_BYTES];
-        loop {
-            let length = self.file.read(&mut piece)?;
-            if length == 0 {
-                return Ok(true);
+        while let Some(data) = self.next_data()? {
+            self.freed += data - self.at;
+            self.at = data;
+            let length = self.file.read_at(&mut piece, data)?;
+            // What is freed meanwhile reads as zeros.
+            if length == 0 || self.next_data()? != Some(data) {
+                continue;
             }
-            let mut bytes = &piece[..length];
-            if self.skips_zeros {
-                bytes = &bytes[bytes.iter().position(|byte| *byte != 0).unwrap_or(length)..];
-                self.skips_zeros = bytes.is_empty();
-            }
-            match to.write_all(bytes).and_then(|()| to.flush()) {
+            match to.write_all(&piece[..length]).and_then(|()| to.flush()) {
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(false),
                 written => written?,
             }
+            self.at += length as u64;
+        }
+        Ok(true)
+    }
+
+    /// Returns where the next bytes are that were written and not freed; `None` if there are none.
+    fn next_data(&self) -> io::Result<Option<u64>> {
+        match lseek(&self.file, self.at.cast_signed(), Whence::SeekData) {
+            Ok(data) => Ok(Some(data.cast_unsigned())),
+            Err(Errno::ENXIO) => Ok(None),
+            // The file system frees nothing.
+            Err(Errno::EINVAL) => Ok((self.file.metadata()?.len() > self.at).then_some(self.at)),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -97,6 +114,9 @@ impl Attached<'_> {
             // Everything is in the files before the job's end is reported.
             let code = self.ended();
             let is_read = self.output.copy(&mut io::stdout().lock())? && self.errors.copy(&mut io::stderr().lock())?;
+            if code.is_some() {
+                self.report_freed();
+            }
             match code {
                 _ if !is_read => return Ok(exit::signalled(Signal::SIGPIPE as i32)),
                 Some(code) => return Ok(code),
@@ -126,6 +146,14 @@ impl Attached<'_> {
                     return Ok(exit::signalled(signal));
                 }
             }
+        }
+    }
+
+    fn report_freed(&self) {
+        let freed = self.output.freed + self.errors.freed;
+        if freed > 0 {
+            let text = format!("{} of older output were freed before they were read", count(freed, "byte"));
+            stderr::line(Kind::Report, &format!("scela: {text}"));
         }
     }
 

@@ -101,6 +101,9 @@ fn run_detached(
     is_left: bool,
 ) -> Result<u8, Refusal> {
     let failed = |error: io::Error| handover::failed(pool, &error);
+    if is_left && sys::stdout_was_closed() {
+        return Err(Refusal::new("standard output is closed, and --detach prints the job's number there", ""));
+    }
     let controller = directory::connect(pool)?;
     let (null, stdin) = (sys::dev_null(false).map_err(failed)?, io::stdin());
     let input = if stdin.is_terminal() { null.as_fd() } else { stdin.as_fd() };
@@ -114,7 +117,10 @@ fn run_detached(
             Some(ToClient::Detached(job)) if is_left => {
                 return match output::print(&format!("{job}\n")) {
                     Ok(()) => Ok(EarlyEnd::Done.code()),
-                    Err(error) => Err(failed(error)),
+                    Err(error) => {
+                        let text = format!("job {job} was handed over, but its number cannot be written: {error}");
+                        Err(Refusal::new(text, "'scela jobs' shows it").of_system())
+                    }
                 };
             }
             Some(ToClient::Detached(job)) => return attach(pool, job),
@@ -127,9 +133,6 @@ fn run_detached(
 
 /// Returns how many ranks the job has, if its options or all its commands say so.
 fn ranks(request: &JobRequest) -> Option<u32> {
-    if let ([command], Some(ppn)) = (request.commands.as_slice(), request.options.ppn) {
-        return Some(command.nprocs.unwrap_or(ppn));
-    }
     request.commands.iter().map(|command| command.nprocs).try_fold(0u32, |sum, ranks| Some(sum.saturating_add(ranks?)))
 }
 

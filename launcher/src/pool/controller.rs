@@ -541,7 +541,7 @@ impl Actor {
             pid: std::process::id(),
             host: sys::host_name(),
             age_ms: self.began.elapsed().as_millis() as u64,
-            slots: self.schedule.nodes().slots(),
+            slots: self.schedule.nodes().all().iter().map(|node| node.slots).sum(),
             ended: self.schedule.ended(),
             idle_ms: self.idle.map(|idle| idle.as_millis() as u64),
             is_stopping: self.schedule.is_stopping(),

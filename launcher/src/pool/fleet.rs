@@ -313,7 +313,7 @@ impl Fleet {
     /// Ends all keepers and their sessions, and waits for these. `events` are those of this fleet.
     pub(super) async fn end(mut self, events: &mut mpsc::Receiver<Event>) {
         self.keepers.clear();
-        for _ in 0..2 {
+        for _ in 0..3 {
             let all = async {
                 while !self.sessions.is_empty() {
                     match events.recv().await {
@@ -356,7 +356,7 @@ impl Watch {
         let mut words = Vec::new();
         if let Some(mut errors) = errors {
             let mut piece = [0; 4096];
-            let (mut is_late, mut is_ended) = (false, false);
+            let (mut is_late, mut kill_at) = (false, None);
             loop {
                 tokio::select! {
                     Some(accepted) = arrivals.recv(), if self.missing > 0 => {
@@ -374,10 +374,15 @@ impl Watch {
                         is_late = true;
                         self.send(FleetEvent::Late(self.number)).await;
                     }
-                    _ = &mut end, if !is_ended => {
-                        is_ended = true;
+                    _ = &mut end, if kill_at.is_none() => {
+                        kill_at = Some(Instant::now() + END_TIME);
                         // It was not reaped.
                         let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
+                    }
+                    // It may be stopped. Its agents end by themselves.
+                    () = sleep_until(kill_at.unwrap_or(self.deadline)), if kill_at.is_some() => {
+                        let _ = child.kill();
+                        break;
                     }
                 }
             }

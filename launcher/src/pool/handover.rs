@@ -180,6 +180,10 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
             format!("the pool '{pool}' was started by another version of this program, {version}"),
             "stop it and start it again",
         ),
+        JobRefusal::TooFewNodes { asks, has } => (
+            format!("the job asks for {}, and the pool '{pool}' has {has}", count((*asks).into(), "node")),
+            "'scela pool add' adds nodes",
+        ),
         JobRefusal::NotKept(why) => (why.clone(), "the directory of the pool may be full"),
         JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
         JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),

@@ -11,6 +11,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Gauge, Paragraph, Row, Table};
 
+use super::client;
 use super::status::{self, NodeLine, PoolReport};
 use crate::refusal::Refusal;
 
@@ -26,11 +27,16 @@ pub(super) fn run(read: impl Fn() -> Result<Vec<PoolReport>, Refusal>) -> Result
         return Err(Refusal::new("a live view needs a terminal", "without --live, the state is printed once"));
     }
     let mut reports = read()?;
+    // One that ended this process would leave the terminal as it is now.
+    let signals = client::signals().map_err(failed)?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let mut scrolled = 0;
     let shown = loop {
         if let Err(error) = terminal.draw(|frame| draw(frame, &reports, scrolled)) {
             break Err(failed(error));
+        }
+        if matches!(signals.read_signal(), Ok(Some(_))) {
+            break Ok(());
         }
         match next_key() {
             Err(error) => break Err(failed(error)),

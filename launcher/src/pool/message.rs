@@ -168,6 +168,13 @@ pub enum JobRefusal {
     Stopping,
     /// A signal has ended it while it waited.
     Signalled(i32),
+    /// It asks for more nodes than the pool has.
+    TooFewNodes {
+        /// The nodes that it asks for.
+        asks: u32,
+        /// The nodes of the pool.
+        has: u32,
+    },
     /// Its output cannot be kept, for this reason.
     NotKept(String),
     /// The controller cannot start launchers.

@@ -110,9 +110,30 @@ impl Nodes {
         self.0.iter().enumerate().filter(|(_, node)| node.is_usable())
     }
 
+    /// Returns how many nodes the job needs, and how many slots of each, if it says so. More than a node has means all of it.
+    fn shape(&self, ask: &Ask) -> Option<(usize, u32)> {
+        let all = self.usable().count();
+        match (ask.nodes, ask.per_node) {
+            (Some(nodes), Some(ppn)) => Some((nodes as usize, ppn)),
+            (Some(nodes), None) => {
+                Some((nodes as usize, ask.ranks.map_or(u32::MAX, |ranks| ranks.div_ceil(nodes.max(1)))))
+            }
+            // A job that needs more nodes than there are gets all of them.
+            (None, Some(ppn)) => {
+                Some((ask.ranks.map_or(all, |ranks| (ranks.div_ceil(ppn.max(1)) as usize).min(all)), ppn))
+            }
+            (None, None) => None,
+        }
+    }
+
     /// Returns how many slots the job needs. A job that asks for more slots than the pool has gets all of them, so it runs alone.
     pub fn need(&self, ask: &Ask) -> u32 {
-        ask.ranks.unwrap_or(u32::MAX).min(self.slots()).max(u32::from(self.slots() == 0))
+        let slots = self.slots();
+        let wanted = match self.shape(ask) {
+            Some((nodes, ppn)) => ppn.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)),
+            None => ask.ranks.unwrap_or(u32::MAX),
+        };
+        wanted.min(slots).max(1)
     }
 
     /// Returns the slots that a job would get now; `None` if it must wait.
@@ -123,25 +144,16 @@ impl Nodes {
             free.retain(|(_, slots, free)| slots == free);
         }
         let whole = |at: NodeNumber, taken: u32, slots: u32| (at, if ask.is_exclusive { slots } else { taken });
-        let per_node = match (ask.nodes, ask.per_node) {
-            (Some(nodes), _) => Some((nodes, ask.ranks.map_or(1, |ranks| ranks.div_ceil(nodes.max(1))))),
-            (None, Some(ppn)) => ask.ranks.map(|ranks| (ranks.div_ceil(ppn.max(1)), ppn)),
-            (None, None) => None,
-        };
-        if let Some((nodes, ppn)) = per_node {
-            // As above: more than a node has means all of it.
+        if let Some((wanted, ppn)) = self.shape(ask) {
             free.retain(|(_, slots, free)| *free > 0 && *free >= ppn.min(*slots));
             free.sort_by_key(|(at, _, free)| (*free, *at));
-            let all = self.usable().count();
-            let wanted = (nodes as usize).min(all);
             let chosen = free.into_iter().take(wanted).map(|(at, slots, _)| whole(at, ppn.min(slots), slots));
             let shares: Shares = chosen.collect();
             return (wanted > 0 && shares.len() == wanted).then_some(shares);
         }
         let need = self.need(ask);
-        if let Some((at, slots, _)) =
-            free.iter().filter(|(_, _, free)| *free >= need).min_by_key(|node| (node.2, node.0))
-        {
+        let fitting = free.iter().filter(|(_, _, free)| *free >= need);
+        if let Some((at, slots, _)) = fitting.min_by_key(|(at, _, free)| (*free, *at)) {
             return Some([whole(*at, need, *slots)].into());
         }
         free.sort_by_key(|(at, _, free)| (std::cmp::Reverse(*free), *at));
@@ -218,6 +230,12 @@ mod tests {
         assert_eq!(chosen(&nodes, &ppn(4, 2)), Some(vec![(0, 2), (1, 2)]));
         assert_eq!(chosen(&nodes, &ppn(8, 4)), Some(vec![(0, 4), (3, 4)]));
         assert_eq!(chosen(&nodes, &ppn(12, 4)), None);
+        let both = Ask { nodes: Some(2), ..ppn(8, 4) };
+        assert_eq!((chosen(&nodes, &both), nodes.need(&both)), (Some(vec![(0, 4), (3, 4)]), 8));
+        let each = Ask { ranks: None, ..ppn(0, 1) };
+        assert_eq!(chosen(&nodes, &each), Some(vec![(0, 1), (1, 1), (2, 1), (3, 1)]));
+        let whole = Ask { nodes: Some(2), ..Ask::default() };
+        assert_eq!(chosen(&nodes, &whole), Some(vec![(0, 4), (3, 4)]));
         let on = |ranks, nodes| Ask { nodes: Some(nodes), ..ask(ranks) };
         assert_eq!(chosen(&nodes, &on(3, 3)), Some(vec![(0, 1), (1, 1), (2, 1)]));
         assert_eq!(chosen(&nodes, &on(8, 4)), None);

@@ -198,6 +198,10 @@ impl Schedule {
         if self.is_stopping {
             return actions.push(Action::Refuse(job, JobRefusal::Stopping));
         }
+        let has = self.nodes.all().len() as u32;
+        if let Some(asks) = ask.nodes.filter(|asks| *asks > has) {
+            return actions.push(Action::Refuse(job, JobRefusal::TooFewNodes { asks, has }));
+        }
         if self.waiting.len() >= self.waiting_max {
             return actions.push(Action::Refuse(job, JobRefusal::Full));
         }

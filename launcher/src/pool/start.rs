@@ -3,11 +3,12 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
 use nla::sys::{self, Packets};
 
@@ -15,8 +16,10 @@ use super::controller::{Controller, Setup};
 use super::directory::{self, Place};
 use super::fleet::{FleetOptions, Host};
 use super::fork_server;
+use super::message::ToController;
 use super::nodes::{Health, Node, Nodes};
 use super::status::count;
+use super::{client, commands};
 use crate::cli::{self, Typed};
 use crate::cluster::node_list::{self as cluster, NodeList};
 use crate::plan::launch;
@@ -48,6 +51,8 @@ pub struct Options {
 pub enum Role {
     /// The process that was typed: the pool runs, and this is the text about it.
     Starter(String),
+    /// The process that was typed: this signal has interrupted it, and the pool is being ended.
+    Interrupted(i32),
     /// The controller, to be run.
     Controller(Box<Controller>),
     /// A process that exits now: the fork server at its end, or a controller that could not begin.
@@ -108,8 +113,14 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
         // The lock and the listener belong to the controller now.
         place.leave();
         drop(write);
-        let text = |slots| Role::Starter(format!("pool {}: {slots}\n", options.name));
-        return wait_until_ready(read).map(text).map_err(failed);
+        return match wait_until_ready(read).map_err(failed)? {
+            Begun::Ready(slots) => Ok(Role::Starter(format!("pool {}: {slots}\n", options.name))),
+            Begun::Interrupted(signal) => {
+                // It may have ended meanwhile.
+                let _ = commands::asked(&options.name, &ToController::Stop { kills: true });
+                Ok(Role::Interrupted(signal))
+            }
+        };
     }
     drop(read);
     // The starter reports an error.
@@ -142,12 +153,33 @@ fn members(options: &Options) -> Result<Members, Refusal> {
     Ok(Members { nodes: nodes.iter().map(node).collect(), fleet: Some((fleet, hosts)) })
 }
 
-/// Waits until the pool has begun, and returns what it has. Fails with the reason if it cannot begin.
-fn wait_until_ready(ready: OwnedFd) -> io::Result<String> {
+/// How the wait for a pool has ended.
+enum Begun {
+    /// The pool has begun, with these slots.
+    Ready(String),
+    /// A signal has interrupted it.
+    Interrupted(i32),
+}
+
+/// Waits until the pool has begun. Fails with the reason if it cannot begin.
+fn wait_until_ready(ready: OwnedFd) -> io::Result<Begun> {
+    let signals = client::signals()?;
+    loop {
+        let mut waited = [ready.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let _ = poll(&mut waited, PollTimeout::NONE);
+        if waited[0].any() == Some(true) {
+            break;
+        }
+        if let Ok(Some(info)) = signals.read_signal()
+            && client::ENDING.iter().any(|end| *end as u32 == info.ssi_signo)
+        {
+            return Ok(Begun::Interrupted(info.ssi_signo.cast_signed()));
+        }
+    }
     let mut report = String::new();
     File::from(ready).take(64 * 1024).read_to_string(&mut report)?;
     match report.strip_prefix(READY) {
-        Some(slots) => Ok(slots.to_owned()),
+        Some(slots) => Ok(Begun::Ready(slots.to_owned())),
         None if report.is_empty() => Err(io::Error::other("the controller was killed")),
         None => Err(io::Error::other(report)),
     }

@@ -293,7 +293,7 @@ type Turn<'a> = turn::Turn<'a, RootAction>;
 enum Phase {
     /// Agents are joining. The time limit starts with the first input.
     Joining { until: Option<Time> },
-    /// All agents have joined and get the session's files. They need as long as they need: a link that fails ends that.
+    /// All agents have joined and get the session's files. This phase has no time limit; a failed link ends it.
     Staging,
     /// Ranks are started and run.
     Running,

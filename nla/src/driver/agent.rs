@@ -138,7 +138,7 @@ enum Event {
     Joined(Accepted),
     /// The link to an ancestor is up, or no ancestor accepts this agent.
     Rejoined(Option<Accepted>),
-    /// All files of the session are in this directory, or why they are not.
+    /// The directory with all files of the session, or the reason why they are missing.
     Staged(Result<PathBuf, String>),
     /// A child could not be started, with the reason.
     ChildFailed(AgentId, String),

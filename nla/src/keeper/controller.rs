@@ -15,9 +15,11 @@ use zeroize::Zeroizing;
 use super::message::{AgentSpec, ChannelNumber, FromKeeper, KeeperOrder, NodeState, StreamName, ToKeeper};
 use super::relay::{Ends, Relay};
 use crate::core::AgentId;
-use crate::link::{Accepted, Authenticator, BoundListener, Clock, Reach, SessionKey, accept_children, listen};
+use crate::link::{
+    Accepted, Authenticator, BoundListener, Clock, HandshakeError, Reach, SessionKey, accept_children, listen,
+};
 use crate::tasks::Tasks;
-use crate::wire::{Role, SessionId, secret_frame};
+use crate::wire::{HelloError, Role, SessionId, secret_frame};
 
 /// A number that the controller gives a keeper.
 pub type KeeperNumber = u32;
@@ -117,9 +119,11 @@ pub fn follow_keeper(
             match receiver.receive().await {
                 Ok(FromKeeper::State(state)) => drop(events.send(KeeperEvent::State(number, state)).await),
                 Ok(FromKeeper::Parcel(parcel)) => to_relay.on_parcel(parcel),
+                Err(HandshakeError::Hello(HelloError::Truncated)) => break "its connection was closed".to_owned(),
                 Err(error) => break error.to_string(),
             }
         };
+        to_relay.lose(&format!("the keeper of this node was lost: {why}"));
         let _ = events.send(KeeperEvent::Lost(number, why)).await;
     });
     (number, Keeper { relay, outgoing, next_channel: 1 })

@@ -121,6 +121,18 @@ impl Relay {
         self.channels.borrow_mut().remove(&channel);
     }
 
+    /// Ends all channels, since the connection is lost: their standard error says `why`, if it is written here.
+    pub(super) fn lose(&self, why: &str) {
+        for channel in self.channels.borrow_mut().values_mut() {
+            // The writers end once they have written everything, and the channel with them.
+            for (stream, sink) in std::mem::take(&mut channel.sinks) {
+                if stream == StreamName::Errors {
+                    let _ = sink.send(format!("scela: {why}\n").into_bytes());
+                }
+            }
+        }
+    }
+
     /// Returns whether the channel is open at this end.
     #[cfg(test)]
     pub(super) fn has(&self, channel: ChannelNumber) -> bool {
@@ -183,9 +195,8 @@ async fn write(
         {
             to = None;
         }
-        if outgoing.send(Parcel { channel, stream, flow: Flow::Taken(piece.len() as u32) }).await.is_err() {
-            return;
-        }
+        // A connection that is lost needs no answer; what it has sent is still written.
+        let _ = outgoing.send(Parcel { channel, stream, flow: Flow::Taken(piece.len() as u32) }).await;
     }
 }
 
@@ -270,6 +281,23 @@ mod tests {
             }
             assert!((WINDOW_BYTES..WINDOW_BYTES * 2).contains(&sent), "{sent}");
             drop(session);
+        });
+    }
+
+    #[test]
+    fn the_channels_of_a_lost_connection_end_with_the_reason() {
+        run(async |near, _| {
+            let (output, errors) = (sys::pipe().unwrap(), sys::pipe().unwrap());
+            let sinks = vec![(StreamName::Output, output.1), (StreamName::Errors, errors.1)];
+            near.open(1, Ends { sinks, ..Ends::default() }).unwrap();
+            near.lose("the keeper was lost");
+            let (mut said, mut errors) = (String::new(), Receiver::from_owned_fd(errors.0).unwrap());
+            errors.read_to_string(&mut said).await.unwrap();
+            assert_eq!(said, "scela: the keeper was lost\n");
+            assert_eq!(Receiver::from_owned_fd(output.0).unwrap().read(&mut [0]).await.unwrap(), 0);
+            while near.has(1) {
+                tokio::task::yield_now().await;
+            }
         });
     }
 

@@ -1,12 +1,13 @@
 //! Jobs without a client. The controller takes the place of the client, and keeps the output.
 //!
 //! Each job has two files, which keep the last [`KEPT_BYTES`] of its standard output and error. A client that attaches itself reads
-//! them. Files and exit codes of jobs that have ended are kept for the last [`ENDED_MAX`] of them.
+//! them. Files and exit codes of jobs that have ended are kept for the last [`ENDED_MAX`] of them, or fewer if their files have
+//! more than [`ENDED_BYTES_MAX`].
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,6 +27,10 @@ use crate::run::front::FromJob;
 
 /// How many bytes of each stream are kept at least: the last ones.
 const KEPT_BYTES: u64 = 64 << 20;
+/// A multiple of the blocks of file systems.
+const BLOCK_BYTES: u64 = 1 << 20;
+/// How many bytes the files of jobs that have ended may have together.
+const ENDED_BYTES_MAX: u64 = 1 << 30;
 /// How often the lengths of the files are looked at.
 const TRIM_PAUSE: Duration = Duration::from_secs(1);
 /// How many jobs that have ended are kept.
@@ -147,9 +152,30 @@ impl Actor {
         for (_, client) in state.attached.drain(..) {
             let _ = client.try_send(&packed(&ToClient::Ended(code)), &[]);
         }
-        let ended = || self.detached.iter().filter(|(_, state)| state.code.is_some());
-        if let Some(oldest) = ended().map(|(job, _)| *job).next().filter(|_| ended().count() > ENDED_MAX) {
-            self.forget_detached(oldest);
+        self.forget_oldest();
+    }
+
+    /// Forgets jobs that have ended, the oldest first, as far as there are too many, or their files are too long.
+    fn forget_oldest(&mut self) {
+        let stored = |state: &DetachedJob| {
+            let bytes = |path| std::fs::metadata(path).map_or(0, |found: std::fs::Metadata| found.blocks() * 512);
+            state.paths.iter().map(bytes).sum::<u64>()
+        };
+        let ended: Vec<(JobNumber, u64)> = self
+            .detached
+            .iter()
+            .filter(|(_, state)| state.code.is_some())
+            .map(|(job, state)| (*job, stored(state)))
+            .collect();
+        let mut bytes: u64 = ended.iter().map(|(_, bytes)| bytes).sum();
+        for (at, (job, stored)) in ended.iter().enumerate() {
+            let left = ended.len() - at;
+            // The last one is kept, however long it is.
+            if left == 1 || (left <= ENDED_MAX && bytes <= ENDED_BYTES_MAX) {
+                break;
+            }
+            bytes -= stored;
+            self.forget_detached(*job);
         }
     }
 
@@ -220,10 +246,12 @@ async fn trim(files: [File; 2]) {
         sleep(TRIM_PAUSE).await;
         for file in &files {
             let length = file.metadata().map_or(0, |found| found.len());
-            if length > KEPT_BYTES {
+            // In whole blocks: a part of a block is not freed, and reads as zeros.
+            let beyond = length.saturating_sub(KEPT_BYTES) / BLOCK_BYTES * BLOCK_BYTES;
+            if beyond > 0 {
                 let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
                 // A file system that cannot do this keeps everything.
-                let _ = fallocate(file.as_fd(), flags, 0, (length - KEPT_BYTES).cast_signed());
+                let _ = fallocate(file.as_fd(), flags, 0, beyond.cast_signed());
             }
         }
     }

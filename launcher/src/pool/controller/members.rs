@@ -72,9 +72,13 @@ impl Actor {
         };
         let entries = parse_list(list.as_bytes()).map_err(|error| error.after("the list").with_hint())?;
         let all = self.schedule.nodes().all();
-        let mut names: BTreeSet<&str> = all.iter().map(|node| node.name.as_str()).collect();
-        if let Some(known) = entries.iter().find(|entry| !names.insert(&entry.name)) {
-            return Err(format!("the pool has {} already", known.name));
+        let known: BTreeSet<&str> = all.iter().map(|node| node.name.as_str()).collect();
+        if let Some(entry) = entries.iter().find(|entry| known.contains(entry.name.as_str())) {
+            return Err(format!("the pool has {} already", entry.name));
+        }
+        let mut named = BTreeSet::new();
+        if let Some(entry) = entries.iter().find(|entry| !named.insert(&entry.name)) {
+            return Err(format!("the list has {} twice", entry.name));
         }
         let first = all.len();
         let hosts = entries.iter().map(|entry| Host { name: entry.name.clone(), user: entry.user.clone() });

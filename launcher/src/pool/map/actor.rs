@@ -228,7 +228,7 @@ impl Actor {
         let released = if std::mem::take(&mut self.prints_held) { self.held.release() } else { Ok(()) };
         match printed {
             Ok(()) => self.handle(Input::Printed),
-            // As if SIGPIPE had killed this process: its reader wants no more.
+            // The exit code of a process that SIGPIPE has killed: the reader has closed the output.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.handle(Input::OutputLost(exit::signalled(Signal::SIGPIPE as i32)));
             }

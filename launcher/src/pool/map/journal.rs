@@ -111,7 +111,7 @@ impl<'a> Journal<'a> {
         }
         let whole_bytes = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
         if whole_bytes == 0 {
-            // A part of the header is what a map leaves that was killed while it wrote that.
+            // A map that was killed while it wrote the header has left a part of it.
             let is_header = HEADER.starts_with(bytes);
             return if is_header { Ok(Self { rows: Vec::new(), whole_bytes }) } else { Err(JournalError::NoJournal) };
         }
