@@ -142,7 +142,12 @@ impl Fleet {
     pub async fn add(&mut self, hosts: Vec<Host>) -> io::Result<()> {
         let first = self.hosts.len();
         self.hosts.extend(hosts);
-        self.start((first..self.hosts.len()).collect()).await
+        let started = self.start((first..self.hosts.len()).collect()).await;
+        if started.is_err() {
+            // The pool does not get these nodes.
+            self.hosts.truncate(first);
+        }
+        started
     }
 
     async fn start(&mut self, nodes: Vec<NodeNumber>) -> io::Result<()> {
