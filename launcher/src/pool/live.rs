@@ -12,8 +12,9 @@ use ratatui::text::Line;
 use ratatui::widgets::{Gauge, Paragraph, Row, Table};
 
 use super::client;
+use super::message::WORDS_CHARS_MAX;
 use super::status::{self, NodeLine, PoolReport};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, shown};
 
 /// How often the view is drawn.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -110,7 +111,7 @@ fn draw_pool(frame: &mut Frame<'_>, report: &PoolReport, scrolled: usize, area: 
     let rows = report.jobs.iter().skip(scrolled).map(|job| {
         let state = if job.launcher.is_some() { "runs" } else { "waits" };
         let style = if job.launcher.is_some() { Style::new() } else { Style::new().fg(Color::Yellow) };
-        let words = printable(&job.words).to_string();
+        let words = shown(&job.words, WORDS_CHARS_MAX);
         let cells = [
             job.job.to_string(),
             state.to_owned(),
