@@ -49,7 +49,7 @@ pub fn attach(pool: &str, job: JobNumber) -> Result<u8, Refusal> {
 /// A file that grows, and whose beginning may be freed.
 struct Followed {
     file: File,
-    /// What comes before was copied, or was freed.
+    /// The position behind the bytes that were copied or freed.
     at: u64,
     /// How many bytes were freed before they were copied.
     freed: u64,
@@ -67,7 +67,7 @@ impl Followed {
             self.freed += data - self.at;
             self.at = data;
             let length = self.file.read_at(&mut piece, data)?;
-            // What is freed meanwhile reads as zeros.
+            // Bytes that are freed meanwhile read as zeros.
             if length == 0 || self.next_data()? != Some(data) {
                 continue;
             }

@@ -52,7 +52,7 @@ pub(super) fn run(read: impl Fn() -> Result<Vec<PoolReport>, Refusal>) -> Result
         let jobs: usize = reports.iter().map(|report| report.jobs.len()).sum();
         scrolled = scrolled.min(jobs.saturating_sub(1));
     };
-    // What is left of the view is not worth an error.
+    // A terminal that cannot be restored is not worth an error.
     let _ = ratatui::try_restore();
     shown
 }

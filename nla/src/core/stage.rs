@@ -222,7 +222,7 @@ impl StageStream {
     }
 }
 
-/// What a file system has for staged files.
+/// The room and the mount options of a file system, for staged files.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Room {
     /// It is not mounted noexec.

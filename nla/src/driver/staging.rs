@@ -33,7 +33,7 @@ const REMOVE_TIME: Duration = Duration::from_secs(5);
 /// Bytes of the files, and their receipt. An empty block ends the files.
 type Block = (Bytes, Arc<Receipt>);
 
-/// Where the bytes go.
+/// The destination of the bytes.
 pub(super) enum StageHub {
     /// The session's plan has not arrived. Blocks are stored, within the window of the link.
     Early(Vec<(Bytes, Receipt)>),

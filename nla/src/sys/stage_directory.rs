@@ -17,7 +17,7 @@ use super::signs::Signs;
 /// The beginning of the directory's name.
 const PREFIX: &str = "scela-stage-";
 
-/// Where an agent announces the path of its directory to its guardian.
+/// The memory in which an agent announces the path of its directory to its guardian.
 #[derive(Copy, Clone, Debug)]
 pub struct StageNote(pub(super) Signs);
 
@@ -96,7 +96,7 @@ fn remove(path: &Path) {
     }
 }
 
-/// What a directory has for staged files.
+/// The fitness of a directory for staged files.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct StageRoom {
     /// Its file system is not mounted noexec.

@@ -44,7 +44,7 @@ pub(super) struct Setup {
     pub(super) list: List,
     /// Which of them are not run, because they have succeeded before.
     pub(super) skipped: Vec<bool>,
-    /// What was typed.
+    /// The rules, as typed.
     pub(super) rules: Rules,
     /// How many ranks each command has.
     pub(super) ranks: u32,
@@ -114,7 +114,7 @@ struct Kept {
     is_held: bool,
 }
 
-/// What has happened to an attempt at a command.
+/// An event of an attempt at a command.
 enum Attempted {
     Started(usize),
     Ended(usize, End, Spool),
@@ -137,7 +137,7 @@ struct Actor {
     began: Instant,
     /// The same, since 1970.
     began_at: Duration,
-    /// Where outputs wait.
+    /// The place of outputs that wait.
     directory: PathBuf,
     signals: Signals,
     events: mpsc::Sender<Attempted>,

@@ -32,7 +32,7 @@ pub enum ListError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct List {
     bytes: Vec<u8>,
-    /// Where each command is in `bytes`.
+    /// The range of each command in `bytes`.
     commands: Vec<Range<usize>>,
 }
 

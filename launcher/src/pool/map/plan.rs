@@ -18,7 +18,7 @@ const SIGNALS_PASSED: u32 = 2;
 /// A time since the map began.
 pub(super) type Time = Duration;
 
-/// What was typed.
+/// The rules of a map, as typed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rules {
     /// How many commands run at a time. At least 1.
@@ -82,7 +82,7 @@ pub(super) enum Action {
     Over,
 }
 
-/// How a command is.
+/// The state of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// To be started.
@@ -118,7 +118,7 @@ enum Stop {
     Signal(i32),
 }
 
-/// How far the commands are.
+/// The progress of the commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counts {
     /// All commands of the list, without those that `--resume` skips.
