@@ -13,7 +13,6 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{sleep, sleep_until};
-use zeroize::Zeroizing;
 
 use super::decide::failure::{StartFailure, StartPhase};
 use super::protocol::{BootCommand, BootOrder, BootReport};
@@ -22,7 +21,7 @@ use crate::core::limits::{BOOT_BYTES_MAX, ORDER_TIME_MIN, RECONNECT_TIME};
 use crate::core::{AgentId, Time};
 use crate::link::{Accepted, Stream, candidates, connect};
 use crate::sys;
-use crate::wire::{Role, decode, encode, framed};
+use crate::wire::{Role, encode, framed, read_secret_frame};
 
 /// The variable with the number of a task in its step, from 0 on.
 const TASK: &str = "SLURM_PROCID";
@@ -184,16 +183,8 @@ pub(super) fn take_order(dead_time: Option<Duration>) -> io::Result<BootOrder> {
     let dead_time = dead_time.filter(|_| std::env::var_os(TASK).is_none());
     let limit = dead_time.map(|dead_time| dead_time.max(ORDER_TIME_MIN));
     let mut input = Input { until: limit.map(|limit| Instant::now() + limit) };
-    let mut length = [0; 4];
-    input.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > BOOT_BYTES_MAX {
-        return Err(io::Error::other("a message on the bootstrap channel is too long"));
-    }
-    // With this capacity it never grows, which would leave a copy of the key behind.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(length));
-    input.take(length as u64).read_to_end(&mut bytes)?;
-    let order: BootOrder = decode(&bytes).map_err(io::Error::other)?;
+    let too_long = "a message on the bootstrap channel is too long";
+    let order: BootOrder = read_secret_frame(&mut input, BOOT_BYTES_MAX, too_long)?;
     order.check().map_err(io::Error::other)?;
     if !order.is_shared() {
         let mut channel = io::stdout().lock();

@@ -4,7 +4,7 @@
 
 use std::ffi::CStr;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tracing::Span;
-use zeroize::Zeroizing;
 
 use super::controller::ROLE;
 use super::message::{AgentSpec, ChannelNumber, FromKeeper, KeeperOrder, NodeState, StreamName, ToKeeper};
@@ -23,7 +22,7 @@ use crate::core::limits::BOOT_BYTES_MAX;
 use crate::link::{Accepted, connect};
 use crate::sys::{self, Packets};
 use crate::tasks::{Panics, Tasks};
-use crate::wire::{decode, encode};
+use crate::wire::{decode, encode, read_secret_frame};
 
 /// Messages that wait for the connection.
 const OUTGOING: usize = 64;
@@ -72,17 +71,7 @@ fn show_as(name: &CStr) {
 
 /// Reads the order. The session of the keepers ends those whose input stalls.
 fn take_order() -> io::Result<KeeperOrder> {
-    let mut input = io::stdin().lock();
-    let mut length = [0; 4];
-    input.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > BOOT_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the order is too long"));
-    }
-    // With this capacity it never grows, which would leave a copy of the key behind.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(length));
-    input.take(length as u64).read_to_end(&mut bytes)?;
-    decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    read_secret_frame(&mut io::stdin().lock(), BOOT_BYTES_MAX, "the order is too long")
 }
 
 /// Forks guardians until the keeper ends. Returns `None` then, and the dead time in each guardian.

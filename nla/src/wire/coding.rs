@@ -1,6 +1,6 @@
 //! Encodes and decodes messages with rmp-serde's format.
 
-use std::io;
+use std::io::{self, Read};
 
 use bytes::Bytes;
 use pmi::Epoch;
@@ -51,6 +51,25 @@ pub fn secret_frame<M: Serialize>(message: &M) -> Zeroizing<Vec<u8>> {
     let mut frame = Vec::with_capacity(4 + length);
     frame.extend_from_slice(&(length as u32).to_le_bytes());
     Zeroizing::new(write(message, Sink::Bytes(frame)).into_bytes())
+}
+
+/// Reads a message of at most `bytes_max` bytes that [`secret_frame`] has encoded. Leaves no copies of its bytes behind. Fails with
+/// the words `too_long` if the frame is longer.
+pub fn read_secret_frame<M: DeserializeOwned>(
+    input: &mut impl Read,
+    bytes_max: usize,
+    too_long: &'static str,
+) -> io::Result<M> {
+    let mut length = [0; 4];
+    input.read_exact(&mut length)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > bytes_max {
+        return Err(io::Error::other(too_long));
+    }
+    // With this capacity it never grows, which would leave a copy of the secret behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(length));
+    input.take(length as u64).read_to_end(&mut bytes)?;
+    decode(&bytes).map_err(io::Error::other)
 }
 
 /// Returns the length of what [`encode`] returns for `message`, without the memory for it.

@@ -14,7 +14,10 @@ mod lane;
 mod record;
 mod recording;
 
-pub use coding::{CodingError, DownEncoder, Message, decode, decode_down, encode, encoded_bytes, framed, secret_frame};
+pub use coding::{
+    CodingError, DownEncoder, Message, decode, decode_down, encode, encoded_bytes, framed, read_secret_frame,
+    secret_frame,
+};
 pub use decoder::DecodeError;
 pub use hello::{
     Established, Hello, HelloError, Initiator, PREAMBLE_BYTES, Responder, Role, Seen, SessionId, VERSION, Welcome,
