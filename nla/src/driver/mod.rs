@@ -35,6 +35,7 @@ mod survivors;
 mod table;
 mod topology_file;
 mod trace;
+mod turns;
 mod uplink;
 
 pub use accelerators::{Accelerators, RankDevices};

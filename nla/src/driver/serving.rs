@@ -6,18 +6,21 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fmt::Display;
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::unistd;
 use pmi::{Answer, Conversation, Request, RootRequest};
+use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 
 use super::board::SharedBoard;
 use super::table::Key;
 use super::topology_file::TopologyFile;
+use super::turns::Turns;
 use crate::core::{Exit, LastCall};
 use crate::sys::{self, Watched};
 
@@ -85,6 +88,7 @@ pub(super) struct Serving {
     /// The file that describes the node to hwloc, if the rank may be given one.
     pub(super) topology_file: Option<Rc<TopologyFile>>,
     pub(super) scratch: Rc<RefCell<Scratch>>,
+    pub(super) turns: Rc<Turns>,
     pub(super) events: mpsc::Sender<RankEvent>,
 }
 
@@ -147,7 +151,7 @@ impl Serving {
                     self.read_last_requests(connection).await;
                     return Err(Stop::Ended(exit.ok()));
                 }
-                ready = connection.readable() => match ready {
+                ready = self.when_due(connection) => match ready {
                     Ok(mut guard) => match self.read(connection) {
                         Ok(0) => return Err(Stop::Closed),
                         Ok(_) if self.scratch.borrow().has_emptied => guard.clear_ready(),
@@ -160,6 +164,13 @@ impl Serving {
                 },
             }
         }
+    }
+
+    /// Waits until the rank has sent something and it is its turn. Cancel-safe.
+    async fn when_due<'a>(&self, connection: &'a Connection) -> io::Result<AsyncFdReadyGuard<'a, OwnedFd>> {
+        let ready = connection.readable().await?;
+        self.turns.next().await;
+        Ok(ready)
     }
 
     /// Handles buffered lines up to a request for the actor. Sends as much of the replies as the connection takes

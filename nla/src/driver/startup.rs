@@ -27,6 +27,7 @@ use super::spawners::{Completed, Pending, Spawners};
 use super::spawning::{Command, Done, Program, Programs, StartOrder};
 use super::table::RankTable;
 use super::topology_file::{TopologyFile, is_left_to_hwloc};
+use super::turns::Turns;
 use crate::core::{
     AgentId, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason,
     STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, staged_program,
@@ -105,6 +106,7 @@ pub(super) struct Startup {
     topology_file: Rc<TopologyFile>,
     input: Rc<RefCell<InputHub>>,
     scratch: Rc<RefCell<Scratch>>,
+    turns: Rc<Turns>,
     events: mpsc::Sender<RankEvent>,
     tasks: Tasks,
     jobs: VecDeque<Job>,
@@ -147,6 +149,7 @@ impl Startup {
             topology_file: Rc::new(topology_file),
             input,
             scratch: Scratch::new(),
+            turns: Turns::new(sys::cores(), tasks.clone()),
             events,
             tasks,
             jobs: VecDeque::new(),
@@ -469,6 +472,7 @@ impl Startup {
             last_call,
             topology_file: shared.may_describe_node.then(|| Rc::clone(&self.topology_file)),
             scratch: Rc::clone(&self.scratch),
+            turns: Rc::clone(&self.turns),
             events: self.events.clone(),
         };
         self.tasks.spawn("rank", span, Box::new(serving).run(connections, on_end));
