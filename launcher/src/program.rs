@@ -14,12 +14,12 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use nla::core::limits::DEAD_TIME;
+use nla::bootstrap::StandingAgent;
 use nla::core::printable;
 use nla::driver::{PMIX_ARGUMENT, run_agent};
 use nla::keeper::{Kept, keep_node};
-use nla::link::Clock;
-use nla::sys::{self, Forked, ForkedGuardians, GuardianLink, StandingGuardian};
+use nla::link::{Clock, Liveness};
+use nla::sys::{self, Forked, ForkedGuardians, GuardianLink};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -35,7 +35,7 @@ use crate::forecast::simulate::{self, Simulation};
 use crate::plan::launch::{self, AgentHosts, Located, Prepared};
 use crate::plan::machine::Machine;
 use crate::plan::remote_launch::Recommended;
-use crate::plan::request::Request;
+use crate::plan::request::{Options, Request};
 use crate::plan::{self, DEMO_RANK_ARGUMENT};
 use crate::pool::attach::attach;
 use crate::pool::client;
@@ -270,16 +270,21 @@ struct Session {
     ready: Option<Ready>,
 }
 
-/// An agent of this machine that stands by.
+/// What a launcher of a pool has for its sessions.
 struct Ready {
     /// `None` once it was dismissed, or if the pool is on other hosts.
-    standing: Option<StandingGuardian>,
-    /// How long it has stood by when the session begins.
-    stood_by: Duration,
+    standing: Option<Box<Standing>>,
     /// The process may fork other agents.
     may_fork: bool,
-    /// The session has used it.
+    /// The session has used the agent.
     has_used: bool,
+}
+
+/// An agent of this machine that has joined the next session, and the secrets of that session.
+struct Standing {
+    agent: StandingAgent,
+    session: u64,
+    secrets: Secrets,
 }
 
 /// The agents that [`Ready`] has for a session.
@@ -294,20 +299,22 @@ enum Lent {
 
 impl Ready {
     /// Returns the agent, if the plan needs one such agent. Dismisses it otherwise.
-    fn guardians(&mut self, planned: &Planned) -> io::Result<Lent> {
+    fn guardians(&mut self, planned: &Planned) -> Lent {
         let is_local = matches!(planned.agent_hosts, AgentHosts::Local);
-        let fits = is_local && planned.plan.agents() == 1 && planned.plan.options.liveness().dead_time == DEAD_TIME;
-        match &self.standing {
-            Some(standing) if fits && standing.lives() => {
-                self.has_used = true;
-                standing.lend(self.stood_by).map(Lent::Agent)
-            }
-            _ => {
-                self.standing.take().into_iter().for_each(StandingGuardian::dismiss);
-                Ok(if self.may_fork { Lent::Nothing } else { Lent::NotBegun })
-            }
+        let fits = is_local && planned.plan.agents() == 1 && planned.plan.options.liveness() == standing_liveness();
+        let lent = self.standing.as_mut().filter(|_| fits).and_then(|standing| standing.agent.lend());
+        if let Some(agent) = lent {
+            self.has_used = true;
+            return Lent::Agent(agent);
         }
+        self.standing.take().into_iter().for_each(|standing| standing.agent.dismiss());
+        if self.may_fork { Lent::Nothing } else { Lent::NotBegun }
     }
+}
+
+/// Returns when the link to an agent that stands by counts as lost: as in a session without options.
+fn standing_liveness() -> Liveness {
+    Options::default().liveness()
 }
 
 /// How [`run`] has returned.
@@ -322,7 +329,9 @@ enum Run {
 
 /// Runs or explains a session.
 fn run(request: Request, session: &mut Session) -> Run {
-    let located = match locate(request) {
+    let ahead = session.ready.as_ref().and_then(|ready| ready.standing.as_ref());
+    let secrets = ahead.map_or_else(Secrets::random, |ahead| Ok((ahead.session, ahead.secrets.clone())));
+    let located = match secrets.map_err(not_launched).and_then(|secrets| locate(request, secrets)) {
         Ok(located) => located,
         Err(code) => return Run::Ended(code),
     };
@@ -345,12 +354,11 @@ fn run(request: Request, session: &mut Session) -> Run {
             return Run::Ended(code);
         }
     };
-    let ready = session.ready.as_mut().map_or(Ok(Lent::Nothing), |ready| ready.guardians(&planned));
-    let guardians = match ready {
-        Ok(Lent::Agent(ready)) => Ok(ready),
-        Ok(Lent::NotBegun) => return Run::NotBegun,
-        Ok(Lent::Nothing) if planned.agent_hosts.is_remote() => Ok(guardians),
-        Ok(Lent::Nothing) => match sys::fork_guardians(guardians, planned.plan.agents(), &label) {
+    let guardians = match session.ready.as_mut().map_or(Lent::Nothing, |ready| ready.guardians(&planned)) {
+        Lent::Agent(ready) => Ok(ready),
+        Lent::NotBegun => return Run::NotBegun,
+        Lent::Nothing if planned.agent_hosts.is_remote() => Ok(guardians),
+        Lent::Nothing => match sys::fork_guardians(guardians, planned.plan.agents(), &label) {
             Ok(Forked::Launcher(guardians)) => Ok(guardians),
             Ok(Forked::Guardian) => return guard_forked(planned.secrets, dead_time, session),
             Err(error) => Err(io::Error::new(
@@ -358,7 +366,6 @@ fn run(request: Request, session: &mut Session) -> Run {
                 format!("{error}; try fewer agents with --agents-per-node, or a higher ulimit -Hn and -u"),
             )),
         },
-        Err(error) => Err(error),
     };
     stderr::allow_thread();
     let is_last = session.ready.is_none();
@@ -393,11 +400,7 @@ struct Placed {
 }
 
 /// Finds the nodes of a request, or returns the exit code.
-fn locate(mut request: Request) -> Result<Placed, u8> {
-    let (session, secrets) = match Secrets::random() {
-        Ok(random) => random,
-        Err(error) => return Err(not_launched(error)),
-    };
+fn locate(mut request: Request, (session, secrets): (u64, Secrets)) -> Result<Placed, u8> {
     let machine = match Machine::of_process(session) {
         Ok(machine) => machine,
         Err(error) => return Err(not_launched(error)),

@@ -378,7 +378,7 @@ fn boot() -> Vec<Vec<u8>> {
         rejoins: true,
         below: Some(below.clone()),
         log: Some((4711, 5)),
-        place: Some(Place { position: position(), machine: Some(1 << 40), began: Duration::from_millis(5) }),
+        place: Some(Place { position: position(), machine: Some(1 << 40) }),
     };
     let step = Method::Step { words, program: RemoteProgram::Command("exec scela-run".to_owned()) };
     let shared = BootOrder { target: 0, below: Some(Below { method: step, ..below }), ..order.clone() };

@@ -405,6 +405,7 @@ impl Actor {
                 }
                 self.close(channels);
             }
+            FromLauncher::Took => {}
             FromLauncher::StartAgent { node, agent } => {
                 let Ok(streams) = <[OwnedFd; 3]>::try_from(descriptors) else { return };
                 let (Some(fleet), Some(launcher)) = (&mut self.fleet, self.launchers.get_mut(&number)) else { return };

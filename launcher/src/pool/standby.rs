@@ -40,49 +40,67 @@ pub struct Job {
     pub line: Packets,
 }
 
-/// Tells the controller that this process stands by, and waits for a job. This process then takes the place of the client.
-/// Returns `None` if the controller has ended or needs no more launchers. If the agent has ended, only a job that is on the way is
-/// taken. The process must have one thread.
-pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Result<Option<Job>> {
+/// A job that has arrived.
+#[derive(Debug)]
+pub struct Arrived {
+    job: JobNumber,
+    slots: u32,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// Tells the controller that this process stands by, and waits for a job. Returns `None` if the controller has ended or needs no more
+/// launchers. If the agent has ended, only a job that is on the way is taken.
+pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Result<Option<Arrived>> {
     controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &[], true)?;
     let mut agent = agent;
-    let (job, slots, mut descriptors) = loop {
+    loop {
         if agent.take_if(|agent| !controller.wait_until(agent.as_fd())).is_some() {
             controller.send(&packed(&FromLauncher::Leaves), &[], true)?;
         }
         let Some(packet) = controller.receive(true)? else { return Ok(None) };
         match unpacked(&packet)? {
-            ToLauncher::Run { job, slots } => break (job, slots, packet.descriptors),
+            ToLauncher::Run { job, slots } => {
+                // Before anything else: a controller that does not hear this kills the process and lets another one run the job.
+                controller.send(&packed(&FromLauncher::Took), &[], true)?;
+                return Ok(Some(Arrived { job, slots, descriptors: packet.descriptors }));
+            }
             // For a job that has just ended.
             ToLauncher::Signal(_) => {}
         }
-    };
-    let hosts = match descriptors.len() > JOB_DESCRIPTORS {
-        true => descriptors.pop().map(hosts_in).transpose()?,
-        false => None,
-    };
-    let wrong = |_| io::Error::new(io::ErrorKind::InvalidData, "a job has the wrong number of descriptors");
-    let [description, directory, input, output, error, line] =
-        <[OwnedFd; JOB_DESCRIPTORS]>::try_from(descriptors).map_err(wrong)?;
-    let line = Packets::of(line);
-    let taken = description.try_clone().and_then(|file| Ok((Description::from_file(description)?, file)));
-    let taken = taken.and_then(|(description, file)| {
-        let served = Served {
-            streams: [input, output, error],
-            stdout_is_closed: description.stdout_is_closed,
-            directory,
-            environment: description.environment(),
-            shell: description.shell.clone(),
+    }
+}
+
+impl Arrived {
+    /// Takes the place of the client. The process must have one thread.
+    pub fn take_over(self) -> io::Result<Job> {
+        let Self { job, slots, mut descriptors } = self;
+        let hosts = match descriptors.len() > JOB_DESCRIPTORS {
+            true => descriptors.pop().map(hosts_in).transpose()?,
+            false => None,
         };
-        served.take_over()?;
-        Ok((description, file))
-    });
-    let (description, file) = taken.inspect_err(|error| {
-        // A client that is gone needs no answer.
-        let _ = line.send(&packed(&FromJob::NotStarted(error.to_string())), &[], false);
-    })?;
-    show_as(job);
-    Ok(Some(Job { number: job, description, file, slots, hosts, line }))
+        let wrong = |_| io::Error::new(io::ErrorKind::InvalidData, "a job has the wrong number of descriptors");
+        let [description, directory, input, output, error, line] =
+            <[OwnedFd; JOB_DESCRIPTORS]>::try_from(descriptors).map_err(wrong)?;
+        let line = Packets::of(line);
+        let taken = description.try_clone().and_then(|file| Ok((Description::from_file(description)?, file)));
+        let taken = taken.and_then(|(description, file)| {
+            let served = Served {
+                streams: [input, output, error],
+                stdout_is_closed: description.stdout_is_closed,
+                directory,
+                environment: description.environment(),
+                shell: description.shell.clone(),
+            };
+            served.take_over()?;
+            Ok((description, file))
+        });
+        let (description, file) = taken.inspect_err(|error| {
+            // A client that is gone needs no answer.
+            let _ = line.send(&packed(&FromJob::NotStarted(error.to_string())), &[], false);
+        })?;
+        show_as(job);
+        Ok(Job { number: job, description, file, slots, hosts, line })
+    }
 }
 
 fn show_as(job: JobNumber) {
@@ -137,12 +155,6 @@ fn hosts_in(file: OwnedFd) -> io::Result<String> {
     file.rewind()?;
     file.take(TEXT_BYTES_MAX as u64).read_to_string(&mut hosts)?;
     Ok(hosts)
-}
-
-/// Tells the controller that the job has ended.
-pub fn report_end(controller: &Packets) {
-    // A controller that is gone needs no report.
-    let _ = controller.send(&packed(&FromLauncher::Ended), &[], false);
 }
 
 /// Returns whether this process is as it was before a job: with one thread, and logging nothing.

@@ -1,28 +1,32 @@
 //! A launcher of a pool: stands by, and runs one job after the other.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use nla::bootstrap::{SessionAhead, StandingAgent};
 use nla::core::limits::DEAD_TIME;
 use nla::driver::run_standing_agent;
 use nla::link::Clock;
-use nla::sys::{self, ForkedStanding, Packets, StandingGuardian};
+use nla::sys::{self, ForkedStanding, Packets};
+use nla::wire::SessionId;
 
-use super::{Ready, Run, Session, fail, guard, not_launched, run, trace};
+use super::{Ready, Run, Session, Standing, fail, guard, not_launched, run, standing_liveness, trace};
 use crate::cli::{self, Typed};
 use crate::exit::EarlyEnd;
 use crate::pool::standby::{self, Job, Taken};
 use crate::run::front::Front;
+use crate::run::session::Secrets;
 use crate::run::stderr;
 
 /// Stands by for jobs of the pool, with an agent that does the same if `has_agent`, and runs them. Returns as [`begin`](super::begin) does.
 pub(super) fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
     let forked = Clock::start();
     let fork = || if has_agent { sys::fork_standing("of a pool").map(Some) } else { Ok(None) };
-    let mut standing = match fork() {
+    let mut agent = match fork() {
         Ok(None) => None,
-        Ok(Some(ForkedStanding::Launcher(standing))) => Some(standing),
+        Ok(Some(ForkedStanding::Launcher(guardian))) => Some(StandingAgent::new(guardian)),
         Ok(Some(ForkedStanding::Guardian)) => {
             // A guardian has no descriptors of its launcher.
             drop(controller);
@@ -33,19 +37,43 @@ pub(super) fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
     };
     let mut has_run = false;
     loop {
-        if standing.as_ref().is_some_and(|standing| !standing.stands_by(DEAD_TIME)) {
-            return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME);
-        }
-        let job = match standby::next_job(&controller, standing.as_ref()) {
-            Ok(Some(job)) => job,
+        let standing = match agent.take().map(join_next).transpose() {
+            Ok(standing) => standing.map(Box::new),
+            // An agent that has ended is no failure of the pool, which has others.
+            Err(_) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
+        };
+        let arrived = match standby::next_job(&controller, standing.as_ref().map(|standing| standing.agent.guardian())) {
+            Ok(Some(arrived)) => arrived,
             Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
             Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
         };
-        match run_job(job, &controller, standing, forked, !std::mem::replace(&mut has_run, true)) {
-            JobEnd::Ended(_, Some(left)) if standby::has_recovered() => standing = Some(left),
+        let clock = Clock::start();
+        // The agent prepares itself while this process reads the job and makes the plan. The end of an agent is noticed then.
+        let _ = standing.as_ref().map(|standing| standing.agent.begin_session(forked.now()));
+        let end = match arrived.take_over() {
+            Ok(job) => run_job(job, &controller, standing, clock, !std::mem::replace(&mut has_run, true)),
+            Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
+        };
+        match end {
+            JobEnd::Ended(_, Some(left)) if standby::has_recovered() => agent = Some(left),
             end => return leave(controller, end),
         }
     }
+}
+
+/// Lets an agent join the next session.
+fn join_next(mut agent: StandingAgent) -> io::Result<Standing> {
+    let (session, secrets) = Secrets::random()?;
+    let ahead = SessionAhead {
+        session: SessionId(session),
+        key: secrets.key.clone(),
+        marker: secrets.marker,
+        liveness: standing_liveness(),
+    };
+    if !agent.join(ahead, DEAD_TIME)? {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    Ok(Standing { agent, session, secrets })
 }
 
 /// Runs a job that the launcher has taken before it has executed this program again.
@@ -71,9 +99,8 @@ fn leave(controller: Packets, end: JobEnd) -> (u8, Duration) {
         JobEnd::NotBegun(job) => {
             let error = standby::start_again(&controller, &job);
             let code = not_launched(error);
-            stderr::finish(stderr::EXIT_TIME);
             if let Ok(controller) = controller.duplicate() {
-                Front::client(job.line, controller).ended(code);
+                Front::client(job.line, controller).end(code, stderr::EXIT_TIME);
             }
             (code, Duration::ZERO)
         }
@@ -83,29 +110,28 @@ fn leave(controller: Packets, end: JobEnd) -> (u8, Duration) {
 /// How [`run_job`] has returned.
 enum JobEnd {
     /// The job has ended with this code. The agent that stood by is left if the job has used it.
-    Ended(u8, Option<StandingGuardian>),
+    Ended(u8, Option<StandingAgent>),
     /// In a process that was forked for the job, at its end, with its code.
     Forked(u8),
     /// The job needs other agents, and this process must not fork them.
     NotBegun(Taken),
 }
 
-/// Runs a job of the pool. `may_fork` is false in a process that has run a session.
+/// Runs a job of the pool, which has begun on `clock`. `may_fork` is false in a process that has run a session.
 fn run_job(
     job: Job,
     controller: &Packets,
-    standing: Option<StandingGuardian>,
-    forked: Clock,
+    standing: Option<Box<Standing>>,
+    clock: Clock,
     may_fork: bool,
 ) -> JobEnd {
     trace();
-    let stood_by = forked.now();
     let front = match controller.duplicate() {
         Ok(controller) => Front::client(job.line, controller),
         Err(error) => return JobEnd::Ended(not_launched(error), None),
     };
-    let ready = Ready { standing, stood_by, may_fork, has_used: false };
-    let mut session = Session { clock: Clock::start(), front, ready: Some(ready) };
+    let ready = Ready { standing, may_fork, has_used: false };
+    let mut session = Session { clock, front, ready: Some(ready) };
     let read_file = |path: &Path| job.description.configfile(path);
     let mut arguments = job.description.arguments().into_iter();
     let name = arguments.next().unwrap_or_default();
@@ -128,10 +154,8 @@ fn run_job(
         Err(error) => (fail(&error.with_hint(), EarlyEnd::Usage.code()), stderr::EXIT_TIME),
     };
     // The client exits when it has the code, so everything is written before.
-    stderr::finish(time);
-    let has_left = sys::leave_served().is_ok();
-    let code = session.front.ended(code);
-    standby::report_end(controller);
-    let standing = session.ready.and_then(|ready| ready.standing.filter(|_| ready.has_used && has_left));
-    JobEnd::Ended(code, standing)
+    let code = session.front.end(code, time);
+    let has_left = session.front.has_left();
+    let used = session.ready.filter(|ready| ready.has_used && has_left).and_then(|ready| ready.standing);
+    JobEnd::Ended(code, used.map(|standing| standing.agent))
 }

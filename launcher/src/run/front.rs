@@ -7,11 +7,12 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
 use nla::bootstrap::Keepers;
 use nla::keeper::AgentSpec;
-use nla::sys::{Packets, WatchedPackets};
+use nla::sys::{self, Packets, WatchedPackets};
 use nla::tasks::Tasks;
 use nla::wire::{decode, encode};
 use serde::de::DeserializeOwned;
@@ -21,6 +22,7 @@ use tracing::Span;
 
 use crate::exit;
 use crate::run::signals::Asked;
+use crate::run::stderr;
 
 /// A message of a client to its launcher, on the line between them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,6 +64,8 @@ pub enum FromLauncher {
         /// Its pid.
         pid: u32,
     },
+    /// It has taken the job that it was sent.
+    Took,
     /// It stands by no more, since its agent has ended. It runs a job that is on the way; otherwise it waits for the end of the
     /// connection.
     Leaves,
@@ -72,7 +76,7 @@ pub enum FromLauncher {
         /// The agent.
         agent: AgentSpec,
     },
-    /// Its job has ended. It stands by again, or exits.
+    /// The ranks of its job have ended, and its output is delivered: the job's slots are free. The launcher stands by again, or exits.
     Ended,
 }
 
@@ -89,12 +93,14 @@ pub struct Client {
     line: Packets,
     controller: Packets,
     lost_controller: Rc<Cell<bool>>,
+    /// Whether the process has left the client's streams and directory, once the client has its exit code.
+    left: Cell<Option<bool>>,
 }
 
 impl Front {
     /// Serves the client at the other end of `line`, in the pool of `controller`.
     pub fn client(line: Packets, controller: Packets) -> Self {
-        Self::Client(Box::new(Client { line, controller, lost_controller: Rc::default() }))
+        Self::Client(Box::new(Client { line, controller, lost_controller: Rc::default(), left: Cell::new(None) }))
     }
 
     /// Returns the connection to a client.
@@ -153,12 +159,29 @@ impl Front {
         *self = Self::Own;
     }
 
-    /// Tells a client the exit code. Returns the code.
-    pub fn ended(&self, code: u8) -> u8 {
+    /// Returns whether the process that the user waits for is another one.
+    pub(crate) fn is_client(&self) -> bool {
+        matches!(self, Self::Client(_))
+    }
+
+    /// Tells a client the exit code, once, and the controller that the job's slots are free. Before that, waits until all texts for
+    /// standard error were written, at most for `time`, and leaves the client's streams and directory. Returns the code.
+    pub fn end(&self, code: u8, time: Duration) -> u8 {
         let Self::Client(client) = self else { return code };
         let code = if client.lost_controller.get() { exit::LOST } else { code };
-        client.tell(&FromJob::Ended(code));
+        if client.left.get().is_none() {
+            stderr::finish(time);
+            client.left.set(Some(sys::leave_served().is_ok()));
+            // First the controller: the client may submit another job at once. If it is gone, it needs no report.
+            let _ = client.controller.send(&encode(&FromLauncher::Ended), &[], false);
+            client.tell(&FromJob::Ended(code));
+        }
         code
+    }
+
+    /// Returns whether the process has left the streams and the directory of a client that has its exit code.
+    pub fn has_left(&self) -> bool {
+        matches!(self, Self::Client(client) if client.left.get() == Some(true))
     }
 }
 

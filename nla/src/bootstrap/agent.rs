@@ -21,9 +21,9 @@ use super::starter::Starter;
 use crate::core::limits::AGENTS_MAX;
 use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Admission, BoundListener, Clock, accept_early, candidates, connect_over, listen};
-use crate::sys::{self, GuardianLink, SegmentReader};
+use crate::sys::{self, GuardianLink, SegmentReader, Standby};
 use crate::tasks::Tasks;
-use crate::wire::{Role, TreePosition};
+use crate::wire::{Role, TreePosition, encode};
 
 /// The exit code of an agent that could not start or join.
 const NOT_STARTED: u8 = 251;
@@ -120,6 +120,57 @@ pub(crate) async fn join(
     }
 }
 
+/// Joins before the session begins, over pipes that this agent has inherited, and waits until it begins. Blocks: the agent has
+/// nothing else to do. `clock` is the one that both processes have inherited.
+pub(crate) fn join_and_stand_by(
+    order: &BootOrder,
+    clock: Clock,
+    own: OwnProcess,
+    guardian: &GuardianLink,
+    standby: &Standby,
+) -> Result<JoinOutcome, StartFailure> {
+    let failed = |error: io::Error| StartFailure::new(StartPhase::Join, error.to_string());
+    let position = order.place.map(|place| place.position);
+    let position = position.filter(|position| subtree_of_channels(order, *position).is_some_and(|here| here.size() == 1));
+    let position = position.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+    let here = here(order, Vec::new(), &own, guardian, false);
+    let parent = Accepted::over_inherited(AgentChannel::own().map_err(failed)?.into_stream(), AgentId::ROOT);
+    close_channel(order.is_remote());
+    let Some(began) = standby.stand_by(&encode(&here), guardian).map_err(failed)? else {
+        return Ok(JoinOutcome::Exit(0));
+    };
+    if guardian.alive().is_err() {
+        return Ok(JoinOutcome::Exit(0));
+    }
+    Ok(JoinOutcome::Joined(Box::new(Joined {
+        position,
+        here: Subtree::whole(position.agents, position.fanout).of(position.agent).unwrap_or(Subtree::whole(0, 1)),
+        parent,
+        clock: clock.begun_at(began),
+        children: ChildLinks::None,
+        started: Processes::default(),
+        ancestors: Vec::new(),
+        log: None,
+    })))
+}
+
+/// Returns the report of an agent that runs.
+fn here(
+    order: &BootOrder,
+    addresses: Vec<SocketAddr>,
+    own: &OwnProcess,
+    guardian: &GuardianLink,
+    reads_log: bool,
+) -> BootReport {
+    BootReport::Here {
+        addresses,
+        host: sys::host_name(),
+        descriptors: own.descriptors,
+        reads_log,
+        guardian: guardian_of(own, order, guardian),
+    }
+}
+
 async fn join_by_connection(
     order: &BootOrder,
     own: OwnProcess,
@@ -135,13 +186,7 @@ async fn join_by_connection(
         admit
     });
     let log = open_log(order);
-    let here = BootReport::Here {
-        addresses,
-        host: sys::host_name(),
-        descriptors: own.descriptors,
-        reads_log: log.is_some(),
-        guardian: guardian_of(&own, order, guardian),
-    };
+    let here = here(order, addresses, &own, guardian, log.is_some());
     let mut relaying = Relaying::open(order, tasks).await?;
     let Some(joining) = relaying.position(here, guardian, order).await else {
         return Ok(JoinOutcome::Exit(0));
@@ -310,13 +355,7 @@ async fn join_over_channel(
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     let log = open_log(order);
-    let here = BootReport::Here {
-        addresses: Vec::new(),
-        host: sys::host_name(),
-        descriptors: own.descriptors,
-        reads_log: log.is_some(),
-        guardian: guardian_of(&own, order, guardian),
-    };
+    let here = here(order, Vec::new(), &own, guardian, log.is_some());
     let mut relaying = Relaying::open(order, tasks).await?;
     let inherited = order.place.zip(clock);
     let position = match inherited {
@@ -337,7 +376,7 @@ async fn join_over_channel(
     }
     let stream = channel.into_stream();
     let connected = match inherited {
-        Some((place, clock)) => Ok((Accepted::over_inherited(stream, AgentId::ROOT), clock.begun_at(place.began))),
+        Some((_, clock)) => Ok((Accepted::over_inherited(stream, AgentId::ROOT), clock)),
         None => {
             let role = Role::Link { parent: parent_of(position) };
             tokio::select! {

@@ -69,7 +69,7 @@ impl AgentChannel {
 
     /// Duplicates standard input and output. They may be pipes or sockets, but must be something that epoll can wait
     /// for.
-    fn own() -> io::Result<Self> {
+    pub(super) fn own() -> io::Result<Self> {
         let input = io::stdin().as_fd().try_clone_to_owned()?;
         let output = io::stdout().as_fd().try_clone_to_owned()?;
         for own in [&input, &output] {

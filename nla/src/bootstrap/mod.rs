@@ -36,10 +36,11 @@ mod root;
 mod script;
 mod shell;
 mod shell_channel;
+mod standing;
 mod starter;
 mod step;
 
-pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, OwnProcess, join, with_order};
+pub(crate) use agent::{ChildLinks, JoinOutcome, Joined, OwnProcess, join, join_and_stand_by, with_order};
 pub(crate) use agent_channel::report_failure;
 pub use decide::arrival_times::{ArrivalTimes, TargetTimes};
 pub use decide::failure::{StartFailure, StartPhase};
@@ -53,6 +54,7 @@ pub use protocol::{
 pub use root::{Bootstrap, Launch, NotAssembled, PlannedTree, RemoteTargets, assemble};
 pub use script::agent_id;
 pub use shell::opening_words;
+pub use standing::{SessionAhead, StandingAgent};
 pub use starter::Keepers;
 pub(crate) use starter::Starter;
 pub use step::step_words;

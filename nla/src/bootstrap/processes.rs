@@ -187,6 +187,11 @@ impl Processes {
         self.reap()
     }
 
+    /// Returns whether one of them is a guardian that outlives the session.
+    pub(crate) fn has_staying(&self) -> bool {
+        self.0.borrow().iter().any(|started| started.0.borrow().stays)
+    }
+
     /// Removes the processes that have exited. Returns how many are left, without those that stay.
     fn reap(&self) -> usize {
         let mut all = self.0.borrow_mut();

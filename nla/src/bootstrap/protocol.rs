@@ -30,7 +30,7 @@ use super::decide::failure::StartFailure;
 use crate::core::limits::{
     ADDRESSES_MAX, AGENTS_MAX, ANCESTORS_MAX, BOOT_BYTES_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN, REPORT_BYTES_MAX,
 };
-use crate::core::{GuardianAt, Time};
+use crate::core::GuardianAt;
 use crate::link::{Liveness, Reach, SessionKey};
 use crate::wire::{SessionId, TreePosition};
 
@@ -82,8 +82,6 @@ pub struct Place {
     pub position: TreePosition,
     /// The machine of both, if the launcher knows its number.
     pub machine: Option<u64>,
-    /// When the session began, on the clock that the agent has inherited. Zero unless the agent stood by for it.
-    pub began: Time,
 }
 
 /// The carrier of a session's links.

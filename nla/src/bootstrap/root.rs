@@ -4,6 +4,7 @@
 //! have agents, leaves out those that failed, and gives out the positions in the tree. No rank starts before.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
@@ -16,10 +17,11 @@ use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
 use super::decide::failure::StartFailure;
 use super::decide::node_choice::NodeChoice;
 use super::protocol::{Below, BootOrder, BootReport, HostAt, Links, Method, Place, TargetReport};
+use super::standing::{self, STANDING_TARGET};
 use super::starter::{Keepers, Starter};
 use crate::core::{AgentId, GuardianAt, Subtree};
 use crate::link::{Accepted, Clock, Reach};
-use crate::sys::{self, ForkedGuardians};
+use crate::sys::{self, ForkedGuardian, ForkedGuardians};
 use crate::tasks::Tasks;
 use crate::wire::TreePosition;
 
@@ -56,10 +58,13 @@ pub struct Bootstrap {
     clock: Clock,
     /// The processes of an agent and a guardian that were killed together become children of this process.
     adopts_orphans: bool,
+    /// The agent that has joined before the session began, until its link is passed on.
+    standing: Option<ForkedGuardian>,
 }
 
 impl Bootstrap {
-    /// Starts all agents of `tree` on this machine, below `guardians`, one for each. `root` is where the launcher listens.
+    /// Starts all agents of `tree` on this machine, below `guardians`, one for each. One that stood by has joined already, and is the
+    /// only one. `root` is where the launcher listens.
     pub fn local(
         guardians: ForkedGuardians,
         mut order: BootOrder,
@@ -72,7 +77,7 @@ impl Bootstrap {
         let agents = tree.size() - 1;
         // The number of an agent is that of its target.
         let position = TreePosition { agents, fanout, agent: AgentId::ROOT };
-        let place = || Place { position, machine: sys::machine(), began: guardians.stood_by };
+        let place = || Place { position, machine: sys::machine() };
         order.place = (order.links == Links::Pipes).then(place);
         let starters = Subtree::whole(agents, agents.max(1));
         let settings =
@@ -82,11 +87,18 @@ impl Bootstrap {
         // lost its guardian and its agent.
         bootstrap.adopts_orphans = guardians.adopts_orphans;
         // Before orphans are ended: these are none.
-        bootstrap.starter.add_forked(guardians.guardians);
+        let (mut standing, forked): (Vec<_>, Vec<_>) =
+            guardians.guardians.into_iter().partition(|guardian| guardian.report.is_some());
+        bootstrap.standing = standing.pop();
+        bootstrap.standing.iter().for_each(|guardian| bootstrap.starter.add_standing(STANDING_TARGET, guardian.pid));
+        bootstrap.starter.add_forked(forked);
         if bootstrap.adopts_orphans {
             bootstrap.starter.end_orphans();
         }
         bootstrap.assembly.place((1..=agents).collect(), tree, fanout);
+        if bootstrap.standing.is_some() {
+            return bootstrap;
+        }
         for target in 1..=agents {
             let is_leaf = tree.of(AgentId(target)).is_none_or(|subtree| subtree.size() == 1);
             let reach = if is_leaf { Reach::Nowhere } else { Reach::Here };
@@ -137,7 +149,7 @@ impl Bootstrap {
     ) -> Self {
         let assembly = Assembly::new(clock.now(), settings);
         let starter = Starter::new(order, method, keepers, batch, timeout, tasks);
-        Self { starter, assembly, clock, adopts_orphans: false }
+        Self { starter, assembly, clock, adopts_orphans: false, standing: None }
     }
 
     /// Waits for the next report. Cancel safe.
@@ -179,6 +191,11 @@ impl Bootstrap {
         self.assembly.unsettled()
     }
 
+    /// Returns whether the agent stood by for the session, and is to stand by for the next one.
+    pub fn has_standing(&self) -> bool {
+        self.starter.processes().has_staying()
+    }
+
     /// Returns the targets that have no agent, and why.
     pub fn failures(&self) -> &BTreeMap<u32, StartFailure> {
         &self.assembly.failures
@@ -186,8 +203,18 @@ impl Bootstrap {
 
     /// Sends the links of the root's children to `joined` if links take over channels. To be called before the first
     /// [`on_report`](Self::on_report).
-    pub fn take_links(&self, joined: mpsc::Sender<Accepted>) {
+    pub fn take_links(&mut self, joined: mpsc::Sender<Accepted>) -> io::Result<()> {
+        if let Some(guardian) = self.standing.take() {
+            let (report, accepted) = standing::link_of(guardian)?;
+            for report in [report, BootReport::Joined { took: Duration::ZERO }] {
+                // It needs no answer.
+                self.assembly.on_report(self.clock.now(), STANDING_TARGET, report, &mut Vec::new());
+            }
+            // The first link in the queue.
+            let _ = joined.try_send(accepted);
+        }
         self.starter.take_links(self.clock, joined);
+        Ok(())
     }
 
     /// Gives the agents at these targets their positions, in order, in a tree of as many; all others leave.

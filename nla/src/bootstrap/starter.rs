@@ -165,12 +165,16 @@ impl Starter {
     /// Adds guardians that were forked. Each [`start`](Self::start) on this machine takes the next one.
     pub(super) fn add_forked(&self, guardians: Vec<ForkedGuardian>) {
         let known = |guardian: ForkedGuardian| {
-            let processes = &self.shared.processes;
-            let process =
-                if guardian.stays { processes.add_staying(guardian.pid) } else { processes.add(guardian.pid, true) };
+            let process = self.shared.processes.add(guardian.pid, true);
             (guardian, process)
         };
         self.shared.forked.borrow_mut().extend(guardians.into_iter().rev().map(known));
+    }
+
+    /// Adds the guardian of an agent that has joined before the session began.
+    pub(super) fn add_standing(&self, target: u32, pid: u32) {
+        let process = self.shared.processes.add_staying(pid);
+        self.shared.guardians.borrow_mut().push((target, process));
     }
 
     /// Starts the agents of the targets below the agent that got `order`; `None` if the order names none.

@@ -262,6 +262,11 @@ impl Children {
         })
     }
 
+    /// Whether all children have joined and have reported their ends.
+    pub(super) fn have_ended_in_order(&self) -> bool {
+        self.at(|stage| stage != ChildStage::Ended).next().is_none()
+    }
+
     /// The only place where a child's stage changes. It never goes back.
     fn advance(&mut self, id: AgentId, stage: ChildStage, why: &'static str) {
         if let Some(child) = self.get_mut(id).filter(|child| child.stage < stage) {

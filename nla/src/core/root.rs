@@ -529,6 +529,16 @@ impl Root {
         matches!(self.phase, Phase::Ending { .. } | Phase::Flushing { .. } | Phase::Over)
     }
 
+    /// Whether all agents have joined and have reported their ends, after which none of them has a process left.
+    pub fn has_ended_in_order(&self) -> bool {
+        self.children.have_ended_in_order()
+    }
+
+    /// Whether agents serve PMIx.
+    pub fn serves_pmix(&self) -> bool {
+        self.session.pmix.is_some()
+    }
+
     /// The only place where the phase changes.
     fn enter(&mut self, phase: Phase, why: &'static str) {
         tracing::debug!(from = ?self.phase, to = ?phase, why, "the session's phase changes");
@@ -561,13 +571,7 @@ impl Root {
         let due = self.ends_later.extract_if(.., |(at, _)| turn.now >= *at);
         turn.extend(due.map(|(_, agent)| RootAction::EndGuardian(agent)).collect::<Vec<_>>());
         match &self.phase {
-            Phase::Gathering { until } if turn.now >= *until => {
-                let outcome = self.elected();
-                if self.begin_restart(&outcome, turn) {
-                    return;
-                }
-                self.end(outcome, SIGTERM, "the first cause is elected", turn);
-            }
+            Phase::Gathering { until } if turn.now >= *until => self.end_gathering(turn),
             Phase::Joining { until: Some(until) } if turn.now >= *until => {
                 for agent in self.children.not_ready().collect::<Vec<_>>() {
                     let cause = Cause::NotStarted { why: NotStartedReason::NotJoined(JOIN_TIME) };
@@ -614,6 +618,10 @@ impl Root {
         self.end_late_meetings(turn);
         self.end_readers(turn);
         self.forget_ended(turn);
+        if matches!(self.phase, Phase::Gathering { .. }) && self.is_each_rank_over() {
+            // No rank is left that could report another cause.
+            self.end_gathering(turn);
+        }
         if matches!(self.phase, Phase::Running)
             && !self.namespaces.is_empty()
             && self.namespaces.values().all(Namespace::is_over)

@@ -8,11 +8,11 @@ use tokio::runtime::{self, Runtime};
 use tokio::task::LocalSet;
 
 use super::agent::{AgentDriver, PANICKED};
-use crate::bootstrap::{self, BootOrder, JoinOutcome, OwnProcess, StartFailure, StartPhase};
+use crate::bootstrap::{self, BootOrder, JoinOutcome, Joined, OwnProcess, StartFailure, StartPhase};
 use crate::core::limits::RANKS_PER_AGENT;
 use crate::link::Clock;
 use crate::sys::{self, GuardianLink, Standby};
-use crate::tasks::Panics;
+use crate::tasks::{Panics, Tasks};
 
 /// The initial size of the descriptor table: enough for the ranks that an agent has by default.
 const DESCRIPTORS_AT_ONCE: u64 = 4 * RANKS_PER_AGENT as u64 + 128;
@@ -47,9 +47,8 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
             if !standby.next_session(&guardian)? {
                 return Ok(0);
             }
-            guardian.alive()?;
             let link = guardian.try_clone()?;
-            let code = bootstrap::with_order(None, |order| run_session(order, Some(clock), link, own));
+            let code = bootstrap::with_order(None, |order| run_session(order, clock, link, own, &standby));
             // Without a guardian, nobody would end the ranks of the next session if this agent were killed.
             let is_guarded = guardian.alive().is_ok();
             let may_stay = code == 0 && is_guarded && sys::has_one_thread_within(THREADS_TIME) && !sys::has_children();
@@ -64,14 +63,23 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
     })
 }
 
+/// Joins a session, waits until it begins, and takes part in it.
 fn run_session(
     order: &BootOrder,
-    clock: Option<Clock>,
+    clock: Clock,
     guardian: GuardianLink,
     own: OwnProcess,
+    standby: &Standby,
 ) -> Result<u8, StartFailure> {
     let runtime = runtime().map_err(limits)?;
-    let code = LocalSet::new().block_on(&runtime, run(order, clock, guardian, own, Panics::new("agent")));
+    let code = LocalSet::new().block_on(&runtime, async {
+        let mut panics = Panics::new("agent");
+        let tasks = panics.tasks();
+        match bootstrap::join_and_stand_by(order, clock, own, &guardian, standby)? {
+            JoinOutcome::Joined(joined) => take_part(*joined, guardian, order, &tasks, &mut panics).await,
+            JoinOutcome::Exit(code) => Ok(code),
+        }
+    });
     // No task that still runs is worth waiting for.
     runtime.shutdown_background();
     code
@@ -111,8 +119,19 @@ async fn run(
             return Ok(PANICKED);
         }
     };
-    let driver = Box::new(AgentDriver::new(joined, guardian, order, &tasks).map_err(limits)?);
-    Ok(Box::pin(driver.run(&mut panics)).await)
+    take_part(joined, guardian, order, &tasks, &mut panics).await
+}
+
+/// Takes part in the tree until the session is over. Returns the exit code.
+async fn take_part(
+    joined: Joined,
+    guardian: GuardianLink,
+    order: &BootOrder,
+    tasks: &Tasks,
+    panics: &mut Panics,
+) -> Result<u8, StartFailure> {
+    let driver = Box::new(AgentDriver::new(joined, guardian, order, tasks).map_err(limits)?);
+    Ok(Box::pin(driver.run(panics)).await)
 }
 
 fn limits(error: io::Error) -> StartFailure {

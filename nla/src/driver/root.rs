@@ -438,6 +438,12 @@ impl RootDriver {
         self.core.is_ending()
     }
 
+    /// Returns whether nothing of the session is left but an agent that is to stand by again: it has reported its end, no process that
+    /// it has started is left, and no file of PMIx.
+    pub fn may_stand_by(&self) -> bool {
+        self.bootstrap.has_standing() && !self.core.serves_pmix() && self.core.has_ended_in_order()
+    }
+
     /// Whether no rank of the first namespace has spoken PMI.
     pub fn is_silent(&self) -> bool {
         self.core.is_silent()

@@ -17,7 +17,7 @@ use super::cgroup;
 use super::descriptors;
 use super::guardian::{GuardianLink, fork_alone};
 use super::identity;
-use super::packet::Packets;
+use super::packet::{Packet, Packets};
 use super::reap;
 
 /// How long guardians that are not needed may take to exit.
@@ -32,8 +32,9 @@ pub struct ForkedGuardian {
     pub input: OwnedFd,
     /// Yields the agent's standard output.
     pub output: OwnedFd,
-    /// It does not exit when the session is over: its agent stands by for the next one.
-    pub stays: bool,
+    /// The report of an agent that has joined its session already. Such a guardian does not exit when the session is over: its agent
+    /// stands by for the next one.
+    pub report: Option<Vec<u8>>,
 }
 
 /// The guardians that a launcher has forked.
@@ -43,8 +44,6 @@ pub struct ForkedGuardians {
     pub guardians: Vec<ForkedGuardian>,
     /// The launcher adopts orphaned descendants; see [`adopt_orphans`](super::reap::adopt_orphans).
     pub adopts_orphans: bool,
-    /// How long they had stood by, on the clock that they have inherited, when their session began.
-    pub stood_by: Duration,
     /// Signals wait until this is dropped. Otherwise one that ends the launcher before it handles signals would end it before its
     /// guardians.
     pub signals_held: Option<SignalsHeld>,
@@ -71,7 +70,8 @@ impl Drop for SignalsHeld {
 #[derive(Debug)]
 pub struct StandingGuardian {
     pid: u32,
-    /// Leads to the agent: one message with the pipes of a session for each, and one answer when the agent stands by.
+    /// Leads to the agent. For each session, the agent gets a message with its pipes, reports once it has joined, and gets a message
+    /// when the session begins.
     control: Packets,
     adopts_orphans: bool,
 }
@@ -103,11 +103,19 @@ impl AsFd for StandingGuardian {
 }
 
 impl StandingGuardian {
-    /// Waits until the agent stands by. Returns false if it has ended, or does not within `limit`.
-    pub fn stands_by(&self, limit: Duration) -> bool {
+    /// Gives the agent the pipes of its next session. Returns the other ends: of its standard input, and of its standard output.
+    pub fn open_session(&self) -> io::Result<(OwnedFd, OwnedFd)> {
+        let (theirs_in, input) = descriptors::input_pipe()?;
+        let (output, theirs_out) = descriptors::pipe()?;
+        self.control.send(b"session", &[theirs_in.as_fd(), theirs_out.as_fd()], true)?;
+        Ok((input, output))
+    }
+
+    /// Waits until the agent has joined the session, and returns its report. `None` if it has ended, or does not join within `limit`.
+    pub fn report(&self, limit: Duration) -> Option<Vec<u8>> {
         let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
         let is_ready = poll(&mut [PollFd::new(self.control.as_fd(), PollFlags::POLLIN)], timeout) == Ok(1);
-        is_ready && matches!(self.control.receive(false), Ok(Some(_)))
+        self.control.receive(false).ok().flatten().filter(|_| is_ready).map(|packet| packet.bytes)
     }
 
     /// Returns whether the agent and its guardian still live. To be called while nothing else reaps children.
@@ -116,14 +124,15 @@ impl StandingGuardian {
         poll(&mut control, PollTimeout::ZERO) == Ok(0) && reap::reap_ended(self.pid).is_none()
     }
 
-    /// Gives the agent, which stands by, the pipes of a session that begins when it has stood by for `stood_by`.
-    pub fn lend(&self, stood_by: Duration) -> io::Result<ForkedGuardians> {
-        let (theirs_in, input) = descriptors::input_pipe()?;
-        let (output, theirs_out) = descriptors::pipe()?;
-        self.control.send(b"session", &[theirs_in.as_fd(), theirs_out.as_fd()], true)?;
-        let guardian = ForkedGuardian { pid: self.pid, input, output, stays: true };
-        let adopts_orphans = self.adopts_orphans;
-        Ok(ForkedGuardians { guardians: vec![guardian], adopts_orphans, stood_by, signals_held: None })
+    /// Tells the agent, which has joined, that its session has begun when this time had passed on the clock that it has inherited.
+    pub fn begin_session(&self, began: Duration) -> io::Result<()> {
+        self.control.send(&began.as_nanos().to_le_bytes(), &[], true)
+    }
+
+    /// Returns the guardian for the session that has begun, with the other ends of the pipes and the report of its agent.
+    pub fn lend(&self, (input, output): (OwnedFd, OwnedFd), report: Vec<u8>) -> ForkedGuardians {
+        let guardian = ForkedGuardian { pid: self.pid, input, output, report: Some(report) };
+        ForkedGuardians { guardians: vec![guardian], adopts_orphans: self.adopts_orphans, signals_held: None }
     }
 
     /// Ends the agent and the guardian, and waits for them, at most for 1 s. To be called while nothing else reaps children.
@@ -144,18 +153,28 @@ impl Standby {
         Ok(Self(Packets::of(control)))
     }
 
-    /// Tells the launcher that this agent stands by, and waits for a session, whose pipes become standard input and output.
-    /// Returns false if the launcher has ended, or needs this agent no more, or if the guardian has ended.
+    /// Waits for a session, whose pipes become standard input and output. Returns false if the launcher has ended, or needs this
+    /// agent no more, or if the guardian has ended.
     pub fn next_session(&self, guardian: &GuardianLink) -> io::Result<bool> {
-        self.0.send(b"stands by", &[], true)?;
-        if !self.0.wait_until(guardian.as_fd()) {
-            return Ok(false);
-        }
-        let Some(packet) = self.0.receive(true)? else { return Ok(false) };
+        let Some(packet) = self.next(guardian)? else { return Ok(false) };
         let [input, output] = <[OwnedFd; 2]>::try_from(packet.descriptors).map_err(|_| io::ErrorKind::InvalidData)?;
         descriptors::overwrite(io::stdin().as_fd(), input.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), output.as_fd())?;
         Ok(true)
+    }
+
+    /// Reports that this agent has joined the session, and waits until that begins. Returns when it has begun, on the clock that both
+    /// processes have inherited; `None` if it does not begin.
+    pub fn stand_by(&self, report: &[u8], guardian: &GuardianLink) -> io::Result<Option<Duration>> {
+        self.0.send(report, &[], true)?;
+        let Some(packet) = self.next(guardian)? else { return Ok(None) };
+        let nanos = <[u8; 16]>::try_from(packet.bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(Some(Duration::from_nanos(u64::try_from(u128::from_le_bytes(nanos)).unwrap_or(u64::MAX))))
+    }
+
+    /// Waits for the next message; `None` if the launcher or the guardian has ended.
+    fn next(&self, guardian: &GuardianLink) -> io::Result<Option<Packet>> {
+        if self.0.wait_until(guardian.as_fd()) { self.0.receive(true) } else { Ok(None) }
     }
 }
 
@@ -262,7 +281,7 @@ fn fork_until(count: u32, mut forked: ForkedGuardians) -> io::Result<Option<Fork
             // `guarded` closes the inherited pipes of the other guardians.
             return Ok(None);
         };
-        forked.guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output, stays: false });
+        forked.guardians.push(ForkedGuardian { pid: pid.as_raw().unsigned_abs(), input, output, report: None });
     }
     Ok(Some(forked))
 }

@@ -60,6 +60,7 @@ const FLOW_PAUSE: Duration = Duration::from_millis(200);
 const DESCRIPTORS_AT_ONCE: u64 = 1024;
 
 /// The random secrets of a session.
+#[derive(Clone)]
 pub struct Secrets {
     /// The key that secures all links.
     pub key: SessionKey,
@@ -203,6 +204,13 @@ async fn live(
         };
         if let Some(trace) = &mut session.own.trace {
             trace.on_over(clock.now());
+        }
+        if session.root.may_stand_by() && front.is_client() {
+            // No process of the job is left. The client need not wait until the agent stands by again.
+            let ended = session.conclude(outcome);
+            front.end(ended.code, stderr::EXIT_TIME);
+            session.leave().await;
+            return Ok((ended, Some(session)));
         }
         session.leave().await;
         if let Some(panic) = panics.late().await {

@@ -275,8 +275,8 @@ impl Starting<'_> {
             AgentHosts::Local => {
                 let (tree, fanout) = (plan.settings.tree, self.options.fanout());
                 let (root, tasks) = (self.port.addresses.clone(), self.tasks.clone());
-                let bootstrap = Bootstrap::local(self.guardians, self.order, self.clock, tree, fanout, root, tasks);
-                bootstrap.take_links(self.port.joining());
+                let mut bootstrap = Bootstrap::local(self.guardians, self.order, self.clock, tree, fanout, root, tasks);
+                bootstrap.take_links(self.port.joining())?;
                 // The agents read their orders while this process prepares the rest.
                 yield_now().await;
                 Ok(Ok((bootstrap, RankLocations::local(sys::host_name()))))
@@ -297,8 +297,9 @@ impl Starting<'_> {
         };
         let start = |launch: &RemoteLaunch, timeout| {
             let targets = launch.targets(keepers.clone());
-            let bootstrap = Bootstrap::remote(order.clone(), clock, targets, root.clone(), timeout, tasks.clone());
-            bootstrap.take_links(port.joining());
+            let mut bootstrap = Bootstrap::remote(order.clone(), clock, targets, root.clone(), timeout, tasks.clone());
+            // It has no agent that has joined before, so this does not fail.
+            let _ = bootstrap.take_links(port.joining());
             bootstrap
         };
         // The targets of one tree change when it begins again.

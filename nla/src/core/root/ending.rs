@@ -276,6 +276,19 @@ impl Root {
         true
     }
 
+    /// Elects the first cause, and ends or restarts the session.
+    pub(super) fn end_gathering(&mut self, turn: &mut Turn<'_>) {
+        let outcome = self.elected();
+        if !self.begin_restart(&outcome, turn) {
+            self.end(outcome, SIGTERM, "the first cause is elected", turn);
+        }
+    }
+
+    /// Whether all ranks have started and ended, and no agent was lost.
+    pub(super) fn is_each_rank_over(&self) -> bool {
+        self.lost.is_empty() && !self.namespaces.is_empty() && self.namespaces.values().all(|ns| ns.is_over())
+    }
+
     pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, turn: &mut Turn<'_>) {
         self.to_children(&Down::Leave, turn);
         if self.leftovers > 0 {
