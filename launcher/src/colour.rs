@@ -22,7 +22,7 @@ pub fn for_stream(stream: &impl IsTerminal, text: &str) -> String {
 
 /// Colours the label at the beginning of a line, such as `error:` or the heading of a section, or else the line's bar.
 fn coloured(line: &str) -> String {
-    let rest = line.strip_prefix("scela-run: ").unwrap_or(line);
+    let rest = ["scela-run: ", "scela: "].iter().find_map(|name| line.strip_prefix(name)).unwrap_or(line);
     let words = rest.trim_start();
     let begin = line.len() - words.len();
     let label = words.find(": ").or_else(|| words.trim_end().strip_suffix(':').map(str::len));

@@ -142,6 +142,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         arguments.remove(0);
         return launch(&OsString::from("scela run"), arguments);
     }
+    stderr::call_scela(true);
     let code = match commands::parse(arguments) {
         Ok(Subcommand::Text(text)) => print(&text),
         Ok(Subcommand::Start(options)) => return start_pool(&options),
@@ -174,7 +175,11 @@ fn start_pool(options: &start::Options) -> (u8, Duration) {
             }
         }
         Ok(Role::Done) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
-        Ok(Role::Launcher { controller, has_agent }) => return or_bug(|| stand_by(controller, has_agent)),
+        Ok(Role::Launcher { controller, shared }) => {
+            // It writes to the clients of its jobs.
+            stderr::call_scela(false);
+            return or_bug(|| stand_by(controller, &shared));
+        }
         Err(refusal) => refuse(&refusal),
     };
     (code, stderr::EXIT_TIME)
@@ -474,7 +479,7 @@ fn say(simulation: &Simulation, text: &str) {
 /// Reports an error at the end of the process, and returns the exit code.
 fn fail(text: &str, code: u8) -> u8 {
     stderr::allow_thread();
-    stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
+    stderr::line(Kind::Report, &format!("{}: error: {text}", stderr::name()));
     code
 }
 

@@ -288,7 +288,7 @@ fn command_plan(
     }
     let (program, args) = match &command.program {
         Program::Named(program) => (program.clone(), command.args.clone()),
-        Program::Demo => (machine.program.clone().into_os_string(), vec![DEMO_RANK_ARGUMENT.into()]),
+        Program::Demo => (demo_program(machine), vec![DEMO_RANK_ARGUMENT.into()]),
     };
     let wdir = command.wdir.as_ref().map_or_else(|| machine.wdir.clone(), |wdir| machine.wdir.join(wdir));
     CommandPlan {
@@ -300,6 +300,12 @@ fn command_plan(
         set,
         wdir: wdir.into_os_string().into_vec(),
     }
+}
+
+/// Returns the program of the demo's ranks: this one. If its file was replaced, as it may be while a pool stands, an agent finds the
+/// former one as its own.
+fn demo_program(machine: &Machine) -> OsString {
+    if machine.program.exists() { machine.program.clone().into_os_string() } else { "/proc/self/exe".into() }
 }
 
 /// Returns the number of ranks of each command. Their sum is at most [`RANKS_MAX`].

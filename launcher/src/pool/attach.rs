@@ -32,6 +32,7 @@ pub fn attach(pool: &str, job: JobNumber) -> Result<u8, Refusal> {
     };
     let signals = client::signals().map_err(failed)?;
     let controller = commands::asked(pool, &ToController::Attach(job))?;
+    commands::wait(&controller, pool, None)?;
     let packet = controller.receive(true).map_err(failed)?;
     let Some(packet) = packet else { return Err(handover::pool_ended(pool, "")) };
     let files = match unpacked(&packet).map_err(failed)? {

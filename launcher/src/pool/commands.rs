@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
-use nla::sys::Packets;
+use nla::sys::{self, Packets};
 
 use super::message::{JobNumber, JobRefusal, NodeChange, Request, ToClient, ToController, packed, unpacked};
 use super::start::Options;
@@ -80,6 +80,8 @@ pub enum Question {
 
 /// How long a controller may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long a command waits before it looks whether the controller is stopped.
+const LOOK_TIME: Duration = Duration::from_millis(200);
 /// The most bytes of a list of nodes.
 const LIST_BYTES_MAX: usize = 24 * 1024;
 /// The most jobs that one command names.
@@ -395,7 +397,7 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
                 let found = match pool {
                     Some(pool) => vec![state(pool)?],
                     // A pool may end meanwhile.
-                    None => directory::names().iter().filter_map(|name| state(name).ok()).collect(),
+                    None => directory::names()?.iter().filter_map(|name| state(name).ok()).collect(),
                 };
                 Ok(found.into_iter().map(|report| selection.of(report)).collect::<Vec<_>>())
             };
@@ -437,7 +439,7 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
         Question::Stop { pool, kills } => {
             let controller = asked(pool, &ToController::Stop { kills: *kills })?;
             // A pool that ends at this time gives no answer.
-            if answer(&controller, pool).is_ok_and(|answer| answer.is_some()) || directory::connect(pool).is_err() {
+            if answer(&controller, pool)?.is_some() || directory::connect(pool).is_err() {
                 while matches!(controller.receive(true), Ok(Some(_))) {}
                 return Ok(String::new());
             }
@@ -459,10 +461,7 @@ fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal>
 
 /// The same, for so long, or without a limit.
 fn answer_within(controller: &Packets, pool: &str, limit: Option<Duration>) -> Result<Option<ToClient>, Refusal> {
-    let timeout = limit.map_or(PollTimeout::NONE, |limit| PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX));
-    if poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], timeout) == Ok(0) {
-        return Err(broken(pool, &format!("it has not answered for {} s", ANSWER_TIME.as_secs())));
-    }
+    wait(controller, pool, limit)?;
     let packet = controller.receive(true).map_err(|error| broken(pool, &error))?;
     match packet.map(|packet| unpacked(&packet)).transpose().map_err(|error| broken(pool, &error))? {
         Some(ToClient::Refused(JobRefusal::OtherVersion(version))) => {
@@ -470,6 +469,22 @@ fn answer_within(controller: &Packets, pool: &str, limit: Option<Duration>) -> R
         }
         message => Ok(message),
     }
+}
+
+/// Waits for an answer, or the end of the connection. Fails at once if the controller is stopped.
+pub(super) fn wait(controller: &Packets, pool: &str, limit: Option<Duration>) -> Result<(), Refusal> {
+    let began = Instant::now();
+    let pause = PollTimeout::try_from(LOOK_TIME).unwrap_or(PollTimeout::MAX);
+    while poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], pause) == Ok(0) {
+        if let Some(pid) = directory::controller(pool).filter(|pid| sys::is_stopped(*pid)) {
+            let text = format!("the pool '{pool}' does not answer: its controller, process {pid}, is stopped");
+            return Err(Refusal::new(text, format!("'kill -CONT {pid}' continues it")).of_system());
+        }
+        if limit.is_some_and(|limit| began.elapsed() >= limit) {
+            return Err(broken(pool, &format!("it has not answered for {} s", began.elapsed().as_secs())));
+        }
+    }
+    Ok(())
 }
 
 fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {

@@ -10,7 +10,7 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,8 @@ use crate::refusal::Refusal;
 pub const VARIABLE: &str = "SCELA_POOL_DIR";
 /// How often a name is tried to be taken while files are removed.
 const TRIES_MAX: u32 = 50;
+/// The most bytes of a pid in a lock.
+const PID_BYTES_MAX: u64 = 16;
 /// The bits of a mode that let others do something.
 const OTHERS: u32 = 0o077;
 /// The bits of a directory's mode that let others make files there, and the one that keeps them from removing files of the user.
@@ -201,6 +203,13 @@ impl PoolFiles {
         self.directory.join(format!("{}.{ending}", self.name))
     }
 
+    /// Notes that this process is the controller. Commands look at it if it does not answer.
+    pub fn note_controller(&self) {
+        // If it cannot be written, commands only say that there is no answer.
+        let _ = self.lock.set_len(0);
+        let _ = (&*self.lock).write_all(std::process::id().to_string().as_bytes());
+    }
+
     /// Returns the directory with the output of jobs that have no client. It exists once there is one.
     pub fn jobs(&self) -> PathBuf {
         self.path("jobs")
@@ -244,18 +253,37 @@ fn socket(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.sock"))
 }
 
+/// Returns the directories of pools that exist. Fails if others than this user can reach one of them.
+fn usable() -> Result<Vec<PathBuf>, Refusal> {
+    let mut directories = directories(|name| std::env::var_os(name));
+    let is_missing = |directory: &PathBuf| {
+        fs::symlink_metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    directories.retain(|directory| !is_missing(directory));
+    for directory in &directories {
+        check(directory).map_err(|why| {
+            let text = format!("the directory of pools, {}, is not used: {why}", shown(directory));
+            Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
+        })?;
+    }
+    Ok(directories)
+}
+
+/// Returns the pid of a pool's controller, if it has noted it.
+pub fn controller(name: &str) -> Option<u32> {
+    let pid = |directory: &PathBuf| {
+        let mut text = String::new();
+        let file = File::open(directory.join(format!("{name}.lock"))).ok()?;
+        file.take(PID_BYTES_MAX).read_to_string(&mut text).ok()?;
+        text.trim().parse().ok()
+    };
+    usable().ok()?.iter().find_map(pid)
+}
+
 /// Connects to a pool.
 pub fn connect(name: &str) -> Result<Packets, Refusal> {
     check_pool_name(name)?;
-    let directories = directories(|name| std::env::var_os(name));
-    for directory in &directories {
-        match fs::symlink_metadata(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            _ => check(directory).map_err(|why| {
-                let text = format!("the directory of pools, {}, is not used: {why}", shown(directory));
-                Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
-            })?,
-        }
+    for directory in &usable()? {
         let Ok(packets) = Packets::connect(&socket(directory, name)) else { continue };
         if packets.peer_user().is_ok_and(|user| user == geteuid().as_raw()) {
             return Ok(packets);
@@ -266,12 +294,11 @@ pub fn connect(name: &str) -> Result<Packets, Refusal> {
     Err(Refusal::new(text, format!("'{start}' starts it, 'scela pool status' lists those that run")).of_system())
 }
 
-/// Returns the names of the pools that have a socket.
-pub fn names() -> Vec<String> {
+/// Returns the names of the pools that have a socket. Fails if others than this user can reach a directory of pools.
+pub fn names() -> Result<Vec<String>, Refusal> {
     let name = |path: PathBuf| Some(path.file_name()?.to_str()?.strip_suffix(".sock")?.to_owned());
-    let directories = directories(|name| std::env::var_os(name));
-    let entries =
-        directories.iter().filter(|directory| check(directory).is_ok()).filter_map(|path| fs::read_dir(path).ok());
+    let directories = usable()?;
+    let entries = directories.iter().filter_map(|path| fs::read_dir(path).ok());
     let mut names: Vec<String> = entries
         .flatten()
         .flatten()
@@ -280,7 +307,7 @@ pub fn names() -> Vec<String> {
         .collect();
     names.sort();
     names.dedup();
-    names
+    Ok(names)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nla::sys::{self, Packets, Served, StandingGuardian};
 
+use super::start::SharedOptions;
 use super::message::{Description, JOB_DESCRIPTORS, JobNumber, packed, unpacked};
 use crate::cluster::hosts::TEXT_BYTES_MAX;
 use crate::cluster::manager::ManagerChoice;
@@ -172,16 +173,21 @@ pub fn has_recovered() -> bool {
 
 /// Restricts a job to the slots that it has, whatever hosts its environment names. A single program without a number of ranks,
 /// and without `-ppn`, has one on each slot.
-pub fn restrict(request: &mut Request, slots: u32, host_list: Option<&str>) {
+/// On other hosts, it has the options of the pool for the start of agents, as far as it has none of its own.
+pub fn restrict(request: &mut Request, slots: u32, host_list: Option<&str>, of_pool: &SharedOptions) {
     let Options { hosts, launch, ppn, .. } = &mut request.options;
     let list = host_list.unwrap_or("localhost");
     (hosts.sources, hosts.manager) = (vec![HostSource::List(list.into())], ManagerChoice::None);
     if host_list.is_some() {
-        let former = std::mem::take(launch);
+        let (former, of_pool) = (std::mem::take(launch), of_pool.launch.clone().unwrap_or_default());
         // The launcher asks all keepers itself.
         (launch.bootstrap, launch.shape) = (Some(BootstrapKind::Keeper), LaunchShape::Flat);
-        (launch.deadline, launch.connect_back, launch.iface) = (former.deadline, former.connect_back, former.iface);
-        launch.port_range = former.port_range;
+        launch.deadline = former.deadline.or(of_pool.deadline);
+        // An address and an interface exclude each other.
+        let has_address = former.connect_back.is_some() || former.iface.is_some();
+        let address = if has_address { &former } else { &of_pool };
+        (launch.connect_back, launch.iface) = (address.connect_back.clone(), address.iface.clone());
+        launch.port_range = former.port_range.or(of_pool.port_range);
     }
     if let ([command], None) = (request.commands.as_mut_slice(), ppn) {
         command.nprocs.get_or_insert(slots);

@@ -24,6 +24,7 @@ use crate::cli::{self, Typed};
 use crate::cluster::node_list::{self as cluster, NodeList};
 use crate::plan::launch;
 use crate::plan::machine::Machine;
+use crate::plan::request::LaunchOptions;
 use crate::refusal::Refusal;
 
 /// The least limit on open files of a pool: a job that waits takes eight.
@@ -61,9 +62,16 @@ pub enum Role {
     Launcher {
         /// The connection.
         controller: Packets,
-        /// Its jobs run on this machine, so an agent stands by with it.
-        has_agent: bool,
+        /// What its jobs have from the pool.
+        shared: SharedOptions,
     },
+}
+
+/// The options of a pool that its jobs have, too.
+#[derive(Clone, Debug, Default)]
+pub struct SharedOptions {
+    /// How agents are started, if the nodes are other hosts. Otherwise an agent stands by with each launcher.
+    pub launch: Option<LaunchOptions>,
 }
 
 /// The process that was typed, as the controller sees it. It waits for a report.
@@ -203,7 +211,10 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
         drop((forks, starter));
         return Ok(match fork_server::serve(&options.name, requests)? {
             None => Role::Done,
-            Some(controller) => Role::Launcher { controller, has_agent: fleet.is_none() },
+            Some(controller) => {
+                let launch = fleet.map(|(options, _)| options.launch);
+                Role::Launcher { controller, shared: SharedOptions { launch } }
+            }
         });
     }
     drop(requests);

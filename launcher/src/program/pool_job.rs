@@ -16,14 +16,15 @@ use super::{Ready, Run, Session, Standing, fail, guard, not_launched, run, stand
 use crate::cli::{self, Typed};
 use crate::exit::EarlyEnd;
 use crate::pool::standby::{self, Job, Taken};
+use crate::pool::start::SharedOptions;
 use crate::run::front::Front;
 use crate::run::session::Secrets;
 use crate::run::stderr;
 
-/// Stands by for jobs of the pool, with an agent that does the same if `has_agent`, and runs them. Returns as [`begin`](super::begin) does.
-pub(super) fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
+/// Stands by for jobs of the pool, with an agent that does the same if they run on this machine, and runs them. Returns as [`begin`](super::begin) does.
+pub(super) fn stand_by(controller: Packets, shared: &SharedOptions) -> (u8, Duration) {
     let forked = Clock::start();
-    let fork = || if has_agent { sys::fork_standing("of a pool").map(Some) } else { Ok(None) };
+    let fork = || if shared.launch.is_none() { sys::fork_standing("of a pool").map(Some) } else { Ok(None) };
     let mut agent = match fork() {
         Ok(None) => None,
         Ok(Some(ForkedStanding::Launcher(guardian))) => Some(StandingAgent::new(guardian)),
@@ -51,7 +52,7 @@ pub(super) fn stand_by(controller: Packets, has_agent: bool) -> (u8, Duration) {
         // The agent prepares itself while this process reads the job and makes the plan. The end of an agent is noticed then.
         let _ = standing.as_ref().map(|standing| standing.agent.begin_session(forked.now()));
         let end = match arrived.take_over() {
-            Ok(job) => run_job(job, &controller, standing, clock, !std::mem::replace(&mut has_run, true)),
+            Ok(job) => run_job(job, &controller, shared, standing, clock, !std::mem::replace(&mut has_run, true)),
             Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
         };
         match end {
@@ -80,7 +81,7 @@ fn join_next(mut agent: StandingAgent) -> io::Result<Standing> {
 pub(super) fn run_taken(words: &[OsString]) -> (u8, Duration) {
     match standby::taken_again(words) {
         Ok((controller, job)) => {
-            let end = run_job(job, &controller, None, Clock::start(), true);
+            let end = run_job(job, &controller, &SharedOptions::default(), None, Clock::start(), true);
             leave(controller, end)
         }
         Err(error) => (fail(&error.to_string(), EarlyEnd::Usage.code()), stderr::EXIT_TIME),
@@ -121,6 +122,7 @@ enum JobEnd {
 fn run_job(
     job: Job,
     controller: &Packets,
+    shared: &SharedOptions,
     standing: Option<Box<Standing>>,
     clock: Clock,
     may_fork: bool,
@@ -137,7 +139,7 @@ fn run_job(
     let name = arguments.next().unwrap_or_default();
     let (code, time) = match cli::parse(&name, arguments.collect(), &read_file) {
         Ok(Typed::Run(mut request)) => {
-            standby::restrict(&mut request, job.slots, job.hosts.as_deref());
+            standby::restrict(&mut request, job.slots, job.hosts.as_deref(), shared);
             match run(*request, &mut session) {
                 Run::Ended(code) => (code, stderr::EXIT_TIME),
                 Run::Forked(code) => return JobEnd::Forked(code),

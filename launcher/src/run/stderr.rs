@@ -341,6 +341,19 @@ fn change(change: impl FnOnce(&mut State)) {
     STDERR.change(change, start, write);
 }
 
+/// The name that the user has typed, for messages of the process itself. Messages about jobs are those of `scela-run`.
+static IS_SCELA: AtomicBool = AtomicBool::new(false);
+
+/// Notes whether messages of this process begin with `scela`, as those of its subcommands other than `scela run` do.
+pub fn call_scela(is_scela: bool) {
+    IS_SCELA.store(is_scela, Ordering::Relaxed);
+}
+
+/// Returns the name with which messages of this process begin.
+pub fn name() -> &'static str {
+    if IS_SCELA.load(Ordering::Relaxed) { "scela" } else { "scela-run" }
+}
+
 /// Lets this process start the thread with the next text. Until then the caller writes each text itself, because the launcher
 /// needs to have one thread when it forks its guardians. No peer depends on it yet.
 pub fn allow_thread() {

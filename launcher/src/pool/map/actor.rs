@@ -96,7 +96,7 @@ async fn live(setup: Setup) -> io::Result<u8> {
     let watched = panics.watch("map", Box::pin(actor.live(progress))).await;
     if let Err(panic) = watched {
         // Its jobs end with their lines.
-        stderr::line(Kind::Report, &format!("scela-run: error: the commands were given up, because {panic}"));
+        stderr::line(Kind::Report, &format!("scela: error: the commands were given up, because {panic}"));
         return Ok(exit::BUG);
     }
     Ok(actor.end())
@@ -433,9 +433,9 @@ impl Progress {
 }
 
 fn note(text: &str) {
-    stderr::line(Kind::Report, &format!("scela-run: {text}"));
+    stderr::line(Kind::Report, &format!("scela: {text}"));
 }
 
 fn complain(text: &str) {
-    stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
+    stderr::line(Kind::Report, &format!("scela: error: {text}"));
 }

@@ -75,7 +75,7 @@ pub fn run(options: &Options) -> Result<u8, Refusal> {
     if at_once > most {
         let text =
             format!("{most} commands run at a time, not {at_once}, because of the limit on open files (ulimit -Hn)");
-        stderr::line(Kind::Report, &format!("scela-run: warning: {text}"));
+        stderr::line(Kind::Report, &format!("scela: warning: {text}"));
     }
     let rules = Rules {
         at_once: at_once.min(most) as usize,

@@ -27,7 +27,7 @@ const SIGNAL_MAX: u8 = 64;
 pub(super) fn progress(counts: &Counts, elapsed: Duration) -> String {
     let Counts { all, succeeded, failed, running, waiting } = counts;
     let done = succeeded + failed;
-    let mut text = format!("scela-run: {done} of {all} done, {failed} failed, {running} running");
+    let mut text = format!("scela: {done} of {all} done, {failed} failed, {running} running");
     let left = (running + waiting) as u64;
     if done > 0 && left > 0 {
         let rest_ms = (elapsed.as_millis() as u64).saturating_mul(left) / done as u64;
@@ -117,10 +117,10 @@ mod tests {
     #[test]
     fn progress_estimates_the_rest() {
         let line = |counts: &Counts, s| progress(counts, Duration::from_secs(s));
-        assert_eq!(line(&counts(0, 0, 8, 92), 3), "scela-run: 0 of 100 done, 0 failed, 8 running");
-        let text = "scela-run: 25 of 100 done, 1 failed, 8 running, about 3 min left";
+        assert_eq!(line(&counts(0, 0, 8, 92), 3), "scela: 0 of 100 done, 0 failed, 8 running");
+        let text = "scela: 25 of 100 done, 1 failed, 8 running, about 3 min left";
         assert_eq!(line(&counts(24, 1, 8, 67), 60), text);
-        assert_eq!(line(&counts(99, 1, 0, 0), 60), "scela-run: 100 of 100 done, 1 failed, 0 running");
+        assert_eq!(line(&counts(99, 1, 0, 0), 60), "scela: 100 of 100 done, 1 failed, 0 running");
     }
 
     #[test]
