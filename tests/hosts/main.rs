@@ -31,6 +31,7 @@ mod mocks;
 mod mpich;
 mod no_ports;
 mod open_mpi;
+mod pool_kills;
 mod pools;
 mod readme;
 mod slurm;

@@ -69,6 +69,7 @@ mod security;
 mod signals;
 mod simulated;
 mod spawns;
+mod standing;
 mod staging;
 mod stalls;
 mod stats;

@@ -214,7 +214,9 @@ fn local_agents(size: u32, options: &Options, per_node: Option<u32>, machine: &M
     let own = (DESCRIPTORS_OF_AGENT + unauthenticated_max(open_files) as u64).min(open_files / 8 * 7);
     let by_descriptors = open_files.saturating_sub(own) / DESCRIPTORS_PER_RANK;
     let ranks_max = u64::from(RANKS_PER_AGENT).min(by_descriptors).max(1) as u32;
-    let by_cores = if size >= RANKS_FOR_AGENT_PER_CORE { machine.cores } else { 1 };
+    // One agent that stands by is faster than several that do not.
+    let ranks_for_more = if options.has_standing_agent { RANKS_PER_AGENT_BEST + 1 } else { RANKS_FOR_AGENT_PER_CORE };
+    let by_cores = if size >= ranks_for_more { machine.cores } else { 1 };
     let by_speed = size.div_ceil(RANKS_PER_AGENT_BEST).min(machine.cores.saturating_mul(AGENTS_PER_CORE_BEST));
     size.div_ceil(ranks_max).max(by_cores).max(by_speed).max(1)
 }

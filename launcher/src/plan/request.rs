@@ -335,6 +335,8 @@ pub struct Options {
     pub quiet: bool,
     /// `--agents-per-node`. The plan chooses it if it is `None`.
     pub agents_per_node: Option<u32>,
+    /// An agent of this machine stands by for the session. No option: launchers of pools set it.
+    pub has_standing_agent: bool,
     /// `--agents-as-nodes`: whether each agent counts as a node of its own.
     pub agents_as_nodes: bool,
     /// `--fanout`: the most children of an agent. [`Options::fanout`] adds the default.

@@ -11,6 +11,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Whence, lseek};
+use nla::core::printable;
 use nla::sys::Packets;
 
 use super::client::{self, ENDING, ENDS_WITHOUT_ANSWER};
@@ -163,6 +164,11 @@ impl Attached<'_> {
         match self.controller.receive(false) {
             Ok(Some(packet)) => match unpacked(&packet) {
                 Ok(ToClient::Ended(code)) => Some(code),
+                Ok(ToClient::Unwritten(text)) => {
+                    // Its lines begin with the name of the program that has written them.
+                    let _ = io::stderr().write_all(printable(&text).as_bytes());
+                    self.ended()
+                }
                 _ => None,
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,

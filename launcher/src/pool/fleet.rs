@@ -219,6 +219,13 @@ impl Fleet {
                 self.pauses.remove(&node);
                 if is_first { vec![(node, Health::Up)] } else { Vec::new() }
             }
+            FleetEvent::Keeper(KeeperEvent::Silent(number, time)) => {
+                let Some(node) = self.node_with(number) else { return Vec::new() };
+                // The next state that it reports makes the node usable again.
+                self.states.remove(&node);
+                let why = format!("its keeper has not answered for {} s; is it stopped?", time.as_secs_f32());
+                vec![(node, Health::Down(why))]
+            }
             FleetEvent::Keeper(KeeperEvent::Lost(number, why)) => {
                 let Some(node) = self.node_with(number) else { return Vec::new() };
                 self.keepers.remove(&node);

@@ -122,6 +122,7 @@ impl Handed {
                 | ToClient::Unknown(_)
                 | ToClient::Detached(_)
                 | ToClient::Attached
+                | ToClient::Unwritten(_)
                 | ToClient::Ended(_)
                 | ToClient::NodesRefused(_)
                 | ToClient::Done,
@@ -136,6 +137,8 @@ impl Handed {
             Some(FromJob::Suspended) => Event::Suspended,
             Some(FromJob::NotStarted(why)) => Event::NotLaunched(why),
             Some(FromJob::Ended(code)) => Event::Ended(code),
+            // The standard error is the client's own.
+            Some(FromJob::Unwritten(_)) => return None,
             // While the job waits, the controller has the other end, and the end of its connection says more.
             None => return self.job.map(|_| Event::Lost),
         })

@@ -7,14 +7,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nla::bootstrap::agent_id;
 use nla::keeper::NodeState;
-use nla::sys::{PACKET_BYTES_MAX, Packet, ShellState};
+use nla::sys::{self, PACKET_BYTES_MAX, Packet, ShellState};
 use nla::wire::{decode, encode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,8 @@ pub enum ToClient {
     Detached(JobNumber),
     /// The descriptors are those of the files of a job's standard output and error.
     Attached,
+    /// Texts of the job that the client is attached to, which could not be stored with its standard error.
+    Unwritten(String),
     /// The job that the client is attached to has ended with this code.
     Ended(u8),
     /// The job is refused, or was ended before it started.
@@ -268,7 +270,7 @@ impl Description {
             environment: environment.into_iter().map(|(name, value)| (name.into_vec(), value.into_vec())).collect(),
             // Agents of a pool may have higher limits than those that the client would have started.
             shell: ShellState { bounds_hard: true, ..ShellState::recorded() },
-            stdout_is_closed: nla::sys::stdout_was_closed(),
+            stdout_is_closed: sys::stdout_was_closed(),
         }
     }
 
@@ -320,17 +322,31 @@ impl Description {
     pub fn from_file(file: OwnedFd) -> io::Result<Self> {
         let mut file = File::from(file);
         let mut bytes = Vec::new();
-        file.rewind()?;
+        match file.rewind() {
+            // It is a pipe.
+            Err(error) if error.kind() == io::ErrorKind::NotSeekable => {}
+            rewound => rewound?,
+        }
         (&mut file).take(DESCRIPTION_BYTES_MAX).read_to_end(&mut bytes)?;
         decode(&bytes).map_err(io::Error::other)
     }
 }
 
-/// Returns a file in memory with these bytes.
+/// Returns a file in memory with these bytes; a pipe if the limit on file sizes, which applies to memory, too, is lower than that.
 pub fn memory_file(bytes: &[u8]) -> io::Result<OwnedFd> {
     let mut file = File::from(memfd_create(c"scela-job", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(bytes)?;
-    Ok(file.into())
+    match file.write_all(bytes) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
+        written => return written.map(|()| file.into()),
+    }
+    let (read, write) = sys::input_pipe()?;
+    sys::widen_pipe(write.as_fd(), u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+    // It does not wait: nothing reads yet.
+    File::from(write).write_all(bytes).map_err(|_| {
+        let text = "the limit on file sizes (ulimit -f) is lower than its arguments and environment";
+        io::Error::new(io::ErrorKind::FileTooLarge, text)
+    })?;
+    Ok(read)
 }
 
 /// Encodes a message as a packet.

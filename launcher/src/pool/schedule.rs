@@ -38,6 +38,8 @@ pub enum Input {
     Signal(Vec<JobNumber>, i32),
     /// A running job has ended.
     Ended(JobNumber),
+    /// A launcher has not taken this job, which waits again. The launcher is gone.
+    NotTaken(JobNumber),
     /// A launcher stands by again after its job.
     StandbyBack,
     /// A launcher stands by.
@@ -164,6 +166,7 @@ impl Schedule {
                     self.ended += 1;
                 }
             }
+            Input::NotTaken(job) => self.wait_again(now, job, actions),
             Input::NodeAdded(node) => self.nodes.add(node),
             Input::NodeUp(node, cores) => self.nodes.set_up(node, cores),
             Input::NodeHealth(node, health) => self.nodes.set_health(node, health),
@@ -204,6 +207,16 @@ impl Schedule {
         }
         if self.waiting.len() >= self.waiting_max {
             return actions.push(Action::Refuse(job, JobRefusal::Full));
+        }
+        let waiting = Waiting { job, since: now, blocked: None, is_told: false, ask };
+        self.waiting.insert((Reverse(waiting.ask.priority), job), waiting);
+    }
+
+    fn wait_again(&mut self, now: Time, job: JobNumber, actions: &mut Vec<Action>) {
+        let Some(Running { shares, ask, .. }) = self.running.remove(&job) else { return };
+        self.nodes.give_back(&shares);
+        if self.is_stopping {
+            return actions.push(Action::Refuse(job, JobRefusal::Stopping));
         }
         let waiting = Waiting { job, since: now, blocked: None, is_told: false, ask };
         self.waiting.insert((Reverse(waiting.ask.priority), job), waiting);

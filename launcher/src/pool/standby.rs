@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -52,7 +52,9 @@ pub struct Arrived {
 /// Tells the controller that this process stands by, and waits for a job. Returns `None` if the controller has ended or needs no more
 /// launchers. If the agent has ended, only a job that is on the way is taken.
 pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Result<Option<Arrived>> {
-    controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &[], true)?;
+    let process = sys::pidfd_of_this().ok();
+    let descriptors: Vec<BorrowedFd<'_>> = process.iter().map(AsFd::as_fd).collect();
+    controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &descriptors, true)?;
     let mut agent = agent;
     loop {
         if agent.take_if(|agent| !controller.wait_until(agent.as_fd())).is_some() {
@@ -83,7 +85,13 @@ impl Arrived {
         let [description, directory, input, output, error, line] =
             <[OwnedFd; JOB_DESCRIPTORS]>::try_from(descriptors).map_err(wrong)?;
         let line = Packets::of(line);
-        let taken = description.try_clone().and_then(|file| Ok((Description::from_file(description)?, file)));
+        let taken = description.try_clone().and_then(|file| {
+            let description = Description::from_file(description)?;
+            // A pipe can be read once.
+            let is_pipe = File::from(file.try_clone()?).stream_position().is_err();
+            let file = if is_pipe { description.to_file()? } else { file };
+            Ok((description, file))
+        });
         let taken = taken.and_then(|(description, file)| {
             let served = Served {
                 streams: [input, output, error],
@@ -105,9 +113,7 @@ impl Arrived {
 }
 
 fn show_as(job: JobNumber) {
-    // If one fails, `ps` shows the name of a launcher that stands by.
-    let _ = sys::set_process_name(c"scela-job");
-    let _ = sys::show_as(&format!("scela-job {job}"));
+    sys::name_process(c"scela-job", &job.to_string());
 }
 
 /// Starts this program again for a job, in this process. A process that has run a session must not fork agents: tokio's signals are
@@ -164,9 +170,7 @@ pub fn has_recovered() -> bool {
     let has_recovered = std::env::var_os("SCELA_LOG").is_none() && sys::has_one_thread_within(THREADS_TIME);
     if has_recovered {
         stderr::forbid_thread();
-        // If one fails, `ps` shows the job's name.
-        let _ = sys::set_process_name(c"scela-standby");
-        let _ = sys::show_as("scela-standby");
+        sys::name_process(c"scela-standby", "");
     }
     has_recovered
 }
@@ -175,7 +179,8 @@ pub fn has_recovered() -> bool {
 /// and without `-ppn`, has one on each slot.
 /// On other hosts, it has the options of the pool for the start of agents, as far as it has none of its own.
 pub fn restrict(request: &mut Request, slots: u32, host_list: Option<&str>, of_pool: &SharedOptions) {
-    let Options { hosts, launch, ppn, .. } = &mut request.options;
+    let Options { hosts, launch, ppn, has_standing_agent, .. } = &mut request.options;
+    *has_standing_agent = host_list.is_none();
     let list = host_list.unwrap_or("localhost");
     (hosts.sources, hosts.manager) = (vec![HostSource::List(list.into())], ManagerChoice::None);
     if host_list.is_some() {

@@ -225,9 +225,7 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
 /// Leaves the session, the streams and the directory of the shell.
 fn leave_shell(name: &str, place: &Place) -> io::Result<()> {
     sys::new_session()?;
-    let _ = sys::set_process_name(c"scela-pool");
-    // If it fails, `ps` shows the words that were typed.
-    let _ = sys::show_as(&format!("scela-pool {name}"));
+    sys::name_process(c"scela-pool", name);
     let log = place.log()?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
     dup2_stdin(&null)?;

@@ -45,7 +45,11 @@ pub(super) fn stand_by(controller: Packets, shared: &SharedOptions) -> (u8, Dura
         };
         let arrived = match standby::next_job(&controller, standing.as_ref().map(|standing| standing.agent.guardian())) {
             Ok(Some(arrived)) => arrived,
-            Ok(None) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
+            Ok(None) => {
+                // Nothing of the pool is left when this process has exited.
+                standing.into_iter().for_each(|standing| standing.agent.dismiss());
+                return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME);
+            }
             Err(error) => return (fail(&error.to_string(), EarlyEnd::Bug.code()), stderr::AGENT_EXIT_TIME),
         };
         let clock = Clock::start();

@@ -236,6 +236,7 @@ fn hint(phase: StartPhase) -> &'static str {
         StartPhase::Step => {
             "'scontrol show node NAME' prints its state; --exclude leaves a node out, --min-nodes continues without failed nodes"
         }
+        StartPhase::Keeper => "'scela status' shows the nodes of the pool; it starts lost keepers again",
         StartPhase::Ended => "'ssh NAME true' shows the remote shell's messages; SCELA_LOG=debug shows more",
     }
 }

@@ -38,6 +38,8 @@ pub enum FromJob {
     Suspended,
     /// The job cannot run, for this reason.
     NotStarted(String),
+    /// These texts for standard error could not be written there. Precedes the end.
+    Unwritten(String),
     /// The job has ended: the client exits with this code.
     Ended(u8),
 }
@@ -59,7 +61,7 @@ pub enum ToLauncher {
 /// A message of a launcher to the controller of its pool.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromLauncher {
-    /// It stands by.
+    /// It stands by. The descriptor is that of its process, if the kernel has those.
     Ready {
         /// Its pid.
         pid: u32,
@@ -174,7 +176,12 @@ impl Front {
             client.left.set(Some(sys::leave_served().is_ok()));
             // First the controller: the client may submit another job at once. If it is gone, it needs no report.
             let _ = client.controller.send(&encode(&FromLauncher::Ended), &[], false);
+            let unwritten = stderr::take_lost();
+            if !unwritten.is_empty() {
+                client.tell(&FromJob::Unwritten(unwritten));
+            }
             client.tell(&FromJob::Ended(code));
+            stderr::reopen();
         }
         code
     }

@@ -210,6 +210,16 @@ struct State {
     is_closed: bool,
     /// The number of the change that cleared the progress line, until a thread has waited for it.
     cleared: Option<u64>,
+    /// Reports that could not be written, if another process asks for them.
+    lost: Vec<u8>,
+}
+
+impl State {
+    /// Keeps the beginning of what could not be written.
+    fn lose(&mut self, text: &[u8]) {
+        let room = LOST_BYTES_MAX.saturating_sub(self.lost.len());
+        self.lost.extend_from_slice(&text[..text.len().min(room)]);
+    }
 }
 
 /// A queue and its thread.
@@ -219,6 +229,9 @@ struct Screen {
     changed: Condvar,
 }
 
+/// The most bytes of texts that are kept because they could not be written.
+pub const LOST_BYTES_MAX: usize = 4096;
+
 static STDERR: Screen = Screen::new();
 /// The process may start the thread.
 static MAY_START_THREAD: AtomicBool = AtomicBool::new(false);
@@ -227,7 +240,7 @@ static DROPS_LOGS: AtomicBool = AtomicBool::new(false);
 
 impl Screen {
     const fn new() -> Self {
-        let state = State { queue: Queue::new(), written: 0, has_thread: false, is_closed: false, cleared: None };
+        let state = State { queue: Queue::new(), written: 0, has_thread: false, is_closed: false, cleared: None, lost: Vec::new() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -258,7 +271,12 @@ impl Screen {
     ) {
         let mut state = self.lock();
         if state.is_closed {
-            return;
+            // Only reports are of interest.
+            change(&mut state);
+            let mut out = Vec::new();
+            state.queue.take(&mut out);
+            state.written = state.queue.taken();
+            return state.lose(&out);
         }
         change(&mut state);
         if !state.has_thread {
@@ -272,7 +290,9 @@ impl Screen {
             state.written = state.queue.taken();
             drop(state);
             // A closed standard error is no error here.
-            let _ = write(&out);
+            if write(&out).is_err() {
+                self.lock().lose(&out);
+            }
         }
     }
 
@@ -296,6 +316,7 @@ impl Screen {
             state = self.lock();
             state.written = taken;
             if result.is_err() {
+                state.lose(&out);
                 state.is_closed = true;
                 self.changed.notify_all();
                 return;
@@ -424,6 +445,18 @@ pub fn finish(time: Duration) {
         sys::restore_termination_signals();
         wait_written(time);
     }
+}
+
+/// Takes the texts that could not be written, the first [`LOST_BYTES_MAX`] of them.
+pub(crate) fn take_lost() -> String {
+    String::from_utf8_lossy(&std::mem::take(&mut STDERR.lock().lost)).into_owned()
+}
+
+/// Takes standard error for one that can be written again: it is another one.
+pub(crate) fn reopen() {
+    let mut state = STDERR.lock();
+    // A thread that has ended is started again by the next text.
+    (state.has_thread, state.is_closed) = (state.has_thread && !state.is_closed, false);
 }
 
 /// Waits until the progress line is cleared, at most for [`CLEAR_TIME`].

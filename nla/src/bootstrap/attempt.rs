@@ -75,7 +75,10 @@ pub(super) async fn run(shared: Rc<Shared>, mut task: Task) {
             Ok(opened) => break opened,
             // The program on the node did not answer as an agent. Retry with a script that checks its version first.
             Err(Failed { was_unchecked: true, .. }) => task.checks_version = true,
-            Err(Failed { failure, .. }) => return shared.schedule(ScheduleInput::Failed(Box::new(task), failure)),
+            Err(Failed { failure, .. }) => {
+                let failure = if shared.method == Method::Keeper { failure.of_keeper() } else { failure };
+                return shared.schedule(ScheduleInput::Failed(Box::new(task), failure));
+            }
         }
     };
     shared.schedule(ScheduleInput::Answered { took: shared.now().saturating_sub(began) });
@@ -175,6 +178,7 @@ pub(super) async fn converse(
             Next::Wait => channel.next(&mut commands, &mut alive_timer).await,
             Next::ReportEnd => {
                 let failure = channel.end_reason().await;
+                let failure = if shared.method == Method::Keeper { failure.of_keeper() } else { failure };
                 shared.report(target, BootReport::NotStarted(failure));
                 return false;
             }

@@ -14,7 +14,7 @@ use super::protocol::{BootOrder, BootReport, Links, MARKER, Place};
 use crate::core::AgentId;
 use crate::link::{Accepted, Liveness, Reach, SessionKey, Stream};
 use crate::sys::{self, ForkedGuardian, ForkedGuardians, StandingGuardian};
-use crate::wire::{SessionId, TreePosition, decode, encode, framed};
+use crate::wire::{SessionId, TreePosition, decode, secret_frame};
 
 /// The target and the number of the agent: it is the only one.
 pub(super) const STANDING_TARGET: u32 = 1;
@@ -51,7 +51,7 @@ impl StandingAgent {
         let (input, mut output) = self.guardian.open_session()?;
         let marker = ahead.marker;
         // An agent that has ended does not report.
-        let _ = File::from(input.try_clone()?).write_all(&framed(&encode(&order(ahead))));
+        let _ = File::from(input.try_clone()?).write_all(&secret_frame(&order(ahead)));
         let Some(report) = self.guardian.report(limit) else { return Ok(false) };
         // Written before the report.
         let mut first = [0; MARKER];

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tracing::Span;
 use zeroize::Zeroizing;
 
@@ -60,8 +61,10 @@ pub async fn await_keepers(
 /// Something that a keeper has reported.
 #[derive(Debug)]
 pub enum KeeperEvent {
-    /// The state of its node.
+    /// The state of its node. A keeper that was silent answers again.
     State(KeeperNumber, NodeState),
+    /// It has not answered for the dead time, although its connection stands: it may be stopped.
+    Silent(KeeperNumber, Duration),
     /// Its connection has ended, for this reason.
     Lost(KeeperNumber, String),
 }
@@ -83,7 +86,11 @@ pub struct Keeper {
     next_channel: ChannelNumber,
 }
 
-/// Follows a keeper that has connected, and sends its reports to `events`, until the connection ends.
+/// How often a keeper is asked for its state in a dead time.
+const QUESTIONS: u32 = 4;
+
+/// Follows a keeper that has connected, and sends its reports to `events`, until the connection ends. A keeper that is silent for the
+/// dead time starts no agents: those that it was to start fail.
 pub fn follow_keeper(
     accepted: Accepted,
     dead_time: Duration,
@@ -113,10 +120,37 @@ pub fn follow_keeper(
             }
         }
     });
-    let to_relay = Rc::clone(&relay);
+    // Weak: the connection ends when the keeper is dropped.
+    let (to_relay, questions) = (Rc::clone(&relay), outgoing.downgrade());
     tasks.spawn("from keeper", Span::current(), async move {
+        let (mut is_silent, mut unanswered) = (false, 0);
+        let period = dead_time / (QUESTIONS + 1);
+        let mut due = interval_at(Instant::now() + period, period);
+        // Time in which this process did not run does not count.
+        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let why = loop {
-            match receiver.receive().await {
+            let received = tokio::select! {
+                biased;
+                received = receiver.receive() => received,
+                _ = due.tick() => {
+                    if unanswered == QUESTIONS && !is_silent {
+                        is_silent = true;
+                        let why = format!("the keeper of this node was silent for {} s", dead_time.as_secs_f32());
+                        for channel in to_relay.lose(&why) {
+                            let _ = questions.upgrade().map(|questions| questions.send(ToKeeper::Close(channel)));
+                        }
+                        let _ = events.send(KeeperEvent::Silent(number, dead_time)).await;
+                    }
+                    // One more question would wait in the connection.
+                    if unanswered < QUESTIONS {
+                        unanswered += 1;
+                        let _ = questions.upgrade().map(|questions| questions.send(ToKeeper::Report));
+                    }
+                    continue;
+                }
+            };
+            (is_silent, unanswered) = (false, 0);
+            match received {
                 Ok(FromKeeper::State(state)) => drop(events.send(KeeperEvent::State(number, state)).await),
                 Ok(FromKeeper::Parcel(parcel)) => to_relay.on_parcel(parcel),
                 Err(HandshakeError::Hello(HelloError::Truncated)) => break "its connection was closed".to_owned(),

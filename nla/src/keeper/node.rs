@@ -2,7 +2,6 @@
 //!
 //! A guardian is forked from a process with one thread, so the keeper forks a fork server before it starts its runtime.
 
-use std::ffi::CStr;
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -50,7 +49,7 @@ pub fn keep_node() -> io::Result<Kept> {
         return Ok(serve_forks(&served)?.map_or(Kept::Ended, Kept::Guardian));
     }
     drop(served);
-    show_as(c"scela-keeper");
+    sys::name_process(c"scela-keeper", "");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut panics = Panics::new("keeper");
     let tasks = panics.tasks();
@@ -63,12 +62,6 @@ pub fn keep_node() -> io::Result<Kept> {
     kept.map(|()| Kept::Ended)
 }
 
-fn show_as(name: &CStr) {
-    // If one fails, `ps` shows the words of the rank.
-    let _ = sys::set_process_name(name);
-    let _ = sys::show_as(&name.to_string_lossy());
-}
-
 /// Reads the order. The session of the keepers ends those whose input stalls.
 fn take_order() -> io::Result<KeeperOrder> {
     read_secret_frame(&mut io::stdin().lock(), BOOT_BYTES_MAX, "the order is too long")
@@ -76,26 +69,19 @@ fn take_order() -> io::Result<KeeperOrder> {
 
 /// Forks guardians until the keeper ends. Returns `None` then, and the dead time in each guardian.
 fn serve_forks(requests: &Packets) -> io::Result<Option<Duration>> {
-    show_as(c"scela-forks");
-    sys::let_kernel_reap();
-    loop {
-        let Some(packet) = requests.receive(true)? else { return Ok(None) };
-        let Ok(streams) = <[OwnedFd; 3]>::try_from(packet.descriptors) else { continue };
-        let Ok(AgentSpec { label, dead_time }) = decode(&packet.bytes) else { continue };
-        match sys::fork_guardian(&streams, &label) {
-            Ok(true) => {
-                sys::reset_sigchld();
-                return Ok(Some(dead_time));
-            }
-            Ok(false) => {}
-            Err(error) => {
-                let [_, _, errors] = streams;
-                let node = sys::host_name();
-                // Its reader may be gone.
-                let _ = writeln!(fs::File::from(errors), "scela: {node}: no agent can be forked: {error}");
-            }
-        }
-    }
+    sys::name_process(c"scela-forks", "");
+    sys::serve_forks(requests, |packet| {
+        let streams = <[OwnedFd; 3]>::try_from(packet.descriptors).ok()?;
+        let AgentSpec { label, dead_time } = decode(&packet.bytes).ok()?;
+        let is_forked = sys::fork_guardian(&streams, &label).unwrap_or_else(|error| {
+            let [_, _, errors] = streams;
+            let node = sys::host_name();
+            // Its reader may be gone.
+            let _ = writeln!(fs::File::from(errors), "scela: {node}: no agent can be forked: {error}");
+            false
+        });
+        is_forked.then_some(dead_time)
+    })
 }
 
 /// Serves the controller until the connection ends.

@@ -121,9 +121,10 @@ impl Relay {
         self.channels.borrow_mut().remove(&channel);
     }
 
-    /// Ends all channels, since the connection is lost: their standard error says `why`, if it is written here.
-    pub(super) fn lose(&self, why: &str) {
-        for channel in self.channels.borrow_mut().values_mut() {
+    /// Ends all channels, since the connection is lost: their standard error says `why`, if it is written here. Returns their numbers.
+    pub(super) fn lose(&self, why: &str) -> Vec<ChannelNumber> {
+        let mut channels = self.channels.borrow_mut();
+        for channel in channels.values_mut() {
             // The writers end once they have written everything, and the channel with them.
             for (stream, sink) in std::mem::take(&mut channel.sinks) {
                 if stream == StreamName::Errors {
@@ -131,6 +132,7 @@ impl Relay {
                 }
             }
         }
+        channels.keys().copied().collect()
     }
 
     /// Returns whether the channel is open at this end.

@@ -4,6 +4,7 @@
 //! That saves a third of the time in which an agent starts. The launcher forks them before it starts any thread and before
 //! it opens anything that a guardian must not have.
 
+use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +20,7 @@ use super::guardian::{GuardianLink, fork_alone};
 use super::identity;
 use super::packet::{Packet, Packets};
 use super::reap;
+use super::spawn::{let_kernel_reap, reset_sigchld};
 
 /// How long guardians that are not needed may take to exit.
 const DISMISS_TIME: Duration = Duration::from_secs(1);
@@ -217,6 +219,28 @@ pub fn fork_guardian(streams: &[OwnedFd; 3], label: &str) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Forks processes on request, in a process that has one thread, until the other end closes the connection; returns `None` then.
+/// `fork` gets each request, and returns a value in a process that it has forked. That process gets the value, and is no child that
+/// anything waits for.
+pub fn serve_forks<T>(requests: &Packets, mut fork: impl FnMut(Packet) -> Option<T>) -> io::Result<Option<T>> {
+    let_kernel_reap();
+    loop {
+        let Some(packet) = requests.receive(true)? else { return Ok(None) };
+        if let Some(forked) = fork(packet) {
+            reset_sigchld();
+            return Ok(Some(forked));
+        }
+    }
+}
+
+/// Names this process in `ps`: the process, whose name the kernel cuts to 15 bytes, and its arguments, as which the name and `words`
+/// are shown, cut to their length. If that fails, `ps` shows what it showed before. The process must have one thread.
+pub fn name_process(name: &CStr, words: &str) {
+    let _ = identity::set_process_name(name);
+    let shown = name.to_string_lossy();
+    let _ = show_as(if words.is_empty() { shown.into_owned() } else { format!("{shown} {words}") }.as_str());
+}
+
 /// Which process [`fork_guardians`] has returned in.
 #[derive(Debug)]
 pub enum Forked {
@@ -287,7 +311,7 @@ fn fork_until(count: u32, mut forked: ForkedGuardians) -> io::Result<Option<Fork
 }
 
 /// Replaces the arguments of this process, as `ps` shows them, by `text`, cut to their length. The process must have one thread.
-pub fn show_as(text: &str) -> io::Result<()> {
+fn show_as(text: &str) -> io::Result<()> {
     let arguments = match recorded::arguments() {
         Some(recorded) => Some(recorded),
         None => arguments_at(&fs::read_to_string("/proc/self/stat")?),

@@ -67,8 +67,7 @@ pub use descriptors::{
 };
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{
-    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardian, fork_guardians,
-    fork_standing, show_as,
+    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardian, fork_guardians, fork_standing, name_process, serve_forks,
 };
 pub use guardian::{CODE_ABANDONED, GuardianLink, fork_alone, guarded};
 pub use identity::{
@@ -87,8 +86,8 @@ pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};
 pub use readiness::{Watched, watch, watch_end};
 pub use reap::{
     Ended, ExitSignalsHeld, blocked_children_but, catches, end_orphans, has_children, has_children_but, has_group,
-    is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, process_state,
-    reap, signal_name,
+    is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, pidfd_of_this,
+    process_state, reap, signal_by, signal_name,
 };
 pub use regular_file::open_regular;
 pub use secret::{SECRET_BYTES, SecretPage};

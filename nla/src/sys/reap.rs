@@ -326,8 +326,8 @@ pub(super) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     if unsafe { libc::kill(pid, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Opens a descriptor of this process, for its future children. It is close-on-exec.
-pub(super) fn pidfd_of_this() -> io::Result<OwnedFd> {
+/// Opens a descriptor of this process, with which others may signal it by [`signal_by`]. It is close-on-exec.
+pub fn pidfd_of_this() -> io::Result<OwnedFd> {
     // SAFETY: numbers only.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
     match c_int::try_from(fd) {
@@ -338,7 +338,7 @@ pub(super) fn pidfd_of_this() -> io::Result<OwnedFd> {
 }
 
 /// Sends a signal to the process of a pidfd. Fails with ESRCH if the process was reaped, even if another has its pid now.
-pub(super) fn signal_by(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+pub fn signal_by(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let no_info = ptr::null::<libc::siginfo_t>();
     // SAFETY: numbers, and a null pointer that the kernel permits.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, no_info, 0) };

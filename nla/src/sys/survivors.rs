@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,11 @@ const ENVIRONMENT_BYTES_MAX: u64 = 2 << 20;
 /// Returns a number that is the same for all processes that see this machine's processes under the same pids: of its boot
 /// and of the pid namespace. `None` if /proc belongs to another pid namespace.
 pub fn machine() -> Option<u64> {
+    static MACHINE: OnceLock<Option<u64>> = OnceLock::new();
+    *MACHINE.get_or_init(find_machine)
+}
+
+fn find_machine() -> Option<u64> {
     let own = fs::read_link("/proc/self").ok()?;
     if own.to_str()?.parse() != Ok(std::process::id()) {
         return None;

@@ -54,6 +54,20 @@ pub(super) struct DetachedJob {
     trimming: AbortHandle,
     /// Its exit code, once it has ended.
     code: Option<u8>,
+    /// Texts that could not be stored with its standard error.
+    unwritten: String,
+}
+
+impl DetachedJob {
+    /// Tells a client the end of the job, which has ended.
+    fn tell_end(&self, client: &WatchedPackets) {
+        if !self.unwritten.is_empty() {
+            let _ = client.try_send(&packed(&ToClient::Unwritten(self.unwritten.clone())), &[]);
+        }
+        if let Some(code) = self.code {
+            let _ = client.try_send(&packed(&ToClient::Ended(code)), &[]);
+        }
+    }
 }
 
 /// Something that has happened to a job without a client.
@@ -91,7 +105,7 @@ impl Actor {
         (descriptors[OUTPUT], descriptors[ERRORS]) = (output.into(), errors.into());
         descriptors[LINE] = other.into();
         let orphan_time = detached.orphan_ms.map(Duration::from_millis);
-        let state = DetachedJob { paths, orphan_time, attached: Vec::new(), attachments: 0, trimming, code: None };
+        let state = DetachedJob { paths, orphan_time, attached: Vec::new(), attachments: 0, trimming, code: None, unwritten: String::new() };
         self.detached.insert(job, state);
         self.watch_orphan(job);
         // A client that is gone needs no answer.
@@ -102,6 +116,11 @@ impl Actor {
     pub(super) fn on_detached(&mut self, event: DetachedEvent) {
         match event {
             DetachedEvent::Line(job, Some(FromJob::Ended(code))) => self.end_detached(job, code, ""),
+            DetachedEvent::Line(job, Some(FromJob::Unwritten(text))) => {
+                if let Some(state) = self.detached.get_mut(&job) {
+                    state.unwritten = text;
+                }
+            }
             // It is continued with the signal that continues it.
             DetachedEvent::Line(_, Some(FromJob::Suspended)) => {}
             DetachedEvent::Line(job, Some(FromJob::NotStarted(why))) => {
@@ -144,14 +163,16 @@ impl Actor {
     fn end_detached(&mut self, job: JobNumber, code: u8, why: &str) {
         let Some(state) = self.detached.get_mut(&job).filter(|state| state.code.is_none()) else { return };
         if !why.is_empty() {
-            let written = OpenOptions::new().append(true).open(&state.paths[1]);
-            let _ = written.and_then(|mut file| file.write_all(format!("scela-run: error: {why}\n").as_bytes()));
+            let text = format!("scela-run: error: {why}\n");
+            let errors = OpenOptions::new().append(true).open(&state.paths[1]);
+            if errors.and_then(|mut file| file.write_all(text.as_bytes())).is_err() {
+                state.unwritten.push_str(&text);
+            }
         }
         state.code = Some(code);
         state.trimming.abort();
-        for (_, client) in state.attached.drain(..) {
-            let _ = client.try_send(&packed(&ToClient::Ended(code)), &[]);
-        }
+        let attached: Vec<_> = state.attached.drain(..).collect();
+        attached.iter().for_each(|(_, client)| state.tell_end(client));
         self.forget_oldest();
     }
 
@@ -193,15 +214,15 @@ impl Actor {
             let _ = client.try_send(&packed(&ToClient::Unknown(vec![job])), &[]);
             return;
         };
-        let opened = state.paths.each_ref().map(File::open);
+        // If they were removed, the code is left.
+        let opened = state.paths.each_ref().map(|path| File::open(path).or_else(|_| File::open("/dev/null")));
         let [Ok(output), Ok(errors)] = opened else {
             let _ = client.try_send(&packed(&ToClient::Unknown(vec![job])), &[]);
             return;
         };
         let _ = client.try_send(&packed(&ToClient::Attached), &[output.as_fd(), errors.as_fd()]);
-        if let Some(code) = state.code {
-            let _ = client.try_send(&packed(&ToClient::Ended(code)), &[]);
-            return;
+        if state.code.is_some() {
+            return state.tell_end(&client);
         }
         state.attachments += 1;
         let number = state.attachments;

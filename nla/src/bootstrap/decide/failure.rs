@@ -33,6 +33,8 @@ pub enum StartPhase {
     Limits,
     /// The resource manager did not start the agent's task, or ended it.
     Step,
+    /// The keeper of the node was lost, or has started no agent that answers.
+    Keeper,
     /// The agent, or the remote shell to it, ended for another reason.
     Ended,
 }
@@ -52,6 +54,15 @@ impl StartFailure {
     /// Returns the failure of an agent that did not report before its deadline.
     pub fn late() -> Self {
         Self::new(StartPhase::Answer, "no answer in time (--start-timeout)")
+    }
+
+    /// Returns the failure of a start by a keeper. No remote shell is involved.
+    pub(in crate::bootstrap) fn of_keeper(self) -> Self {
+        let phase = match self.phase {
+            StartPhase::Program | StartPhase::Answer | StartPhase::Ended => StartPhase::Keeper,
+            phase => phase,
+        };
+        Self { phase, ..self }
     }
 
     /// Returns a failure with these words, on one line and cut to

@@ -164,6 +164,7 @@ fn retries_after(phase: StartPhase) -> u32 {
         | StartPhase::Join
         | StartPhase::Limits
         | StartPhase::Step
+        | StartPhase::Keeper
         | StartPhase::Ended => 0,
     }
 }

@@ -1,0 +1,262 @@
+//! The controller's part in launchers: lets them stand by, passes jobs to them, and notices their ends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use nla::sys::{self, Packets, WatchedPackets};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tracing::Span;
+
+use super::{Actor, Event, LauncherNumber};
+use crate::pool::fleet::Channel;
+use crate::pool::fork_server::FORK;
+use crate::pool::message::{JobNumber, JobRefusal, ToClient, memory_file, packed, unpacked};
+use crate::pool::nodes::Shares;
+use crate::pool::schedule::Input;
+use crate::run::front::{FromLauncher, ToLauncher};
+
+/// How long a launcher may take to take a job, unless it is stopped, and how often the controller looks.
+const TAKE_TIME: Duration = Duration::from_secs(10);
+const TAKE_PAUSE: Duration = Duration::from_millis(200);
+/// How long launchers may take to exit at the end of the pool.
+const EXIT_TIME: Duration = Duration::from_secs(2);
+
+/// A launcher.
+pub(super) struct Launcher {
+    pub(super) packets: Rc<WatchedPackets>,
+    /// Its pid, once it stands by.
+    pub(super) pid: Option<u32>,
+    /// A descriptor of its process, if its kernel has those.
+    process: Option<OwnedFd>,
+    stands_by: bool,
+    pub(super) job: Option<JobNumber>,
+    /// The channels to the agents of its job.
+    channels: Vec<Channel>,
+    /// The task that receives its messages.
+    follows: AbortHandle,
+}
+
+impl Launcher {
+    /// Kills the process.
+    fn kill(&self) {
+        match (&self.process, self.pid) {
+            (Some(process), _) => drop(sys::signal_by(process.as_fd(), Signal::SIGKILL as i32)),
+            // Its connection has not ended, so the pid is its own, or was until a moment ago.
+            (None, Some(pid)) => drop(kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL)),
+            (None, None) => {}
+        }
+    }
+}
+
+impl Actor {
+    pub(super) fn add_standby(&mut self) {
+        let number = self.next_launcher;
+        self.next_launcher += 1;
+        let forked = Packets::pair().and_then(|[own, other]| {
+            self.forks.try_send(FORK, &[other.as_fd()])?;
+            WatchedPackets::of(own)
+        });
+        match forked {
+            Ok(packets) => {
+                let packets = Rc::new(packets);
+                let follow = follow_launcher(number, Rc::clone(&packets), self.events.clone());
+                let follows = self.tasks.spawn("launcher", Span::current(), follow).abort_handle();
+                self.launchers.insert(
+                    number,
+                    Launcher { packets, pid: None, process: None, stands_by: false, job: None, channels: Vec::new(), follows },
+                );
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(%error, "no launcher can be started");
+                }
+                let lost = self.events.clone();
+                // Report it as an event: the caller is still carrying out actions.
+                self.tasks.spawn("launcher", Span::current(), async move {
+                    let _ = lost.send(Event::LauncherLost(number)).await;
+                });
+            }
+        }
+    }
+
+    /// Lets a launcher that stands by exit: its connection ends.
+    pub(super) fn dismiss(&mut self) {
+        let idle = self.launchers.iter().find(|(_, launcher)| launcher.stands_by);
+        if let Some(number) = idle.map(|(number, _)| *number) {
+            self.forget_launcher(number);
+        }
+    }
+
+    /// Passes a job to a launcher that stands by.
+    pub(super) fn start(&mut self, job: JobNumber, shares: &Shares) {
+        let Some(waiting) = self.waiting.remove(&job) else { return };
+        let slots = shares.values().sum();
+        let hosts = self.fleet.as_ref().and_then(|_| {
+            let nodes = self.schedule.nodes().all();
+            let hosts = shares.iter().map(|(at, slots)| format!("{}:{slots}", nodes[*at].name));
+            memory_file(hosts.collect::<Vec<_>>().join(",").as_bytes()).ok()
+        });
+        let order = packed(&ToLauncher::Run { job, slots });
+        let descriptors: Vec<BorrowedFd<'_>> = waiting.descriptors.iter().chain(&hosts).map(AsFd::as_fd).collect();
+        let ready = self.launchers.iter_mut().find(|(_, launcher)| launcher.stands_by);
+        let sent_to = ready.and_then(|(number, launcher)| {
+            (launcher.stands_by, launcher.job) = (false, Some(job));
+            launcher.packets.try_send(&order, &descriptors).is_ok().then_some(*number)
+        });
+        let Some(number) = sent_to else {
+            let _ = waiting.client.try_send(&packed(&ToClient::Refused(JobRefusal::NoLauncher)), &[]);
+            // The launcher exits when its connection ends.
+            let failed = self.launchers.iter().find(|(_, launcher)| launcher.job == Some(job));
+            if let Some(number) = failed.map(|(number, _)| *number) {
+                self.forget_launcher(number);
+            }
+            return self.handle(Input::Ended(job));
+        };
+        self.handed.insert(job, waiting);
+        self.look_later(number, job, Instant::now());
+    }
+
+    /// Looks after a pause whether a launcher has taken its job, which it was sent at the time `since`.
+    fn look_later(&self, number: LauncherNumber, job: JobNumber, since: Instant) {
+        let events = self.events.clone();
+        self.tasks.spawn("launcher", Span::current(), async move {
+            sleep(TAKE_PAUSE).await;
+            let _ = events.send(Event::Look(number, job, since)).await;
+        });
+    }
+
+    /// Lets another launcher run a job if this one has not taken it: it may be stopped.
+    pub(super) fn look_at(&mut self, number: LauncherNumber, job: JobNumber, since: Instant) {
+        let Some(launcher) = self.launchers.get(&number).filter(|launcher| launcher.job == Some(job)) else { return };
+        if !self.handed.contains_key(&job) {
+            return;
+        }
+        let is_stopped = launcher.pid.is_some_and(sys::is_stopped);
+        if !is_stopped && since.elapsed() < TAKE_TIME {
+            return self.look_later(number, job, since);
+        }
+        // It must not run the job when it goes on.
+        launcher.kill();
+        self.forget_launcher(number);
+        self.run_again(job);
+    }
+
+    /// Puts a job that no launcher has taken back into its place in the queue.
+    fn run_again(&mut self, job: JobNumber) {
+        if let Some(waiting) = self.handed.remove(&job) {
+            self.waiting.insert(job, waiting);
+            self.handle(Input::NotTaken(job));
+        }
+    }
+
+    /// Closes the connection to a launcher.
+    fn forget_launcher(&mut self, number: LauncherNumber) {
+        if let Some(launcher) = self.launchers.remove(&number) {
+            launcher.follows.abort();
+        }
+    }
+
+    /// Kills the launchers of all jobs: their agents end the ranks.
+    pub(super) fn kill_launchers(&self) {
+        self.launchers.values().filter(|launcher| launcher.job.is_some()).for_each(Launcher::kill);
+    }
+
+    /// Lets all launchers exit, and waits until they have, at most for [`EXIT_TIME`]: none has a job.
+    pub(super) async fn leave_launchers(&mut self) {
+        let launchers = std::mem::take(&mut self.launchers).into_values();
+        let processes: Vec<OwnedFd> = launchers
+            .filter_map(|launcher| {
+                launcher.follows.abort();
+                launcher.process
+            })
+            .collect();
+        let all = async {
+            for process in processes {
+                if let Ok(process) = sys::watch(process) {
+                    // It is readable once the process has exited.
+                    let _ = process.readable().await;
+                }
+            }
+        };
+        let _ = timeout(EXIT_TIME, all).await;
+    }
+
+    pub(super) fn on_launcher(&mut self, number: LauncherNumber, message: FromLauncher, descriptors: Vec<OwnedFd>) {
+        match message {
+            FromLauncher::Ended => {
+                let Some(launcher) = self.launchers.get_mut(&number) else { return };
+                let channels = std::mem::take(&mut launcher.channels);
+                if let Some(job) = launcher.job.take() {
+                    self.handle(Input::Ended(job));
+                }
+                self.close(channels);
+            }
+            FromLauncher::Took => {
+                let job = self.launchers.get(&number).and_then(|launcher| launcher.job);
+                if let Some((job, waiting)) = job.and_then(|job| Some((job, self.handed.remove(&job)?))) {
+                    // The end of the line reports a launcher that dies from now on.
+                    let _ = waiting.client.try_send(&packed(&ToClient::Started(job)), &[]);
+                }
+            }
+            FromLauncher::StartAgent { node, agent } => {
+                let Ok(streams) = <[OwnedFd; 3]>::try_from(descriptors) else { return };
+                let (Some(fleet), Some(launcher)) = (&mut self.fleet, self.launchers.get_mut(&number)) else { return };
+                launcher.channels.extend(fleet.start_agent(&node, agent, streams));
+            }
+            FromLauncher::Leaves => {
+                // A job that was passed to it before this message is run by it.
+                let stands_by = self.launchers.get(&number).is_some_and(|launcher| launcher.stands_by);
+                if stands_by {
+                    self.forget_launcher(number);
+                    self.handle(Input::StandbyLost { was_ready: true });
+                }
+            }
+            FromLauncher::Ready { pid } => {
+                let Some(launcher) = self.launchers.get_mut(&number) else { return };
+                let is_new = launcher.pid.replace(pid).is_none();
+                launcher.process = descriptors.into_iter().next().or(launcher.process.take());
+                if std::mem::replace(&mut launcher.stands_by, true) {
+                    return;
+                }
+                self.has_warned = false;
+                self.handle(if is_new { Input::StandbyReady } else { Input::StandbyBack });
+            }
+        }
+    }
+
+    pub(super) fn on_launcher_lost(&mut self, number: LauncherNumber) {
+        let mut launcher = self.launchers.remove(&number);
+        let channels = launcher.as_mut().map(|launcher| std::mem::take(&mut launcher.channels));
+        self.close(channels.unwrap_or_default());
+        match launcher {
+            // It had not taken the job.
+            Some(Launcher { job: Some(job), .. }) if self.handed.contains_key(&job) => self.run_again(job),
+            Some(Launcher { job: Some(job), .. }) => self.handle(Input::Ended(job)),
+            Some(Launcher { stands_by: true, .. }) => self.handle(Input::StandbyLost { was_ready: true }),
+            // After its job.
+            Some(Launcher { pid: Some(_), .. }) => {}
+            Some(Launcher { pid: None, .. }) | None => self.handle(Input::StandbyLost { was_ready: false }),
+        }
+    }
+
+    fn close(&self, channels: Vec<Channel>) {
+        if let Some(fleet) = &self.fleet {
+            channels.into_iter().for_each(|channel| fleet.close(channel));
+        }
+    }
+}
+
+async fn follow_launcher(number: LauncherNumber, packets: Rc<WatchedPackets>, events: mpsc::Sender<Event>) {
+    while let Ok(Some(packet)) = packets.receive().await {
+        let Ok(message) = unpacked(&packet) else { break };
+        if events.send(Event::Launcher(number, message, packet.descriptors)).await.is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Event::LauncherLost(number)).await;
+}

@@ -1,0 +1,124 @@
+//! Many jobs on a pool of several hosts, while jobs, agents and keepers are killed at random, and the controller at the end.
+//!
+//! `SCELA_POOL_JOBS` sets the number of jobs (default: 80), `SCELA_POOL_SEED` the seed.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Stdio};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tests::{Cluster, Pool, Process, Random, eventually};
+
+/// The default number of jobs.
+const JOBS: u64 = 80;
+/// The jobs that run or wait at a time. The pool has eight slots.
+const AT_A_TIME: usize = 20;
+/// A job may be killed once it has run for so many seconds: before that, another launcher may run it again.
+const AGE_MIN: f64 = 0.15;
+const HOSTS: usize = 4;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |text| text.parse().expect("it is a number"))
+}
+
+/// Starts the job with this index, which ends with this code.
+fn begin(pool: &Pool<'_>, index: u64) -> (Child, i32) {
+    let code = if index.is_multiple_of(5) { 3 } else { 0 };
+    let ranks = if index.is_multiple_of(7) { "2" } else { "1" };
+    let script = format!("echo here; sleep 0.{}; exit {code}", 1 + index % 4);
+    let mut command = pool.command(&["run", "--pool", "--quiet", "-np", ranks, "sh", "-c", &script]);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    (child.expect("scela starts"), code)
+}
+
+/// Checks the one end of a job, and its one report.
+fn check_end(index: u64, child: Child, code: i32) -> i32 {
+    let output = child.wait_with_output().expect("it was not reaped");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let ended = output.status.code().unwrap_or_else(|| panic!("job {index}: {output:?}"));
+    let reports = text.lines().filter(|line| line.starts_with("scela-run: error:")).count();
+    assert!([code, 251, 252, 137].contains(&ended), "job {index} ended with {ended}: {text}");
+    assert_eq!(reports, usize::from(ended != 0), "job {index} ended with {ended}: {text}");
+    ended
+}
+
+fn jobs_in(state: &Value, which: &str) -> Vec<Value> {
+    let jobs = state["jobs"].as_array().cloned().unwrap_or_default();
+    jobs.into_iter().filter(|job| job["state"] == which).collect()
+}
+
+/// Kills a launcher, an agent, or a keeper, and returns the kind of victim.
+fn kill_one(cluster: &Cluster, pool: &Pool<'_>, random: &mut Random) -> &'static str {
+    let on_host = |name: &str, at: u64| {
+        let processes = cluster.host(at as usize).processes();
+        processes.into_iter().find(|process| process.name == name)
+    };
+    let state = pool.state();
+    let mut old = jobs_in(&state, "runs");
+    old.retain(|job| job["age_s"].as_f64().is_some_and(|age| age >= AGE_MIN));
+    let launcher = || Process::of(old.first()?["launcher_pid"].as_i64()? as i32);
+    let (kind, victim) = match random.of(0..=9) {
+        0..=3 => ("launcher", launcher()),
+        4..=6 => ("agent", on_host("scela-agent", random.of(0..=HOSTS as u64 - 1))),
+        7..=8 => ("guardian", on_host("scela-guard", random.of(0..=HOSTS as u64 - 1))),
+        _ => ("keeper", on_host("scela-keeper", random.of(0..=HOSTS as u64 - 1))),
+    };
+    victim.iter().for_each(|victim| victim.signal(Signal::SIGKILL));
+    if victim.is_some() { kind } else { "nothing" }
+}
+
+#[test]
+fn every_job_has_one_end_while_processes_are_killed() {
+    let Some(cluster) = Cluster::new_or_skip(HOSTS) else { return };
+    let (all, seed) = (number("SCELA_POOL_JOBS", JOBS), number("SCELA_POOL_SEED", 17));
+    let mut random = Random::of_session(seed, 1);
+    let pool = Pool::start_on(&cluster, &["--slots", "2"]);
+    let mut running: BTreeMap<u64, (Child, i32)> = BTreeMap::new();
+    let (mut begun, mut ends, mut victims) = (0, BTreeMap::new(), BTreeMap::new());
+    while ends.len() < all as usize {
+        while running.len() < AT_A_TIME && begun < all {
+            running.insert(begun, begin(&pool, begun));
+            begun += 1;
+        }
+        // The state takes some milliseconds, which paces this loop.
+        let state = pool.state();
+        let numbers = |which| jobs_in(&state, which).iter().filter_map(|job| job["job"].as_u64()).collect::<Vec<_>>();
+        let single = |which: &str| {
+            let jobs = jobs_in(&state, which);
+            jobs.iter().filter(|job| job["slots"] == 1).filter_map(|job| job["job"].as_u64()).collect::<Vec<_>>()
+        };
+        // Jobs with one rank start in the order of their numbers; those with two may be overtaken.
+        if let (Some(last), Some(first)) = (single("runs").into_iter().max(), single("waits").into_iter().min()) {
+            assert!(last < first, "job {first} was overtaken by {last}: {:?}", (numbers("runs"), numbers("waits")));
+        }
+        let is_over = |child: &mut Child| child.try_wait().expect("it was not reaped").is_some();
+        let over: Vec<u64> =
+            running.iter_mut().filter_map(|(index, (child, _))| is_over(child).then_some(*index)).collect();
+        for index in over {
+            let (child, code) = running.remove(&index).expect("it ran");
+            ends.insert(index, check_end(index, child, code));
+        }
+        if random.of(0..=3) == 0 {
+            *victims.entry(kill_one(&cluster, &pool, &mut random)).or_insert(0) += 1;
+        }
+    }
+    let lost = ends.values().filter(|code| ![0, 3].contains(*code)).count();
+    println!("{all} jobs, seed {seed}: {lost} lost, victims {victims:?}");
+    assert_eq!(pool.state()["jobs_ended"], all, "each job has ended once");
+    // The controller, at last: its jobs end, and nothing is left.
+    let last: Vec<_> = (0..12).map(|_| pool.command(&["run", "--pool", "-np", "1", "sleep", "1000"]).spawn()).collect();
+    let is_full = || (!jobs_in(&pool.state(), "waits").is_empty()).then_some(());
+    assert!(eventually(is_full).is_some(), "{:?}", pool.state());
+    pool.controller().signal(Signal::SIGKILL);
+    for child in last {
+        let code = child.expect("scela starts").wait().expect("it was not reaped").code();
+        assert!([Some(251), Some(252)].contains(&code), "{code:?}");
+    }
+    pool.wait_for_end();
+    let left = || {
+        let of_host = |at| cluster.host(at).processes().into_iter();
+        let all: Vec<_> = (0..HOSTS).flat_map(of_host).filter(|process| process.name.starts_with("scela")).collect();
+        all.is_empty().then_some(())
+    };
+    assert!(eventually(left).is_some(), "processes are left on the hosts");
+}
