@@ -56,7 +56,10 @@ fn a_controller_that_is_stopped_is_named_at_once() {
         let began = Instant::now();
         let output = pool.scela(words);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        let stopped = format!("scela: error: the pool 'default' does not answer: its controller, process {}, is stopped", controller.pid);
+        let stopped = format!(
+            "scela: error: the pool 'default' does not answer: its controller, process {}, is stopped",
+            controller.pid
+        );
         assert!(output.status.code() == Some(251) && text.contains(&stopped), "{words:?}: {output:?}");
         assert!(began.elapsed() < Duration::from_secs(5), "{words:?}");
     }

@@ -476,7 +476,7 @@ pub(super) fn wait(controller: &Packets, pool: &str, limit: Option<Duration>) ->
     let began = Instant::now();
     let pause = PollTimeout::try_from(LOOK_TIME).unwrap_or(PollTimeout::MAX);
     while poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], pause) == Ok(0) {
-        if let Some(pid) = directory::controller(pool).filter(|pid| sys::is_stopped(*pid)) {
+        if let Some(pid) = directory::controller(pool).filter(|pid| sys::process_state(*pid) == Some(b'T')) {
             let text = format!("the pool '{pool}' does not answer: its controller, process {pid}, is stopped");
             return Err(Refusal::new(text, format!("'kill -CONT {pid}' continues it")).of_system());
         }

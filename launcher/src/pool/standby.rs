@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use nla::sys::{self, Packets, Served, StandingGuardian};
 
-use super::start::SharedOptions;
 use super::message::{Description, JOB_DESCRIPTORS, JobNumber, packed, unpacked};
+use super::start::SharedOptions;
 use crate::cluster::hosts::TEXT_BYTES_MAX;
 use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node_list::HostSource;
@@ -52,6 +52,13 @@ pub struct Arrived {
 /// Tells the controller that this process stands by, and waits for a job. Returns `None` if the controller has ended or needs no more
 /// launchers. If the agent has ended, only a job that is on the way is taken.
 pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Result<Option<Arrived>> {
+    match await_job(controller, agent) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(None),
+        awaited => awaited,
+    }
+}
+
+fn await_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Result<Option<Arrived>> {
     let process = sys::pidfd_of_this().ok();
     let descriptors: Vec<BorrowedFd<'_>> = process.iter().map(AsFd::as_fd).collect();
     controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &descriptors, true)?;

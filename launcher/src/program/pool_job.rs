@@ -43,7 +43,8 @@ pub(super) fn stand_by(controller: Packets, shared: &SharedOptions) -> (u8, Dura
             // An agent that has ended is no failure of the pool, which has others.
             Err(_) => return (EarlyEnd::Done.code(), stderr::AGENT_EXIT_TIME),
         };
-        let arrived = match standby::next_job(&controller, standing.as_ref().map(|standing| standing.agent.guardian())) {
+        let arrived = match standby::next_job(&controller, standing.as_ref().map(|standing| standing.agent.guardian()))
+        {
             Ok(Some(arrived)) => arrived,
             Ok(None) => {
                 // Nothing of the pool is left when this process has exited.

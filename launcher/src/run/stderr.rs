@@ -240,7 +240,14 @@ static DROPS_LOGS: AtomicBool = AtomicBool::new(false);
 
 impl Screen {
     const fn new() -> Self {
-        let state = State { queue: Queue::new(), written: 0, has_thread: false, is_closed: false, cleared: None, lost: Vec::new() };
+        let state = State {
+            queue: Queue::new(),
+            written: 0,
+            has_thread: false,
+            is_closed: false,
+            cleared: None,
+            lost: Vec::new(),
+        };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 

@@ -131,11 +131,14 @@ pub(crate) fn join_and_stand_by(
 ) -> Result<JoinOutcome, StartFailure> {
     let failed = |error: io::Error| StartFailure::new(StartPhase::Join, error.to_string());
     let position = order.place.map(|place| place.position);
-    let position = position.filter(|position| subtree_of_channels(order, *position).is_some_and(|here| here.size() == 1));
+    let position =
+        position.filter(|position| subtree_of_channels(order, *position).is_some_and(|here| here.size() == 1));
     let position = position.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
     let here = here(order, Vec::new(), &own, guardian, false);
     let parent = Accepted::over_inherited(AgentChannel::own().map_err(failed)?.into_stream(), AgentId::ROOT);
     close_channel(order.is_remote());
+    // The report has shown a sign of life.
+    guardian.rest();
     let Some(began) = standby.stand_by(&encode(&here), guardian).map_err(failed)? else {
         return Ok(JoinOutcome::Exit(0));
     };

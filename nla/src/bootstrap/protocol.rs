@@ -27,10 +27,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::decide::failure::StartFailure;
+use crate::core::GuardianAt;
 use crate::core::limits::{
     ADDRESSES_MAX, AGENTS_MAX, ANCESTORS_MAX, BOOT_BYTES_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN, REPORT_BYTES_MAX,
 };
-use crate::core::GuardianAt;
 use crate::link::{Liveness, Reach, SessionKey};
 use crate::wire::{SessionId, TreePosition};
 

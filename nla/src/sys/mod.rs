@@ -67,7 +67,8 @@ pub use descriptors::{
 };
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{
-    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardian, fork_guardians, fork_standing, name_process, serve_forks,
+    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardian, fork_guardians,
+    fork_standing, name_process, serve_forks,
 };
 pub use guardian::{CODE_ABANDONED, GuardianLink, fork_alone, guarded};
 pub use identity::{

@@ -105,7 +105,15 @@ impl Actor {
         (descriptors[OUTPUT], descriptors[ERRORS]) = (output.into(), errors.into());
         descriptors[LINE] = other.into();
         let orphan_time = detached.orphan_ms.map(Duration::from_millis);
-        let state = DetachedJob { paths, orphan_time, attached: Vec::new(), attachments: 0, trimming, code: None, unwritten: String::new() };
+        let state = DetachedJob {
+            paths,
+            orphan_time,
+            attached: Vec::new(),
+            attachments: 0,
+            trimming,
+            code: None,
+            unwritten: String::new(),
+        };
         self.detached.insert(job, state);
         self.watch_orphan(job);
         // A client that is gone needs no answer.

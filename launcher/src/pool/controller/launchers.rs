@@ -68,7 +68,15 @@ impl Actor {
                 let follows = self.tasks.spawn("launcher", Span::current(), follow).abort_handle();
                 self.launchers.insert(
                     number,
-                    Launcher { packets, pid: None, process: None, stands_by: false, job: None, channels: Vec::new(), follows },
+                    Launcher {
+                        packets,
+                        pid: None,
+                        process: None,
+                        stands_by: false,
+                        job: None,
+                        channels: Vec::new(),
+                        follows,
+                    },
                 );
             }
             Err(error) => {
@@ -136,7 +144,7 @@ impl Actor {
         if !self.handed.contains_key(&job) {
             return;
         }
-        let is_stopped = launcher.pid.is_some_and(sys::is_stopped);
+        let is_stopped = launcher.pid.is_some_and(|pid| sys::process_state(pid) == Some(b'T'));
         if !is_stopped && since.elapsed() < TAKE_TIME {
             return self.look_later(number, job, since);
         }
