@@ -142,6 +142,24 @@ fn a_node_whose_keeper_was_killed_comes_back_and_its_job_goes_on() {
 }
 
 #[test]
+fn a_node_whose_keeper_is_stopped_gets_no_jobs_until_it_answers() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "1"]);
+    let mut keepers = cluster.host(1).processes();
+    keepers.retain(|process| process.name == "scela-keeper");
+    assert!(!keepers.is_empty());
+    keepers.iter().for_each(|keeper| keeper.signal(Signal::SIGSTOP));
+    wait_for_state(&pool, "node002", "down");
+    let why = node(&pool, "node002")["why"].to_string();
+    assert!(why.contains("its keeper has not answered for 20 s"), "{why}");
+    assert_eq!(hosts(&pool, 1, &[]), ["node001"]);
+    pool.job().arg("--no-wait").np(2).program(sh("true")).run().is_quiet_success();
+    keepers.iter().for_each(|keeper| keeper.signal(Signal::SIGCONT));
+    wait_for_state(&pool, "node002", "idle");
+    assert_eq!(hosts(&pool, 2, &[]), ["node001", "node002"]);
+}
+
+#[test]
 fn a_lost_host_comes_back() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "1"]);

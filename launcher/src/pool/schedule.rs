@@ -461,6 +461,18 @@ mod tests {
     }
 
     #[test]
+    fn a_job_that_no_launcher_has_taken_is_started_again_before_later_ones() {
+        let mut pool = Pool::of(2);
+        assert_eq!(pool.submit(1, 2), [starts(1, 2)]);
+        assert_eq!(pool.submit(2, 2), [waits(2, 2, 0, 0)]);
+        assert_eq!(pool.handle(Input::NotTaken(1)), [starts(1, 2)]);
+        assert_eq!(pool.end(1), [starts(2, 2)]);
+        pool.handle(Input::Stop);
+        assert_eq!(pool.handle(Input::NotTaken(2)), [Action::Refuse(2, JobRefusal::Stopping), Action::Over]);
+        assert_eq!((pool.schedule.nodes.free(), pool.schedule.ended()), (2, 1));
+    }
+
+    #[test]
     fn a_job_that_is_larger_than_the_pool_runs_alone() {
         let mut pool = Pool::of(2);
         assert_eq!(pool.submit(1, 64), [starts(1, 2)]);
