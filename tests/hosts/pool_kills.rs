@@ -49,7 +49,7 @@ fn jobs_in(state: &Value, which: &str) -> Vec<Value> {
 
 /// Kills a launcher, an agent, or a keeper, and returns the kind of victim.
 fn kill_one(cluster: &Cluster, pool: &Pool<'_>, random: &mut Random) -> &'static str {
-    let on_host = |name: &str, at: u64| {
+    let on_host = |name: &str, at: i64| {
         let processes = cluster.host(at as usize).processes();
         processes.into_iter().find(|process| process.name == name)
     };
@@ -59,9 +59,9 @@ fn kill_one(cluster: &Cluster, pool: &Pool<'_>, random: &mut Random) -> &'static
     let launcher = || Process::of(old.first()?["launcher_pid"].as_i64()? as i32);
     let (kind, victim) = match random.of(0..=9) {
         0..=3 => ("launcher", launcher()),
-        4..=6 => ("agent", on_host("scela-agent", random.of(0..=HOSTS as u64 - 1))),
-        7..=8 => ("guardian", on_host("scela-guard", random.of(0..=HOSTS as u64 - 1))),
-        _ => ("keeper", on_host("scela-keeper", random.of(0..=HOSTS as u64 - 1))),
+        4..=6 => ("agent", on_host("scela-agent", random.of(0..=HOSTS as i64 - 1))),
+        7..=8 => ("guardian", on_host("scela-guard", random.of(0..=HOSTS as i64 - 1))),
+        _ => ("keeper", on_host("scela-keeper", random.of(0..=HOSTS as i64 - 1))),
     };
     victim.iter().for_each(|victim| victim.signal(Signal::SIGKILL));
     if victim.is_some() { kind } else { "nothing" }

@@ -93,7 +93,7 @@ fn the_limit_on_files_bounds_the_commands_at_a_time() {
     let outcome = pool.map(&list).args(["-j", "40"]).shell("ulimit -n 96").run();
     let expected: String = (0..40).map(|number| format!("{number}\n")).collect();
     outcome.has_code(0).wrote(&expected).says_only(
-        "scela-run: warning: 4 commands run at a time, not 40, because of the limit on open files (ulimit -Hn)\n",
+        "scela: warning: 4 commands run at a time, not 40, because of the limit on open files (ulimit -Hn)\n",
     );
 }
 
@@ -114,7 +114,7 @@ fn the_exit_code_is_the_number_of_failed_commands() {
     let list = commands(["exit 3", "true", "exit 4", "exit 3"]);
     let outcome = pool.map(&list).run();
     outcome.has_code(3).says(
-        "scela-run: error: 3 of 4 commands failed\n  code 3: 2 commands: 1,4 (the first is exit 3)\n  \
+        "scela: error: 3 of 4 commands failed\n  code 3: 2 commands: 1,4 (the first is exit 3)\n  \
          code 4: command 3 (exit 4)\n",
     );
     // A command that cannot be started has a code of its shell.
@@ -193,10 +193,7 @@ fn the_end_of_the_pool_is_one_error() {
     pool.wait_for_jobs(2, 0);
     assert!(pool.scela(&["pool", "stop"]).status.success());
     let outcome = running.finish_killed();
-    outcome
-        .has_code(252)
-        .says("scela-run: error: the pool 'default' ")
-        .says("2 of 3 commands failed, 1 was not started");
+    outcome.has_code(252).says("scela: error: the pool 'default' ").says("2 of 3 commands failed, 1 was not started");
     assert_eq!(outcome.err().matches("the pool 'default'").count(), 1, "{outcome}");
 
     let pool = Pool::start(&["--slots", "2"]);
@@ -224,7 +221,7 @@ fn ctrl_c_ends_the_running_commands_and_starts_no_more() {
     running.wait_until("both commands run", have_begun);
     running.signal(Signal::SIGINT);
     let outcome = running.finish();
-    outcome.has_code(130).wrote("a\nb\n").says("scela-run: INT: no more commands are started");
+    outcome.has_code(130).wrote("a\nb\n").says("scela: INT: no more commands are started");
     outcome.says("2 of 3 commands failed, 1 was not started\n");
 }
 
@@ -293,7 +290,7 @@ fn a_failure_may_halt_the_rest() {
 #[test]
 fn lists_that_are_none_are_refused() {
     let pool = Pool::start(&["--slots", "1"]);
-    let refused = "scela-run: error: the list of commands in standard input cannot be run: ";
+    let refused = "scela: error: the list of commands in standard input cannot be run: ";
     pool.map(&commands(["a\0b"])).run().has_code(251).says(&format!("{refused}line 1 has a null byte"));
     let long = format!("true\n: {}", "x".repeat(128 * 1024));
     pool.map(&[long]).run().has_code(251).says(&format!("{refused}the command on line 2 has more than 131071 bytes"));
@@ -325,7 +322,7 @@ fn a_closed_output_is_an_error_once_there_is_output() {
     let pool = Pool::start(&["--slots", "1"]);
     let run = |command: &str| pool.map(&commands([command])).shell("exec >&-").run();
     run("true").is_quiet_success();
-    run("echo a").has_code(1).says("scela-run: error: standard output cannot be written: Bad file descriptor");
+    run("echo a").has_code(1).says("scela: error: standard output cannot be written: Bad file descriptor");
     let full = pool.map(&commands(["echo a"])).shell("exec >/dev/full").run();
     full.has_code(1).says("standard output cannot be written: No space left on device");
 }
@@ -335,7 +332,7 @@ fn progress_is_reported_on_request() {
     let pool = Pool::start(&["--slots", "2"]);
     let list = commands(["true", "exit 1", "true"]);
     pool.map(&list).run().has_code(1).never_says(" done");
-    pool.map(&list).arg("--progress").run().has_code(1).says("scela-run: 3 of 3 done, 1 failed, 0 running\n");
+    pool.map(&list).arg("--progress").run().has_code(1).says("scela: 3 of 3 done, 1 failed, 0 running\n");
 }
 
 #[test]
@@ -345,9 +342,9 @@ fn a_terminal_shows_progress_in_one_line() {
     pipes(directory.path(), 2);
     let mut terminal = Terminal::open(pool.map(&[]).directory(directory.path()));
     terminal.enter("").type_in("read line <0; echo first\nread line <1\n\x04");
-    terminal.wait_for("\r\x1b[Kscela-run: 0 of 2 done, 0 failed, 2 running");
+    terminal.wait_for("\r\x1b[Kscela: 0 of 2 done, 0 failed, 2 running");
     fs::write(directory.path().join("0"), "\n").unwrap();
-    terminal.wait_for("\r\x1b[Kfirst\r\n").wait_for("\r\x1b[Kscela-run: 1 of 2 done, 0 failed, 1 running, about ");
+    terminal.wait_for("\r\x1b[Kfirst\r\n").wait_for("\r\x1b[Kscela: 1 of 2 done, 0 failed, 1 running, about ");
     fs::write(directory.path().join("1"), "\n").unwrap();
     terminal.wait_for("\r\x1b[K").wait_for_prompt();
     terminal.close();
@@ -358,7 +355,7 @@ fn outputs_that_cannot_be_stored_are_an_error() {
     let pool = Pool::start(&["--slots", "2"]);
     let outcome = pool.map(&commands(["true", "true"])).env("TMPDIR", "/no/such/directory").run();
     outcome.has_code(1).says_only(
-        "scela-run: error: outputs cannot be stored in /no/such/directory: No such file or directory (os error 2)\n\
-         scela-run: error: 2 of 2 commands were not started\n",
+        "scela: error: outputs cannot be stored in /no/such/directory: No such file or directory (os error 2)\n\
+         scela: error: 2 of 2 commands were not started\n",
     );
 }

@@ -448,8 +448,10 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
     }
 }
 
+/// Sends a question to a pool. A controller that is stopped gets none: it would answer it later.
 pub(super) fn asked(pool: &str, question: &ToController) -> Result<Packets, Refusal> {
     let controller = directory::connect(pool)?;
+    check_runs(pool)?;
     controller.send(&packed(&Request::of(question)), &[], true).map_err(|error| broken(pool, &error))?;
     Ok(controller)
 }
@@ -476,15 +478,21 @@ pub(super) fn wait(controller: &Packets, pool: &str, limit: Option<Duration>) ->
     let began = Instant::now();
     let pause = PollTimeout::try_from(LOOK_TIME).unwrap_or(PollTimeout::MAX);
     while poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], pause) == Ok(0) {
-        if let Some(pid) = directory::controller(pool).filter(|pid| sys::process_state(*pid) == Some(b'T')) {
-            let text = format!("the pool '{pool}' does not answer: its controller, process {pid}, is stopped");
-            return Err(Refusal::new(text, format!("'kill -CONT {pid}' continues it")).of_system());
-        }
+        check_runs(pool)?;
         if limit.is_some_and(|limit| began.elapsed() >= limit) {
             return Err(broken(pool, &format!("it has not answered for {} s", began.elapsed().as_secs())));
         }
     }
     Ok(())
+}
+
+/// Fails if the controller of a pool is stopped.
+fn check_runs(pool: &str) -> Result<(), Refusal> {
+    let stopped = directory::controller(pool).filter(|pid| sys::process_state(*pid) == Some(b'T'));
+    stopped.map_or(Ok(()), |pid| {
+        let text = format!("the pool '{pool}' does not answer: its controller, process {pid}, is stopped");
+        Err(Refusal::new(text, format!("'kill -CONT {pid}' continues it")).of_system())
+    })
 }
 
 fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {
