@@ -305,7 +305,8 @@ fn command_plan(
 /// Returns the program of the demo's ranks: this one. If its file was replaced, as it may be while a pool stands, an agent finds the
 /// former one as its own.
 fn demo_program(machine: &Machine) -> OsString {
-    if machine.program.exists() { machine.program.clone().into_os_string() } else { "/proc/self/exe".into() }
+    let is_replaced = machine.program.as_os_str().as_bytes().ends_with(b" (deleted)");
+    if is_replaced { "/proc/self/exe".into() } else { machine.program.clone().into_os_string() }
 }
 
 /// Returns the number of ranks of each command. Their sum is at most [`RANKS_MAX`].
