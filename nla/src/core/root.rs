@@ -618,10 +618,6 @@ impl Root {
         self.end_late_meetings(turn);
         self.end_readers(turn);
         self.forget_ended(turn);
-        if matches!(self.phase, Phase::Gathering { .. }) && self.is_each_rank_over() {
-            // No rank is left that could report another cause.
-            self.end_gathering(turn);
-        }
         if matches!(self.phase, Phase::Running)
             && !self.namespaces.is_empty()
             && self.namespaces.values().all(Namespace::is_over)

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use pmi::Ranks;
 
-use super::namespace::Namespace;
 use super::{Notice, Phase, Root, RootAction, SIGINT, SIGKILL, SIGTERM, Turn};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
 use crate::core::ids::{AgentId, GuardianAt, NamespaceId, Time};
@@ -283,21 +282,6 @@ impl Root {
         if !self.begin_restart(&outcome, turn) {
             self.end(outcome, SIGTERM, "the first cause is elected", turn);
         }
-    }
-
-    /// Whether all ranks have exited, and no agent was lost: none is left that could report another cause. A rank that has aborted may
-    /// still run.
-    pub(super) fn is_each_rank_over(&self) -> bool {
-        let has_exited = |failure: &&Failure| matches!(failure.cause, Cause::Code(_) | Cause::Signal { .. });
-        let is_over = |id: NamespaceId, ns: &Namespace| {
-            let named = if id == self.job { NamespaceId::FIRST } else { id };
-            let mut left = ns.not_gone(&Ranks::range(0..ns.plan.size));
-            for failure in self.failures.iter().filter(has_exited).filter(|failure| failure.namespace == named) {
-                left = left.difference(&failure.ranks);
-            }
-            left.is_empty()
-        };
-        self.lost.is_empty() && !self.namespaces.is_empty() && self.namespaces.iter().all(|(id, ns)| is_over(*id, ns))
     }
 
     pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, turn: &mut Turn<'_>) {

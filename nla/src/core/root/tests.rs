@@ -139,20 +139,6 @@ fn a_childs_number_of_failures_does_not_overflow() {
     assert!(matches!(elected, Outcome::Failed { others: u64::MAX, .. }), "{elected:?}");
 }
 
-#[test]
-fn the_first_cause_is_elected_once_no_rank_is_left_that_could_report_another() {
-    let mut world = World::running();
-    world.fails(at(40), 1, 1, Cause::Code(3));
-    world.exited(1, 0, "0");
-    world.fails(at(50), 2, 2, Cause::Code(4));
-    assert!(!world.root.is_ending(), "rank 3 may have failed before");
-    let actions = world.fails(at(50), 2, 3, Cause::Code(5));
-    assert!(world.root.is_ending(), "{actions:?}");
-    assert!(sent(&actions, 1).iter().any(|message| matches!(message, Down::End { .. })), "{actions:?}");
-    let Outcome::Failed { first, others: 2 } = world.root.elected() else { panic!("{:?}", world.root.elected()) };
-    assert_eq!((first.at, first.cause), (at(40), Cause::Code(3)));
-}
-
 fn requester(agent: u32, rank: u32) -> Requester {
     Requester { agent: AgentId(agent), namespace: NS, rank: Rank(rank), number: 0 }
 }
