@@ -5,6 +5,7 @@ pub(crate) const DEPENDENCIES: &[&str] = &[
     "attachment",
     "pmi",
     "nla",
+    "placement",
     "sim",
     "bitflags",
     "bytes",

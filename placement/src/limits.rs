@@ -1,0 +1,16 @@
+//! The bounds of everything that comes from files and command lines.
+
+/// The most ranks of a communication matrix. The same as the agents' `RANKS_MAX` would allow arrays of gigabytes.
+pub const MATRIX_RANKS_MAX: u32 = 1 << 20;
+
+/// The most pairs of ranks with traffic in a matrix: all pairs of 4,096 ranks. They occupy 24 bytes each.
+pub const MATRIX_PAIRS_MAX: usize = 1 << 24;
+
+/// The longest line of a matrix file: a row of a plain matrix of 32,768 ranks with 30 digits for each number.
+pub const MATRIX_LINE_BYTES_MAX: usize = 1 << 20;
+
+/// The most remarks of a matrix file.
+pub const MATRIX_REMARKS_MAX: usize = 64;
+
+/// The longest remark of a matrix file. A reader cuts longer ones.
+pub const MATRIX_REMARK_BYTES_MAX: usize = 200;
