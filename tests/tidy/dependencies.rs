@@ -18,6 +18,7 @@ pub(crate) const DEPENDENCIES: &[&str] = &[
     "memchr",
     "nix",
     "object",
+    "png",
     "proptest",
     "ratatui",
     "rmp",
