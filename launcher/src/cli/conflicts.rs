@@ -107,6 +107,23 @@ pub(super) fn check<'a>(
     {
         both(Global::Stats, Global::Trace, "one file cannot have the statistics and the trace")?;
     }
+    let profile = options.profile_comm.as_deref().map(absolute);
+    if let (Some(at), None) = (last(Global::ProfileCommCollectives), &profile) {
+        let typed = &items[at].typed;
+        let text = format!("option '{typed}' has no effect without '--profile-comm FILE'");
+        let hint = format!("add '--profile-comm FILE', or leave '{typed}' out");
+        return Err(UsageError::new(&items[at].place, text, hint));
+    }
+    if let (Some(StatsTo::File(stats)), Some(profile)) = (&options.stats, &profile)
+        && absolute(stats) == *profile
+    {
+        both(Global::Stats, Global::ProfileComm, "one file cannot have the statistics and the profile")?;
+    }
+    if let (Some(trace), Some(profile)) = (&options.trace, &profile)
+        && absolute(trace) == *profile
+    {
+        both(Global::Trace, Global::ProfileComm, "one file cannot have the trace and the profile")?;
+    }
     let from_stdin = hosts.sources.iter().filter(|source| source.is_standard_input()).count();
     if let (1.., Some(StdinTo::All | StdinTo::Ranks(_))) = (from_stdin, &options.stdin) {
         both(Global::HostFile, Global::Stdin, "standard input cannot be hosts and input of ranks")?;

@@ -61,6 +61,8 @@ pub(super) enum Global {
     Timing,
     Stats,
     Trace,
+    ProfileComm,
+    ProfileCommCollectives,
     Verbose,
     Quiet,
     HostFile,
@@ -461,6 +463,12 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Trace), &["trace"], &["FILE.json"], group::TALKING,
         "write the times of all steps to the file, for Perfetto\n\
          (ui.perfetto.dev) or chrome://tracing"),
+    spec(Id::Global(Global::ProfileComm), &["profile-comm"], &["FILE"], group::TALKING,
+        "write what MPI ranks send to each other to the file,\n\
+         which 'scela comm show' reads"),
+    spec(Id::Global(Global::ProfileCommCollectives), &["profile-comm-collectives"], &["WHICH"], group::TALKING,
+        "count collective operations by the schedules of\n\
+         docs/profiling.md ('schedule', the default) or 'none'"),
     spec(Id::Global(Global::Verbose), &["verbose", "v"], &[], group::TALKING,
         "print more; -vv still more").common("print more; -vv still more"),
     spec(Id::Global(Global::Quiet), &["quiet", "q"], &[], group::TALKING,

@@ -395,6 +395,8 @@ impl TypedOptions {
             Global::Timing => options.timing = true,
             Global::Stats => options.stats = Some(values::stats(item.values.first())?),
             Global::Trace => options.trace = Some(values::trace(value)?),
+            Global::ProfileComm => options.profile_comm = Some(values::profile_comm(value)?),
+            Global::ProfileCommCollectives => options.profile_collectives = Some(values::profile_collectives(value)?),
             Global::Verbose => {
                 options.quiet = false;
                 options.verbose = options.verbose.saturating_add(1);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use nla::core::{CommandPlan, Inherit, SessionPlan};
 use nla::sys::{Image, ImageError, open_regular};
 use object::Endianness;
-use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
+use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64, PT_INTERP};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
 
@@ -140,6 +140,34 @@ impl<'a> ReadRef<'a> for Parts<'a> {
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         self.0.read_bytes_at_until(range, delimiter)
+    }
+}
+
+/// How a program file is linked.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Linkage {
+    /// It names the dynamic loader, which loads its libraries.
+    Dynamic,
+    /// The kernel starts it without a loader.
+    Static,
+    /// It is no 64-bit ELF file: a script, for example.
+    Unknown,
+}
+
+/// Returns how a program file is linked.
+pub(crate) fn linkage(path: &Path) -> Linkage {
+    let has_loader = || {
+        let cache = ReadCache::new(open_regular(path).ok()?);
+        let file = Parts(&cache);
+        let header = FileHeader64::<Endianness>::parse(file).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, file).ok()?;
+        Some(segments.iter().any(|segment| segment.p_type(endian) == PT_INTERP))
+    };
+    match has_loader() {
+        Some(true) => Linkage::Dynamic,
+        Some(false) => Linkage::Static,
+        None => Linkage::Unknown,
     }
 }
 
@@ -319,6 +347,28 @@ mod tests {
             fs::write(file.path(), &bytes).unwrap();
             file.as_file().set_len(end(size, &bytes).max(bytes.len() as u64)).unwrap();
             assert_eq!(needs(file.path()).is_some(), is_read, "{size} bytes");
+        }
+    }
+
+    /// A static program, as far as the kernel reads it: its only segment is loaded.
+    #[test]
+    fn a_program_without_a_loader_is_static() {
+        let program = fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(linkage(&std::env::current_exe().unwrap()), Linkage::Dynamic);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let headers = u64::from_le_bytes(program[32..40].try_into().unwrap()) as usize;
+        let count = usize::from(u16::from_le_bytes([program[56], program[57]]));
+        let mut without = program;
+        for header in (headers..).step_by(56).take(count) {
+            if without[header..header + 4] == PT_INTERP.to_le_bytes() {
+                without[header..header + 4].fill(0);
+            }
+        }
+        fs::write(file.path(), &without).unwrap();
+        assert_eq!(linkage(file.path()), Linkage::Static);
+        for content in [&b""[..], b"#!/bin/sh\n", &without[..40]] {
+            fs::write(file.path(), content).unwrap();
+            assert_eq!(linkage(file.path()), Linkage::Unknown);
         }
     }
 

@@ -15,6 +15,7 @@ use crate::plan::machine::Machine;
 use crate::plan::mpi;
 use crate::plan::mpi_user::MpiUser;
 use crate::plan::pmix;
+use crate::plan::profile;
 use crate::plan::remote_launch::{self, Recommended, RemoteLaunch};
 use crate::plan::request::{BootstrapKind, Options, Request};
 use crate::plan::stage;
@@ -252,6 +253,7 @@ fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Resu
     }
     mpi::provide(&mut planned, machine, &users)?;
     mpi::replace_slurm(&mut planned, machine, &users)?;
+    profile::provide(&mut planned, machine)?;
     library::check(&planned, &users)?;
     stage::provide(&mut planned, &machine.wdir)?;
     Ok(planned)

@@ -15,6 +15,7 @@ mod mpi_user;
 pub mod pattern;
 pub mod pmix;
 pub mod pool_name;
+mod profile;
 mod python;
 pub mod remote_launch;
 pub mod request;
@@ -175,6 +176,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             accelerators: AcceleratorPlan { requests, offers },
             piece_bytes: PIECE_BYTES,
             stage: StagePlan::default(),
+            profile: options.profile_comm.is_some(),
             sent: Duration::ZERO,
         },
         first: NamespacePlan {

@@ -126,7 +126,7 @@ pub(super) fn replace_slurm(plan: &mut Plan, machine: &Machine, users: &[Vec<Mpi
 }
 
 /// Returns whether LD_PRELOAD can name a file: the loader splits it at blanks and colons.
-fn is_listable(file: &Path) -> bool {
+pub(super) fn is_listable(file: &Path) -> bool {
     !file.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
@@ -228,11 +228,21 @@ fn is_own_libpmi(path: &Path) -> bool {
 /// Returns ScELA's libpmi, which is searched for near `scela_run`. The error lists the searched directories. `is_own`
 /// rejects the libpmi of another launcher, which may be installed there too.
 fn find_libpmi(scela_run: &Path, is_own: &dyn Fn(&Path) -> bool) -> Result<PathBuf, Vec<String>> {
+    find_near(scela_run, &LIBRARIES, is_own)
+}
+
+/// Returns the first file of these names near `scela_run` that `is_own` accepts: beside it, or in `../lib` and its variants. The
+/// error lists the searched directories.
+pub(super) fn find_near(
+    scela_run: &Path,
+    names: &[&str],
+    is_own: &dyn Fn(&Path) -> bool,
+) -> Result<PathBuf, Vec<String>> {
     let bin = scela_run.parent().unwrap_or(scela_run);
     let prefix = bin.parent().unwrap_or(bin);
     let multiarch = format!("lib/{}-linux-gnu", std::env::consts::ARCH);
     let directories = [bin.to_owned(), prefix.join("lib"), prefix.join("lib64"), prefix.join(multiarch)];
-    let mut files = directories.iter().flat_map(|directory| LIBRARIES.map(|name| directory.join(name)));
+    let mut files = directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name)));
     let searched = || directories.iter().map(|directory| directory.display().to_string()).collect();
     files.find(|file| is_own(file)).ok_or_else(searched)
 }

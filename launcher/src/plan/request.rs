@@ -353,6 +353,10 @@ pub struct Options {
     pub stats: Option<StatsTo>,
     /// `--trace`: the file of the session's trace. Never empty; may be relative to the launcher's own directory.
     pub trace: Option<PathBuf>,
+    /// `--profile-comm`: the file of the communication profile. Never empty; may be relative to the launcher's own directory.
+    pub profile_comm: Option<PathBuf>,
+    /// `--profile-comm-collectives`: whether collective operations are counted. They are if it is `None`.
+    pub profile_collectives: Option<bool>,
     /// `--label`: the session's name in messages and in `ps`: 1 to 64 characters of `[A-Za-z0-9._-]`,
     /// the first a letter or digit.
     pub label: Option<String>,

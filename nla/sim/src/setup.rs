@@ -42,6 +42,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         accelerators: AcceleratorPlan::default(),
         piece_bytes: setup.piece_bytes,
         stage: StagePlan::default(),
+        profile: false,
         sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {

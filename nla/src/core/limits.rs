@@ -179,6 +179,8 @@ pub const STAGED_BYTES_MAX: u64 = 1 << 44;
 pub const STAGED_NAME_BYTES_MAX: usize = 255;
 /// Names of files that ranks have left in /dev/shm, in an agent's report; beyond, files are only counted.
 pub const FILE_NAMES_MAX: usize = 8;
+/// Bytes of a piece of a communication profile: 1,000 entries of the longest numbers.
+pub const PROFILE_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// How long the output of processes that have all ended may take to be read to its end.
 pub const DRAIN_TIME: Duration = Duration::from_secs(2);
 

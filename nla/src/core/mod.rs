@@ -26,6 +26,7 @@ mod parent;
 mod pieces;
 mod placement;
 mod plan;
+mod profile;
 mod reason;
 mod ring;
 mod root;
@@ -69,6 +70,9 @@ pub(crate) use pieces::BorrowedPiece;
 pub use pieces::{Blob, Incoming, Piece, PieceBytes, PieceError, Taken, pack, unpack};
 pub use placement::{owners, place};
 pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, RankSessions, SessionPlan, Variable, is_bound_to_host};
+pub use profile::{
+    PIECE_LENGTH_BYTES, ProfileEntry, ProfileError, ProfilePiece, ProfileRows, ProfileTraffic, RowOrder, check_length,
+};
 pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
 pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, RootSettings};

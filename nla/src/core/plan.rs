@@ -123,6 +123,8 @@ pub struct SessionPlan {
     pub piece_bytes: PieceBytes,
     /// The files that every node gets before the first rank starts.
     pub stage: StagePlan,
+    /// Ranks report what they have sent to each other, and agents pass it on at the end.
+    pub profile: bool,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -545,6 +547,7 @@ mod tests {
             accelerators: AcceleratorPlan::default(),
             piece_bytes: None,
             stage: StagePlan::default(),
+            profile: false,
             sent: Duration::ZERO,
         }
     }

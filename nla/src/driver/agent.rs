@@ -73,7 +73,7 @@ pub(super) struct AgentDriver {
     is_guarded: bool,
     /// When the guardian was last looked at, and for how long it had not run then.
     guardian_seen: (Instant, Duration),
-    links: LinkContext,
+    pub(super) links: LinkContext,
     pub(super) parent: Uplink,
     parent_id: AgentId,
     rejoining: Rejoining,
@@ -173,7 +173,7 @@ fn streams_down(input: &Rc<RefCell<InputHub>>, files: &Rc<RefCell<StageHub>>) ->
         Lane::Stdin => input.borrow_mut().push(bytes, receipt),
         Lane::Stage => files.borrow_mut().push(bytes, receipt),
         // The other lanes lead up, or have no window.
-        Lane::Control | Lane::Board | Lane::Stdout | Lane::Stderr => {}
+        Lane::Control | Lane::Board | Lane::Stdout | Lane::Stderr | Lane::Profile => {}
     })
 }
 

@@ -50,7 +50,7 @@ impl LinkContext {
 
 struct Child {
     link: Link,
-    /// The number of output lanes that have not ended.
+    /// The number of lanes to the root, of output and profiles, that have not ended.
     lanes_open: Rc<Cell<u8>>,
 }
 
@@ -67,6 +67,8 @@ pub(super) enum Received {
 #[derive(Default)]
 pub(super) struct Children {
     links: LiteMap<AgentId, Child>,
+    /// The session's plan asks for profiles, so each child sends an end of that lane, too.
+    pub(super) sends_profiles: bool,
     /// The number of children that have ever joined; each joins once.
     pub(super) joined: usize,
     encoder: DownEncoder,
@@ -84,11 +86,11 @@ impl Children {
         links: &LinkContext,
         mut forward: impl FnMut(Lane, Bytes, Receipt) + 'static,
     ) {
-        let lanes_open = Rc::new(Cell::new(2_u8));
+        let lanes_open = Rc::new(Cell::new(2 + u8::from(self.sends_profiles)));
         let (open, output_ended) = (Rc::clone(&lanes_open), Rc::clone(&self.output_ended));
         let child = accepted.peer;
         let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
-            if !matches!(lane, Lane::Stdout | Lane::Stderr) {
+            if !matches!(lane, Lane::Stdout | Lane::Stderr | Lane::Profile) {
                 // The other lanes lead down.
             } else if bytes.is_empty() {
                 open.set(open.get().saturating_sub(1));
@@ -100,6 +102,12 @@ impl Children {
         let link = links.start(accepted, streams);
         self.joined += 1;
         self.links.insert(child, Child { link, lanes_open });
+    }
+
+    /// Expects profiles of all children. No child sends the end of its lanes before it has the session's plan.
+    pub(super) fn expect_profiles(&mut self) {
+        self.sends_profiles = true;
+        self.links.values().for_each(|child| child.lanes_open.set(child.lanes_open.get() + 1));
     }
 
     /// Sends a message. `in_log` returns the offset of an epoch's bytes in the launcher's log, if the child can read it

@@ -18,6 +18,7 @@ mod output;
 mod pmix;
 mod port;
 mod process;
+mod profile;
 mod pulse;
 mod queue;
 mod recorder;

@@ -38,7 +38,7 @@ use crate::sys::Segment;
 use crate::tasks::Tasks;
 use crate::wire::{Lane, Role, SessionId};
 
-/// Takes the ranks' output: stdout or stderr, the bytes (see [`split_stream_message`](super::split_stream_message)), and
+/// Takes the ranks' output and profiles: the lane, the bytes (see [`split_stream_message`](super::split_stream_message)), and
 /// a receipt that is dropped when they have been written. Agents send more as receipts are dropped.
 pub type OutputSink = Rc<dyn Fn(Lane, Bytes, Receipt)>;
 
@@ -179,6 +179,10 @@ impl RootDriver {
         let (transport, files) = (setup.links, setup.files);
         let RootPort { listener, joining, joined, .. } = port;
         let (tree, first) = (settings.tree, settings.first.clone());
+        let mut children = Children::default();
+        if settings.session.profile {
+            children.expect_profiles();
+        }
         let adopts = settings.session.on_failure.adopts();
         let (adopted, may_join) = adopts.then(|| mpsc::channel(QUEUE_EVENTS_MAX)).unzip();
         let accepting = listener.map(|(admit, accepting)| {
@@ -197,7 +201,7 @@ impl RootDriver {
             transport,
             pulse: Pulse::new(&links.ticks),
             links,
-            children: Children::default(),
+            children,
             output,
             files,
             sending: Sending::default(),

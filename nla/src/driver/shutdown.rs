@@ -7,7 +7,8 @@
 //! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses, or for processes in uninterruptible sleep |
 //! | clean | removes files that killed ranks left in /dev/shm | | `CLEAN_DEADLINE` |
 //! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
-//! | announce | sends the ends of both output lanes | writes all output | after a success none: the reader may be slow; else the grace and `UNREAD_MARGIN` without a byte written |
+//! | profile | sends what ranks have appended to their profiles (`--profile-comm`) | | none: the parent takes it |
+//! | announce | sends the ends of both output lanes, and of profiles | writes all output | after a success none: the reader may be slow; else the grace and `UNREAD_MARGIN` without a byte written |
 //! | accept | | closes the listener, drops late children | at once |
 //! | children | closes its links to them | closes its links to them | [`FAREWELL_TIME`], [`FLUSH_TIME`] |
 //! | shells | waits for the remote shells of piped links | waits for remote shells and guardians | [`FAREWELL_TIME`], [`LEAVE_TIME`] |
@@ -29,6 +30,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::agent::AgentDriver;
 use super::leftovers::CLEAN_DEADLINE;
 use super::pmix::Pmix;
+use super::profile;
 use super::root::RootDriver;
 use crate::bootstrap::Links;
 use crate::core::{FileReport, Input};
@@ -70,7 +72,9 @@ pub(super) enum Sweep {
     Cleaned { report: FileReport, leftovers: u64 },
     /// No process is left; the output pump reads the pipes to their end.
     Draining(oneshot::Receiver<usize>),
-    /// All of this agent's own output has been read.
+    /// All of this agent's own output has been read; the profiles of its ranks are being sent. The channel closes when they are.
+    Profiling(oneshot::Receiver<()>),
+    /// All of this agent's own output has been read, and all profiles have been sent.
     Drained,
     /// The ends of the output lanes are queued for the parent. The channel closes when they have been written.
     Announcing(oneshot::Receiver<()>),
@@ -120,6 +124,11 @@ impl Sweep {
                 }
                 Self::Drained
             }
+            Self::Profiling(sent) => {
+                // No value is sent: the channel closes when its sender is dropped.
+                let _ = sent.await;
+                Self::Drained
+            }
             Self::Announcing(written) => {
                 // No value is sent: the channel closes when its senders are dropped.
                 let _ = written.await;
@@ -145,10 +154,16 @@ impl AgentDriver {
             let (report, leftovers) = (std::mem::take(report), *leftovers);
             self.end_sweep(leftovers, report);
         }
+        if matches!(self.sweep, Sweep::Drained)
+            && let Some(file) = self.startup.as_mut().and_then(|startup| startup.profile.take())
+        {
+            self.sweep = Sweep::Profiling(profile::send(file, self.parent.clone(), &self.links.tasks));
+        }
         if matches!(self.sweep, Sweep::Drained) && self.children.have_ended_output() && !self.core.awaits_agents() {
             let (queued, written) = oneshot::channel::<()>();
             let queued = Arc::new(queued);
-            for lane in [Lane::Stdout, Lane::Stderr] {
+            let profile = self.children.sends_profiles.then_some(Lane::Profile);
+            for lane in [Lane::Stdout, Lane::Stderr].into_iter().chain(profile) {
                 self.parent.send(lane, Bytes::new(), Receipt::holding(Arc::clone(&queued)));
             }
             self.sweep = Sweep::Announcing(written);
@@ -188,6 +203,11 @@ impl AgentDriver {
                 self.handle(Input::NotCleared);
             } else {
                 self.forget_namespaces();
+                if let Some(file) = self.startup.as_ref().and_then(|startup| startup.profile.as_ref())
+                    && let Err(error) = file.clear()
+                {
+                    tracing::warn!(%error, "profiles of ranks that start again cannot be removed");
+                }
                 self.handle(Input::Cleared { leftovers });
             }
         }

@@ -18,7 +18,9 @@ use super::stall::{Stall, StallStep};
 use super::trace::StartTrace;
 use crate::core::{AgentId, CpuSet, Input, NamespaceId, NotStartedReason, TraceScope, TraceSpan};
 use crate::link::Clock;
-use crate::sys::{self, ExitSignalsHeld, InLaunch, Launching, RankFile, SPAWNERS_MAX, ShellState, Spawner};
+use crate::sys::{
+    self, ExitSignalsHeld, InLaunch, Launching, ProfileFile, RankFile, SPAWNERS_MAX, ShellState, Spawner,
+};
 use crate::tasks::Tasks;
 
 /// The maximum number of orders that the spawner threads have not completed: each has four descriptors or more.
@@ -64,6 +66,8 @@ pub(super) struct Spawners<T> {
     shell: ShellState,
     /// The file that all ranks inherit.
     file: Option<Arc<RankFile>>,
+    /// The file to which all ranks append their profiles.
+    profile: Option<Arc<ProfileFile>>,
     launching: Arc<Launching>,
     /// Notified when a thread has results.
     finished: Arc<Notify>,
@@ -80,11 +84,17 @@ pub(super) struct Spawners<T> {
 }
 
 impl<T> Spawners<T> {
-    /// Starts one thread, whose ranks get the attributes of `shell` and inherit `file`.
-    pub(super) fn start(shell: ShellState, file: Option<Arc<RankFile>>, tasks: Tasks) -> io::Result<Self> {
+    /// Starts one thread, whose ranks get the attributes of `shell` and inherit `file` and `profile`.
+    pub(super) fn start(
+        shell: ShellState,
+        file: Option<Arc<RankFile>>,
+        profile: Option<Arc<ProfileFile>>,
+        tasks: Tasks,
+    ) -> io::Result<Self> {
         let mut spawners = Self {
             shell,
             file,
+            profile,
             launching: Arc::default(),
             finished: Arc::default(),
             workers: Vec::new(),
@@ -100,6 +110,7 @@ impl<T> Spawners<T> {
     fn add_thread(&mut self) -> io::Result<()> {
         let mut spawner = Spawner::new(self.shell.clone(), &self.launching)?;
         self.file.iter().for_each(|file| spawner.share(Arc::clone(file)));
+        self.profile.iter().for_each(|file| spawner.share_profile(Arc::clone(file)));
         let thread = SpawnerThread::start(spawner, Arc::clone(&self.finished), &self.tasks)?;
         if let Some((scope, agent, clock)) = self.trace {
             thread.trace(StartTrace::begin(scope, agent, self.workers.len() as u8, clock));

@@ -33,7 +33,7 @@ use crate::core::{
     STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, staged_program,
 };
 use crate::link::Clock;
-use crate::sys::{self, Child, Launching, PMI_FD, ShellState};
+use crate::sys::{self, Child, Launching, PMI_FD, ProfileFile, ShellState};
 use crate::tasks::Tasks;
 use crate::wire::decode;
 
@@ -104,6 +104,8 @@ pub(super) struct Startup {
     /// The thread that reads the ranks' output.
     pub(super) pump: OutputPump,
     topology_file: Rc<TopologyFile>,
+    /// The file to which the ranks append their communication profiles.
+    pub(super) profile: Option<Arc<ProfileFile>>,
     input: Rc<RefCell<InputHub>>,
     scratch: Rc<RefCell<Scratch>>,
     turns: Rc<Turns>,
@@ -140,11 +142,16 @@ impl Startup {
             );
         }
         let topology_file = TopologyFile::new();
+        let profile = session.profile.then(ProfileFile::new).and_then(|made| {
+            made.inspect_err(|error| tracing::warn!(%error, "ranks cannot hand over their profiles")).ok()
+        });
+        let profile = profile.map(Arc::new);
         Ok(Self {
             binder,
             session,
             mark,
-            spawners: Spawners::start(fitted, topology_file.file(), tasks.clone())?,
+            spawners: Spawners::start(fitted, topology_file.file(), profile.clone(), tasks.clone())?,
+            profile,
             pump,
             topology_file: Rc::new(topology_file),
             input,

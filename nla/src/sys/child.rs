@@ -12,6 +12,7 @@ use std::{io, ptr};
 use nix::errno::Errno;
 
 use super::launching::{STEP_DIRECTORY, STEP_EXEC};
+use super::profile_file::PROFILE_FD;
 use super::rank_file::RANK_FILE_FD;
 use super::spawn::{PMI_FD, Refusal, STACK_BYTES, SpawnError, SpawnStep, Table, set_disposition, swap_signal_mask};
 
@@ -103,7 +104,7 @@ pub(super) struct Order<'a> {
     pub(super) memory: &'a [u64],
     pub(super) slots: [c_int; 3],
     /// The slots that become [`KEPT`].
-    pub(super) kept: [Option<c_int>; 2],
+    pub(super) kept: [Option<c_int>; 3],
     /// The highest slot, or the highest of [`KEPT`] if that is higher.
     pub(super) highest: c_int,
     pub(super) table: Table,
@@ -208,7 +209,7 @@ fn bind_memory(memory: &[u64]) -> Result<(), Progress> {
 }
 
 /// The descriptors that a rank gets beyond 0, 1 and 2. They follow each other.
-const KEPT: [c_int; 2] = [PMI_FD, RANK_FILE_FD];
+const KEPT: [c_int; 3] = [PMI_FD, RANK_FILE_FD, PROFILE_FD];
 
 /// Moves the slots to 0, 1, 2 and [`KEPT`], and closes all other descriptors.
 fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
@@ -239,7 +240,7 @@ fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {
             return Err(FAILED);
         }
     }
-    let [first, last] = KEPT;
+    let [first, .., last] = KEPT;
     for (fd, _) in KEPT.into_iter().zip(order.kept).filter(|(_, slot)| slot.is_none()) {
         // SAFETY: numbers only; a closed descriptor is no problem.
         unsafe { libc::close(fd) };

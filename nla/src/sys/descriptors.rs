@@ -14,8 +14,8 @@ use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockTy
 use nix::sys::stat::Mode;
 
 /// The highest descriptor that [`reserve_low`] occupies: above 0, 1 and 2, each spawner takes four, and their
-/// [`RankFile`](super::RankFile) one. The agent's own descriptors are higher.
-pub const LOW_MAX: RawFd = 3 + 4 * super::launching::SPAWNERS_MAX as RawFd;
+/// [`RankFile`](super::RankFile) and [`ProfileFile`](super::ProfileFile) one each. The agent's own descriptors are higher.
+pub const LOW_MAX: RawFd = 4 + 4 * super::launching::SPAWNERS_MAX as RawFd;
 
 /// The bound of [`raise_limit`]: the kernel's default maximum (fs.nr_open).
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
@@ -298,7 +298,7 @@ fn bit(fd: RawFd) -> u32 {
 
 /// Serializes the tests that depend on particular slots.
 #[cfg(test)]
-pub(super) static SLOTS_IN_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
+pub(crate) static SLOTS_IN_TEST: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[cfg(test)]
 mod tests {

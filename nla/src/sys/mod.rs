@@ -38,6 +38,7 @@ pub mod output_file;
 pub mod packet;
 mod path_walk;
 pub mod pmix;
+pub mod profile_file;
 pub mod rank_file;
 pub mod readiness;
 pub mod reap;
@@ -83,6 +84,7 @@ pub use output_file::{OutputMode, open_output};
 pub use packet::{
     PACKET_BYTES_MAX, PACKET_DESCRIPTORS_MAX, Packet, PacketListener, Packets, WatchedListener, WatchedPackets,
 };
+pub use profile_file::{PROFILE_FD, ProfileFile};
 pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};
 pub use readiness::{Watched, watch, watch_end};
 pub use reap::{

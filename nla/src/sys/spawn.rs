@@ -29,6 +29,7 @@ use super::descriptors;
 use super::identity::{affinity, set_affinity};
 use super::image::Image;
 use super::launching::{LaunchSlot, Launching, STEP_SETUP};
+use super::profile_file::{PROFILE_FD, ProfileFile};
 use super::rank_file::RankFile;
 use super::reap;
 use super::shell::{KernelAction, SIGNAL_MAX, ShellState, disposition, limit};
@@ -180,6 +181,8 @@ pub struct Spawner {
     slots: Option<[OwnedFd; 4]>,
     /// The file that ranks with PMI inherit.
     shared: Option<Arc<RankFile>>,
+    /// The file to which all ranks append their profiles.
+    profile: Option<Arc<ProfileFile>>,
     table: Table,
     leads_session: bool,
     scratch: Scratch,
@@ -225,6 +228,7 @@ impl Spawner {
             null: descriptors::dev_null_rw()?,
             slots: Some(slots),
             shared: None,
+            profile: None,
             table: Table::Unshared,
             leads_session: true,
             scratch: Scratch::default(),
@@ -246,6 +250,11 @@ impl Spawner {
     /// Lets later children that use PMI inherit `file`, as [`RANK_FILE_FD`](super::RANK_FILE_FD).
     pub fn share(&mut self, file: Arc<RankFile>) {
         self.shared = Some(file);
+    }
+
+    /// Lets later children inherit `file`, as [`PROFILE_FD`].
+    pub fn share_profile(&mut self, file: Arc<ProfileFile>) {
+        self.profile = Some(file);
     }
 
     /// Returns the slot of the child in launch, for the thread that reaps.
@@ -312,7 +321,8 @@ impl Spawner {
         bind_thread(&self.own_cpus, &mut self.bound_to, masks.cpus)?;
         let numbers = slots.each_ref().map(AsRawFd::as_raw_fd);
         let shared = self.shared.as_ref().filter(|_| descriptors.pmi.is_some()).map(|file| file.as_fd().as_raw_fd());
-        let highest = numbers.into_iter().chain(shared).fold(super::rank_file::RANK_FILE_FD, i32::max);
+        let profile = self.profile.as_ref().map(|file| file.as_fd().as_raw_fd());
+        let highest = numbers.into_iter().chain(shared).chain(profile).fold(PROFILE_FD, i32::max);
         let order = Order {
             // SAFETY: getpid takes nothing.
             parent: unsafe { libc::getpid() },
@@ -328,7 +338,7 @@ impl Spawner {
             dispositions: &self.dispositions,
             memory: masks.memory,
             slots: [numbers[0], numbers[1], numbers[2]],
-            kept: [descriptors.pmi.map(|_| numbers[3]), shared],
+            kept: [descriptors.pmi.map(|_| numbers[3]), shared, profile],
             highest,
             table: self.table,
             step: &self.launching.slot().step,

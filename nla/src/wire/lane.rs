@@ -21,11 +21,14 @@ pub enum Lane {
     Stdout = 4,
     /// Files that every node gets before ranks start, from the root.
     Stage = 5,
+    /// Communication profiles of ranks, to the root.
+    Profile = 6,
 }
 
 impl Lane {
     /// All lanes, the most urgent first.
-    pub const ALL: [Self; 6] = [Self::Control, Self::Board, Self::Stdin, Self::Stderr, Self::Stdout, Self::Stage];
+    pub const ALL: [Self; 7] =
+        [Self::Control, Self::Board, Self::Stdin, Self::Stderr, Self::Stdout, Self::Stage, Self::Profile];
 
     /// Returns the lane with this number on the wire.
     pub fn from_number(number: u8) -> Option<Self> {
@@ -39,7 +42,7 @@ impl Lane {
 
     /// Returns whether the sender may send only as many bytes as the receiver has granted.
     pub fn has_window(self) -> bool {
-        matches!(self, Self::Stdin | Self::Stderr | Self::Stdout | Self::Stage)
+        matches!(self, Self::Stdin | Self::Stderr | Self::Stdout | Self::Stage | Self::Profile)
     }
 
     /// Returns the length of the longest message in this lane, in bytes.
@@ -47,7 +50,7 @@ impl Lane {
         match self {
             Self::Control => CONTROL_BYTES_MAX,
             Self::Board => BOARD_BYTES_MAX,
-            Self::Stdin | Self::Stderr | Self::Stdout | Self::Stage => STREAM_BYTES_MAX,
+            Self::Stdin | Self::Stderr | Self::Stdout | Self::Stage | Self::Profile => STREAM_BYTES_MAX,
         }
     }
 }
@@ -146,6 +149,6 @@ mod tests {
         for lane in Lane::ALL {
             assert_eq!(Lane::from_number(lane as u8), Some(lane));
         }
-        assert_eq!(Lane::from_number(6), None);
+        assert_eq!(Lane::from_number(7), None);
     }
 }

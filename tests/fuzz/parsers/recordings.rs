@@ -151,6 +151,7 @@ fn root() -> Root {
         rank_sessions: RankSessions::All,
         piece_bytes: None,
         stage: StagePlan::default(),
+        profile: false,
         sent: Duration::ZERO,
     };
     let mut root = Root::new(RootSettings {

@@ -75,6 +75,7 @@ impl Session {
         let stats_table = self.write_stats(&mut outcome);
         self.write_phases(&mut outcome);
         self.write_trace(now, &mut outcome);
+        self.write_profile(&mut outcome);
         let code = exit::code(&outcome, silent == Silent::Copies);
         let silent = if silent == Silent::No { "" } else { "; no rank spoke PMI" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
@@ -175,6 +176,22 @@ impl Session {
             self.reporter.error(&text);
             if *outcome == Outcome::Success {
                 *outcome = Outcome::OutputLost;
+            }
+        }
+    }
+
+    /// Writes the profile of `--profile-comm`, and names the ranks that it lacks. If it cannot be written, an otherwise successful
+    /// session counts as failed.
+    fn write_profile(&mut self, outcome: &mut Outcome) {
+        let Some(profile) = self.own.profile.take() else { return };
+        let written = profile.borrow_mut().write();
+        match written {
+            Ok(remark) => remark.into_iter().for_each(|remark| self.reporter.note(&remark)),
+            Err(text) => {
+                self.reporter.error(&text);
+                if *outcome == Outcome::Success {
+                    *outcome = Outcome::OutputLost;
+                }
             }
         }
     }

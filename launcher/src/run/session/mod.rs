@@ -6,6 +6,7 @@
 mod ending;
 mod start;
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read};
@@ -36,6 +37,7 @@ use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
 use crate::run::assemble::{given_up_text, without_host};
 use crate::run::binding_text::Bindings;
+use crate::run::comm_profile::CommProfile;
 use crate::run::front::Front;
 use crate::run::input::{Reader, cannot_be_read};
 use crate::run::output::{OutputEvent, Stream, Writer};
@@ -172,6 +174,7 @@ async fn live(
         signals,
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
         trace: plan.options.trace.as_deref().map(TraceFile::open).transpose()?,
+        profile: CommProfile::open(&plan)?,
         limit: None,
         remarks: Vec::new(),
         guardians,
@@ -234,6 +237,8 @@ struct LauncherParts {
     stats: Option<Sink>,
     /// The file of `--trace`.
     trace: Option<TraceFile>,
+    /// The profile of `--profile-comm`.
+    profile: Option<Rc<RefCell<CommProfile>>>,
     /// `--timeout` and its expiry. `None` until the agents of the first launch have reported.
     limit: Option<(Duration, Instant)>,
     /// The remarks about the plan that the user has read.

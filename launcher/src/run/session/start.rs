@@ -1,5 +1,6 @@
 //! Turns a plan into a session: starts its agents.
 
+use std::cell::RefCell;
 use std::io::{self, IsTerminal};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::plan::remote_launch::RemoteLaunch;
 use crate::plan::request::{Mpi, Options};
 use crate::run::assemble::{addresses, assemble};
 use crate::run::binding_text::Bindings;
+use crate::run::comm_profile::CommProfile;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -108,7 +110,10 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     }
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
     let liveness = options.liveness();
-    let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress));
+    if let Some(profile) = &own.profile {
+        profile.borrow_mut().begin(&first);
+    }
+    let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress, own.profile.clone()));
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink, files };
     let root = RootDriver::start(setup, &tasks);
     own.limit = own.limit.or_else(|| options.timeout.map(|limit| (limit, Instant::now() + limit)));
@@ -254,10 +259,21 @@ fn writers(
     (writer(Stream::Out), writer(Stream::Err))
 }
 
-/// Sends output to the threads that write it, and ends the progress line at the first output.
-fn output_sink(out: &Writer, err: &Writer, progress: &Rc<Progress>) -> OutputSink {
+/// Sends output to the threads that write it, and ends the progress line at the first output. Puts profiles together.
+fn output_sink(
+    out: &Writer,
+    err: &Writer,
+    progress: &Rc<Progress>,
+    profile: Option<Rc<RefCell<CommProfile>>>,
+) -> OutputSink {
     let (out, err, progress) = (out.clone(), err.clone(), Rc::clone(progress));
     Rc::new(move |lane, bytes, receipt| {
+        if lane == Lane::Profile {
+            if let Some(profile) = &profile {
+                profile.borrow_mut().take(&bytes);
+            }
+            return;
+        }
         progress.end();
         let writer = if lane == Lane::Stdout { &out } else { &err };
         writer.write(bytes, receipt);

@@ -64,6 +64,7 @@ impl World {
             accelerators: AcceleratorPlan::default(),
             piece_bytes: std::num::NonZeroU32::new(100),
             stage: crate::core::StagePlan::default(),
+            profile: false,
             sent: Duration::ZERO,
         }
     }

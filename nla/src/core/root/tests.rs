@@ -51,6 +51,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             accelerators: AcceleratorPlan::default(),
             piece_bytes: None,
             stage: crate::core::StagePlan::default(),
+            profile: false,
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

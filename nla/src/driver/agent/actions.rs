@@ -140,6 +140,9 @@ impl AgentDriver {
     /// Prepares to start ranks of `session`.
     fn configure(&mut self, session: SessionPlan) {
         self.shared_files.begin(session.clean_shm, &self.links.tasks);
+        if session.profile {
+            self.children.expect_profiles();
+        }
         let pump = OutputPump::new(self.parent.clone(), session.hold_lines);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
             (false, _) => session,
