@@ -28,6 +28,7 @@
 pub mod cli;
 pub mod cluster;
 pub mod colour;
+pub mod comm;
 pub mod exit;
 pub mod forecast;
 pub mod plan;

@@ -27,6 +27,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 
 use crate::cli::{self, Typed};
+use crate::comm;
 use crate::exit::{self, EarlyEnd};
 use crate::forecast::calibrate;
 use crate::forecast::explain::{explain, explained};
@@ -143,6 +144,14 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         return launch(&OsString::from("scela run"), arguments);
     }
     stderr::call_scela(true);
+    if arguments.first().is_some_and(|word| word == "comm") {
+        let code = match comm::run(arguments) {
+            Ok(Ok(text)) => print(&text),
+            Ok(Err(refusal)) => refuse(&refusal),
+            Err(text) => fail(&text, EarlyEnd::Usage.code()),
+        };
+        return (code, stderr::EXIT_TIME);
+    }
     let code = match commands::parse(arguments) {
         Ok(Subcommand::Text(text)) => print(&text),
         Ok(Subcommand::Start(options)) => return start_pool(&options),

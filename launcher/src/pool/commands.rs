@@ -17,6 +17,7 @@ use super::status::{self, Parts, PoolReport, Selection};
 use super::{directory, live, map};
 use crate::cli;
 use crate::cluster::hosts::expand;
+use crate::comm;
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
 
@@ -196,6 +197,7 @@ pub fn command() -> Command {
         .subcommand(select(status("status", "Shows pools, their nodes and their jobs")).arg(live))
         .subcommand(kill)
         .subcommand(attach)
+        .subcommand(comm::command())
 }
 
 /// Parses the words after `scela`, which do not begin with `run`. The error is the text for the user.

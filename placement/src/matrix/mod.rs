@@ -224,11 +224,9 @@ impl Header {
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_ascii_whitespace().take(7).collect();
         match words[..] {
-            [MAGIC, version, "ranks", ranks, "pairs", pairs] => Some(Self {
-                version: version.parse().ok()?,
-                ranks: ranks.parse().ok()?,
-                pairs: pairs.parse().ok()?,
-            }),
+            [MAGIC, version, "ranks", ranks, "pairs", pairs] => {
+                Some(Self { version: version.parse().ok()?, ranks: ranks.parse().ok()?, pairs: pairs.parse().ok()? })
+            }
             _ => None,
         }
     }
@@ -271,8 +269,8 @@ impl Collector {
             last.traffic.add(traffic);
             return Ok(());
         }
-        let is_in_order = self.sorted == self.pairs.len()
-            && self.pairs.last().is_none_or(|last| (last.from, last.to) < (from, to));
+        let is_in_order =
+            self.sorted == self.pairs.len() && self.pairs.last().is_none_or(|last| (last.from, last.to) < (from, to));
         self.pairs.push(Pair { from, to, traffic });
         if is_in_order {
             self.sorted = self.pairs.len();

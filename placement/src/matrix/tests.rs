@@ -45,10 +45,7 @@ fn errors_name_the_line() {
     for line in ["0 1 1", "0 1 1 1 1", "0 1 -1 1", "0 1 1 18446744073709551616", "a"] {
         check_error(&format!("scela-comm 1 ranks 2 pairs 1\n{line}\n"), &format!("2 {matrix} {pair}"));
     }
-    check_error(
-        "scela-comm 1 ranks 1048577 pairs 0",
-        &format!("1 {matrix} the matrix has more than 1048576 ranks"),
-    );
+    check_error("scela-comm 1 ranks 1048577 pairs 0", &format!("1 {matrix} the matrix has more than 1048576 ranks"));
     let long = "1 ".repeat(1 << 20);
     check_error(&long, &format!("1 {matrix} the line is longer than 1024 KiB"));
     let error = Matrix::read_any(&b"1 2\n\xff 1\n"[..]).unwrap_err();
@@ -77,13 +74,20 @@ fn plain_matrices_are_read() {
     check("% generated\n0,5\n7,0\n", 2, &[(0, 1, 5, 1), (1, 0, 7, 1)]);
     check("0 1 5\n1 0 7\n", 2, &[(0, 1, 5, 1), (1, 0, 7, 1)]);
     check("0 1 5 2\n", 2, &[(0, 1, 5, 2)]);
-    check("0 1 5\n1 0 7\n2 0 9\n", 3, &[(0, 1, 1, 1), (0, 2, 5, 1), (1, 0, 1, 1), (1, 2, 7, 1), (2, 0, 2, 1), (2, 2, 9, 1)]);
+    check(
+        "0 1 5\n1 0 7\n2 0 9\n",
+        3,
+        &[(0, 1, 1, 1), (0, 2, 5, 1), (1, 0, 1, 1), (1, 2, 7, 1), (2, 0, 2, 1), (2, 2, 9, 1)],
+    );
     check("0 1 5\n1 0 7\n2 0 9\n0 1 1\n", 3, &[(0, 1, 6, 2), (1, 0, 7, 1), (2, 0, 9, 1)]);
     let matrix = "of the communication matrix:";
     check_error("0 5\n7 0\n1 1\n", &format!("3 {matrix} the matrix has 3 lines of 2 numbers, and must be square"));
     check_error("0 0 0 0 0\n", &format!("1 {matrix} the matrix has 1 lines of 5 numbers, and must be square"));
     check_error("0 5\n7\n", &format!("2 {matrix} the line has 1 numbers, and the others have 2"));
-    check_error("a b\n", &format!("1 {matrix} a plain matrix has whole numbers of bytes, separated by blanks or commas"));
+    check_error(
+        "a b\n",
+        &format!("1 {matrix} a plain matrix has whole numbers of bytes, separated by blanks or commas"),
+    );
     check_error("0 4294967296 1\n", &format!("1 {matrix} the matrix has more than 1048576 ranks"));
 }
 
