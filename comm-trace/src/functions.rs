@@ -124,14 +124,14 @@ functions! {
     "Start" "start" "START" (request) After start;
     "Startall" "startall" "STARTALL" (count requests) After start_all;
 
-    "Send" "send" "SEND" (buf count datatype dest tag comm) Messages send;
-    "Ssend" "ssend" "SSEND" (buf count datatype dest tag comm) Messages send;
-    "Bsend" "bsend" "BSEND" (buf count datatype dest tag comm) Messages send;
-    "Rsend" "rsend" "RSEND" (buf count datatype dest tag comm) Messages send;
-    "Isend" "isend" "ISEND" (buf count datatype dest tag comm request) Messages send;
-    "Issend" "issend" "ISSEND" (buf count datatype dest tag comm request) Messages send;
-    "Ibsend" "ibsend" "IBSEND" (buf count datatype dest tag comm request) Messages send;
-    "Irsend" "irsend" "IRSEND" (buf count datatype dest tag comm request) Messages send;
+    "Send" "send" "SEND" (buf count datatype dest tag comm) Message send_now;
+    "Ssend" "ssend" "SSEND" (buf count datatype dest tag comm) Message send_now;
+    "Bsend" "bsend" "BSEND" (buf count datatype dest tag comm) Message send_now;
+    "Rsend" "rsend" "RSEND" (buf count datatype dest tag comm) Message send_now;
+    "Isend" "isend" "ISEND" (buf count datatype dest tag comm request) Message send_now;
+    "Issend" "issend" "ISSEND" (buf count datatype dest tag comm request) Message send_now;
+    "Ibsend" "ibsend" "IBSEND" (buf count datatype dest tag comm request) Message send_now;
+    "Irsend" "irsend" "IRSEND" (buf count datatype dest tag comm request) Message send_now;
     "Send_init" "send_init" "SEND_INIT" (buf count datatype dest tag comm request) Request send;
     "Ssend_init" "ssend_init" "SSEND_INIT" (buf count datatype dest tag comm request) Request send;
     "Bsend_init" "bsend_init" "BSEND_INIT" (buf count datatype dest tag comm request) Request send;

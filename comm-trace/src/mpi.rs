@@ -125,6 +125,8 @@ pub(crate) struct Mpi {
     pub(crate) in_place: Word,
     /// MPI_NO_OP.
     pub(crate) no_op: Word,
+    /// MPI_THREAD_MULTIPLE.
+    pub(crate) thread_multiple: c_int,
     /// MPI_CART, MPI_GRAPH and MPI_DIST_GRAPH.
     pub(crate) topologies: [c_int; 3],
 }
@@ -143,15 +145,39 @@ fn detect() -> Option<Mpi> {
     let send = find(c"PMPI_Send")?;
     if library_of(send).starts_with(b"libmpi_abi") {
         let topologies = [211, 212, 213];
-        return Some(Mpi { abi: Abi::Standard, world: 0x101, root: -4, in_place: 1, no_op: 0x3d, topologies });
+        return Some(Mpi {
+            abi: Abi::Standard,
+            world: 0x101,
+            root: -4,
+            in_place: 1,
+            no_op: 0x3d,
+            thread_multiple: 4096,
+            topologies,
+        });
     }
     if let Some(world) = find_variable(c"ompi_mpi_comm_world") {
         let no_op = find_variable(c"ompi_mpi_op_no_op").map_or(0, |op| op as Word);
         let topologies = [1, 2, 3];
-        return Some(Mpi { abi: Abi::OpenMpi, world: world as Word, root: -4, in_place: 1, no_op, topologies });
+        return Some(Mpi {
+            abi: Abi::OpenMpi,
+            world: world as Word,
+            root: -4,
+            in_place: 1,
+            no_op,
+            thread_multiple: 3,
+            topologies,
+        });
     }
     let topologies = [2, 1, 3];
-    Some(Mpi { abi: Abi::Mpich, world: 0x4400_0000, root: -3, in_place: Word::MAX, no_op: 0x5800_000e, topologies })
+    Some(Mpi {
+        abi: Abi::Mpich,
+        world: 0x4400_0000,
+        root: -3,
+        in_place: Word::MAX,
+        no_op: 0x5800_000e,
+        thread_multiple: 3,
+        topologies,
+    })
 }
 
 /// Returns the file name of the library that has a function.

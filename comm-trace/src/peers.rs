@@ -41,6 +41,8 @@ pub(crate) struct Outside;
 pub(crate) struct Job {
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    /// The program lets only one thread at a time call MPI.
+    pub(crate) is_serial: bool,
     group: Word,
 }
 
@@ -55,7 +57,10 @@ impl Job {
         pmpi!("Comm_rank", mpi.world, &raw mut rank as Word)?;
         pmpi!("Comm_size", mpi.world, &raw mut size as Word)?;
         pmpi!("Comm_group", mpi.world, &raw mut group as Word)?;
-        Some(Self { rank: rank.try_into().ok()?, size: size.try_into().ok()?, group })
+        let mut level: c_int = 0;
+        pmpi!("Query_thread", &raw mut level as Word)?;
+        let is_serial = level < mpi.thread_multiple;
+        Some(Self { is_serial, rank: rank.try_into().ok()?, size: size.try_into().ok()?, group })
     }
 
     /// Frees its group, before MPI is finalized.
@@ -126,11 +131,11 @@ impl Handles {
         Self { comms: Vec::new(), wins: Vec::new() }
     }
 
-    pub(crate) fn comm(&mut self, job: &Job, comm: Word) -> Option<Arc<Peers>> {
+    pub(crate) fn comm(&mut self, job: &Job, comm: Word) -> Option<&Arc<Peers>> {
         look_up(&mut self.comms, comm, || of_comm(job, comm))
     }
 
-    pub(crate) fn win(&mut self, job: &Job, win: Word) -> Option<Arc<Peers>> {
+    pub(crate) fn win(&mut self, job: &Job, win: Word) -> Option<&Arc<Peers>> {
         look_up(&mut self.wins, win, || of_win(job, win))
     }
 
@@ -148,7 +153,7 @@ fn look_up(
     known: &mut Vec<(Word, Arc<Peers>)>,
     handle: Word,
     find: impl FnOnce() -> Option<Peers>,
-) -> Option<Arc<Peers>> {
+) -> Option<&Arc<Peers>> {
     match known.iter().position(|(known, _)| *known == handle) {
         Some(0) => {}
         // Programs use few at a time.
@@ -161,7 +166,7 @@ fn look_up(
             known.swap(0, last);
         }
     }
-    known.first().map(|(_, peers)| Arc::clone(peers))
+    known.first().map(|(_, peers)| peers)
 }
 
 /// Returns the ranks in a communicator to which a neighbourhood collective of this process sends, in their order. Negative ones

@@ -1,9 +1,10 @@
 //! What each function adds to the counts.
 
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::arguments::{Arguments, Language, Word};
@@ -20,6 +21,8 @@ const COLLECTIVES: &str = "SCELA_PROFILE_COLLECTIVES";
 pub(crate) enum Effect {
     /// Its messages are counted when the call has succeeded.
     Messages(Plan),
+    /// The same for its only message, in fewer steps.
+    Message(fn(&mut State, &Arguments<'_>) -> Option<()>),
     /// Its messages are counted each time that the request in its last argument is started.
     Request(Plan),
     /// After a call that has succeeded.
@@ -62,35 +65,67 @@ pub(crate) struct State {
     messages: Messages,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    job: None,
-    handles: Handles::new(),
-    requests: None,
-    counters: Counters::new(),
-    outside: Traffic { bytes: 0, messages: 0 },
-    messages: Messages(Vec::new()),
-});
-
-thread_local! {
-    /// This thread is in a function of MPI: the functions that MPI itself calls are not counted.
-    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+/// The state, and what protects it.
+struct Shared {
+    state: UnsafeCell<State>,
+    lock: Mutex<()>,
 }
 
-/// A call of MPI by the program itself.
-pub(crate) struct Outermost;
+// SAFETY: `with_state` gives access to one thread at a time.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared {
+    state: UnsafeCell::new(State {
+        job: None,
+        handles: Handles::new(),
+        requests: None,
+        counters: Counters::new(),
+        outside: Traffic { bytes: 0, messages: 0 },
+        messages: Messages(Vec::new()),
+    }),
+    lock: Mutex::new(()),
+};
+
+/// Whether only one thread at a time calls MPI, as the program has promised by a level below MPI_THREAD_MULTIPLE. Then neither
+/// a lock nor memory of the thread is needed, which would take as long as the counting.
+static IS_SERIAL: AtomicBool = AtomicBool::new(false);
+
+/// With [`IS_SERIAL`]: the program is in a function of MPI.
+static IS_INSIDE: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Without [`IS_SERIAL`]: this thread is in a function of MPI.
+    static IS_THREAD_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A call of MPI by the program itself: the functions that MPI then calls are not counted.
+pub(crate) struct Outermost {
+    is_serial: bool,
+}
 
 impl Outermost {
     /// `None` if MPI makes the call.
     #[inline]
     pub(crate) fn begin() -> Option<Self> {
-        // Without thread-local memory, the thread is ending.
-        IS_INSIDE.try_with(|inside| !inside.replace(true)).unwrap_or(false).then_some(Self)
+        if IS_SERIAL.load(Ordering::Relaxed) {
+            let is_inside = IS_INSIDE.load(Ordering::Relaxed);
+            IS_INSIDE.store(true, Ordering::Relaxed);
+            return (!is_inside).then_some(Self { is_serial: true });
+        }
+        // Without memory of the thread, the thread is ending.
+        let is_first = IS_THREAD_INSIDE.try_with(|inside| !inside.replace(true)).unwrap_or(false);
+        is_first.then_some(Self { is_serial: false })
     }
 }
 
 impl Drop for Outermost {
+    #[inline]
     fn drop(&mut self) {
-        let _ = IS_INSIDE.try_with(|inside| inside.set(false));
+        if self.is_serial {
+            IS_INSIDE.store(false, Ordering::Relaxed);
+        } else {
+            let _ = IS_THREAD_INSIDE.try_with(|inside| inside.set(false));
+        }
     }
 }
 
@@ -105,34 +140,48 @@ pub(crate) fn before(effect: &Effect, words: &[Word], language: Language) {
 /// Acts after a call that has succeeded.
 #[inline]
 pub(crate) fn after(effect: &Effect, words: &[Word], language: Language) {
-    match effect {
-        Effect::Before(_) => {}
-        Effect::After(act) => with_state(words, language, |state, arguments| act(state, arguments)),
-        Effect::Messages(plan) => with_state(words, language, |state, arguments| {
-            let mut messages = std::mem::take(&mut state.messages);
-            plan(state, arguments, &mut messages);
-            messages.0.drain(..).for_each(|message| state.count(message));
-            state.messages = messages;
-        }),
-        Effect::Request(plan) => with_state(words, language, |state, arguments| {
-            let mut messages = Messages::default();
-            plan(state, arguments, &mut messages);
-            let request = arguments.request(arguments.last(), 0);
-            state.requests.get_or_insert_default().insert(request, messages.0);
-        }),
+    if !matches!(effect, Effect::Before(_)) {
+        with_state(words, language, |state, arguments| state.after(effect, arguments));
     }
 }
 
 fn with_state(words: &[Word], language: Language, act: impl FnOnce(&mut State, &Arguments<'_>)) {
     // A panic is a bug of ours: the program goes on, with counts that are too low.
     let _ = catch_unwind(AssertUnwindSafe(|| {
-        if let Some(mpi) = mpi() {
-            act(&mut STATE.lock().unwrap_or_else(PoisonError::into_inner), &Arguments::new(mpi, words, language));
-        }
+        let Some(mpi) = mpi() else { return };
+        let _lock = if IS_SERIAL.load(Ordering::Relaxed) {
+            None
+        } else {
+            Some(SHARED.lock.lock().unwrap_or_else(PoisonError::into_inner))
+        };
+        // SAFETY: this thread has the lock, or the program lets no other thread call MPI meanwhile. MPI's own calls of the
+        // functions of this library do not get here, so no other reference to the state is in use.
+        let state = unsafe { &mut *SHARED.state.get() };
+        act(state, &Arguments::new(mpi, words, language));
     }));
 }
 
 impl State {
+    fn after(&mut self, effect: &Effect, arguments: &Arguments<'_>) {
+        match effect {
+            Effect::Before(_) => {}
+            Effect::After(act) => act(self, arguments),
+            Effect::Message(count) => drop(count(self, arguments)),
+            Effect::Messages(plan) => {
+                let mut messages = std::mem::take(&mut self.messages);
+                plan(self, arguments, &mut messages);
+                messages.0.drain(..).for_each(|message| self.count(message));
+                self.messages = messages;
+            }
+            Effect::Request(plan) => {
+                let mut messages = Messages::default();
+                plan(self, arguments, &mut messages);
+                let request = arguments.request(arguments.last(), 0);
+                self.requests.get_or_insert_default().insert(request, messages.0);
+            }
+        }
+    }
+
     fn count(&mut self, (peer, bytes): Message) {
         match peer {
             Ok(peer) => self.counters.add(peer, bytes),
@@ -143,13 +192,16 @@ impl State {
     fn job(&mut self, arguments: &Arguments<'_>) -> Option<Job> {
         if self.job.is_none() {
             self.job = Job::find(arguments.mpi);
+            let is_serial = self.job.is_some_and(|job| job.is_serial);
+            // The call at hand goes on with the lock, and ends as it has begun.
+            IS_SERIAL.store(is_serial, Ordering::Relaxed);
         }
         self.job
     }
 
     fn comm(&mut self, arguments: &Arguments<'_>, at: usize) -> Option<Arc<Peers>> {
         let job = self.job(arguments)?;
-        self.handles.comm(&job, arguments.comm(at))
+        self.handles.comm(&job, arguments.comm(at)).map(Arc::clone)
     }
 }
 
@@ -197,6 +249,17 @@ fn start_request(state: &mut State, request: Word) {
 /// (buf, count, datatype, dest, tag, comm)
 pub(crate) fn send(state: &mut State, a: &Arguments<'_>, out: &mut Messages) -> Option<()> {
     out.send(&*state.comm(a, 5)?, a.int(3), a.bytes(1, 2));
+    Some(())
+}
+
+/// Counts the message of [`send`].
+pub(crate) fn send_now(state: &mut State, a: &Arguments<'_>) -> Option<()> {
+    let job = state.job(a)?;
+    let peers = state.handles.comm(&job, a.comm(5))?;
+    match peers.rank(a.int(3))? {
+        Ok(rank) => state.counters.add(Peer { rank, fetched: false }, a.bytes(1, 2)),
+        Err(Outside) => state.outside.add(a.bytes(1, 2)),
+    }
     Some(())
 }
 
