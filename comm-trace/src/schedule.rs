@@ -213,7 +213,7 @@ mod tests {
             for ((from, to), bytes) in &found {
                 assert_eq!(found.get(&(*to, *from)), Some(bytes), "{size}");
             }
-            let power = 1 << size.ilog2();
+            let power = 1_u32 << size.ilog2();
             let expected = power * power.ilog2() + 2 * (size - power);
             assert_eq!(found.values().map(|bytes| bytes.len() as u32).sum::<u32>(), expected, "{size}");
         }
@@ -241,9 +241,9 @@ mod tests {
         let found = all(5, |group, send| scan(group, 1, send));
         let expected = [(0, 1), (0, 2), (0, 4), (1, 2), (1, 3), (2, 3), (2, 4), (3, 4)];
         assert_eq!(found.keys().copied().collect::<Vec<_>>(), expected);
-        let found = all(5, dissemination);
+        let found = all(5, |group, send| dissemination(group, send));
         assert_eq!(found.len(), 15);
         assert_eq!(found[&(4, 3)], [0]);
-        assert!(all(1, dissemination).is_empty());
+        assert!(all(1, |group, send| dissemination(group, send)).is_empty());
     }
 }

@@ -43,6 +43,7 @@ pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
         "pieces" => pieces(),
         "pmix" => pmix(),
         "pools" => pools(),
+        "profiles" => profiles(),
         "recordings" => vec![recording()],
         "shell_channel" => vec![shell_channel()],
         _ => Vec::new(),
@@ -100,6 +101,18 @@ fn lanes() -> Vec<Vec<u8>> {
         inputs.push(plain);
     }
     inputs
+}
+
+/// Returns pieces, and messages of them.
+fn profiles() -> Vec<Vec<u8>> {
+    let pieces: [&[u8]; 4] = [
+        &[5, 100, 0, 0, 0, 0],
+        &[5, 100, 0, 2, 0, 0, 2, 200, 1, 1, 9, 1, 1],
+        &[6, 100, 1, 1, 9, 1, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 3],
+        &[6, 100, 0, 1, 9, 1, 198, 1, 0, 1],
+    ];
+    let message: Vec<u8> = pieces[1..].iter().flat_map(|piece| framed(piece)).collect();
+    pieces.iter().map(|piece| piece.to_vec()).chain([message]).collect()
 }
 
 fn plan() -> NamespacePlan {

@@ -360,7 +360,7 @@ mod tests {
         let count = usize::from(u16::from_le_bytes([program[56], program[57]]));
         let mut without = program;
         for header in (headers..).step_by(56).take(count) {
-            if without[header..header + 4] == PT_INTERP.to_le_bytes() {
+            if without[header..header + 4] == PT_INTERP.0.to_le_bytes() {
                 without[header..header + 4].fill(0);
             }
         }

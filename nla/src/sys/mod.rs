@@ -14,7 +14,7 @@
 //!   descriptors too. Each [`Spawner::spawn`] may belong to another thread, which lives as long as the agent;
 //!   it reaps only a child that could not exec, under the lock of [`Launching`].
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2, [`PMI_FD`] and
-//!   [`RANK_FILE_FD`], and no other descriptor, however many ranks are started at the same time.
+//!   [`RANK_FILE_FD`], with profiles [`PROFILE_FD`], and no other descriptor, however many ranks are started at the same time.
 //! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions
 //!   of `identity`, `descriptors`, `forked`, `guardian` and `spawn` whose names say so.
 //!

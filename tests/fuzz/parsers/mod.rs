@@ -23,6 +23,7 @@ mod pmi2;
 mod pmi_world;
 mod pmix;
 mod pools;
+mod profiles;
 mod recordings;
 mod shell_channel;
 mod spawns;
@@ -60,6 +61,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "pmi2", check: pmi2::check },
     Target { name: "pmix", check: pmix::check },
     Target { name: "pools", check: pools::check },
+    Target { name: "profiles", check: profiles::check },
     Target { name: "recordings", check: recordings::check },
     Target { name: "shell_channel", check: shell_channel::check },
     Target { name: "spawns", check: spawns::check },
