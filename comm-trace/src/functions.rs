@@ -1,6 +1,7 @@
 //! The functions of MPI, by their names in C and in Fortran.
 //!
-//! Each calls MPI's own function of the same name and counts what the program has sent. Compilers add different things to the
+//! Each calls MPI's own function of the same name and counts what the program has sent. An exception of C++, which an error handler
+//! of the program may throw, passes through. Compilers add different things to the
 //! names of Fortran; libraries add `_f08` and `_f08ts` to the specific names behind the module mpi_f08.
 
 use std::ffi::{CStr, c_int};
@@ -26,7 +27,7 @@ macro_rules! in_c {
         const _: () = {
             /// Calls MPI's function of this name and counts.
             #[unsafe(export_name = $name)]
-            unsafe extern "C" fn function($($argument: Word),*) -> c_int {
+            unsafe extern "C-unwind" fn function($($argument: Word),*) -> c_int {
                 static REAL: Real = Real::new(name(concat!($name, "\0").as_bytes()));
                 static EFFECT: Effect = $effect;
                 let Some(real) = REAL.get() else { return NO_LIBRARY };
@@ -50,7 +51,7 @@ macro_rules! in_fortran {
         const _: () = {
             /// Calls MPI's subroutine of this name and counts.
             #[unsafe(export_name = $name)]
-            unsafe extern "C" fn function($($argument: Word,)* error: Word) {
+            unsafe extern "C-unwind" fn function($($argument: Word,)* error: Word) {
                 static REAL: Real = Real::new(name(concat!($name, "\0").as_bytes()));
                 static EFFECT: Effect = $effect;
                 let Some(real) = REAL.get() else { return };

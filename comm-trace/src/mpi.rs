@@ -37,7 +37,7 @@ macro_rules! call {
         // SAFETY: the address is that of a C function with this many arguments, each an integer or pointer of at most one
         // word, which the ABIs of 64-bit Linux systems pass in a register or slot of a word.
         unsafe {
-            let function: unsafe extern "C" fn($($crate::mpi::call!(@word $argument)),*) -> $result = std::mem::transmute($real);
+            let function: unsafe extern "C-unwind" fn($($crate::mpi::call!(@word $argument)),*) -> $result = std::mem::transmute($real);
             function($($argument),*)
         }
     }};

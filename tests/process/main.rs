@@ -27,6 +27,7 @@
 //! | `maps` | lists of commands over a pool |
 //! | `tree` | the processes and links form the planned tree |
 //! | `traces` | traces of sessions: their spans, their bounds |
+//! | `profiles` | `--profile-comm`: rows of ranks, written by scripts |
 //! | `stats` | the statistics, compared with the kernel's counts |
 //! | `restarts` | `--on-failure restart`: all ranks start again after a failure |
 //! | `survivals` | `--on-failure continue`: the other ranks go on when one dies |
@@ -63,6 +64,7 @@ mod output;
 mod output_files;
 mod panics;
 mod pools;
+mod profiles;
 mod recordings;
 mod restarts;
 mod security;

@@ -234,6 +234,10 @@ fn options_of_the_session() {
     });
     check_options(&["--stats .json"], |o| o.stats = Some(StatsTo::File(".json".into())));
     check_options(&["--stats=-s"], |o| o.stats = Some(StatsTo::File("-s".into())));
+    check_options(&["--profile-comm p", "-profile-comm p", "--profile-comm=p"], |o| o.profile_comm = Some("p".into()));
+    check_options(&["--profile-comm p --profile-comm-collectives none"], |o| {
+        (o.profile_comm, o.profile_collectives) = (Some("p".into()), Some(false));
+    });
     check_options(&["--trace t.json", "-trace=t.json", "--trace=a --trace t.json"], |o| {
         o.trace = Some("t.json".into())
     });

@@ -223,6 +223,8 @@ fn conflicts() {
         ("-f -", "-s 0", "standard input cannot be hosts and input of ranks"),
         ("-f -", "-f -", "standard input can be read once only"),
         ("--trace f.json", "--stats=f.json", "one file cannot have the statistics and the trace"),
+        ("--profile-comm f.json", "--stats=f.json", "one file cannot have the statistics and the profile"),
+        ("--profile-comm ./f.json", "--trace f.json", "one file cannot have the trace and the profile"),
         ("--trace d/f.json", "--stats=./d/./f.json", "one file cannot have the statistics and the trace"),
     ] {
         let name = |typed: &'static str| typed.split([' ', '=']).next().unwrap_or_default();

@@ -175,6 +175,21 @@ fn values() {
             "write '--ppn 1', or leave '--ppn' out",
         ),
         ("--np= ./a", "option '--np': the value is empty", &empty("--np")),
+        (
+            "--profile-comm - ./a",
+            "option '--profile-comm': a communication profile cannot go to standard output, which belongs to the ranks",
+            "write '--profile-comm program.comm'",
+        ),
+        (
+            "--profile-comm f --profile-comm-collectives all ./a",
+            "option '--profile-comm-collectives': 'all' is not known",
+            "write 'schedule' or 'none'",
+        ),
+        (
+            "--profile-comm-collectives none ./a",
+            "option '--profile-comm-collectives' has no effect without '--profile-comm FILE'",
+            "add '--profile-comm FILE', or leave '--profile-comm-collectives' out",
+        ),
         ("--stats= ./a", "option '--stats': the value is empty", &empty("--stats")),
         ("--trace= ./a", "option '--trace': the value is empty", &empty("--trace")),
         (
