@@ -167,6 +167,7 @@ fn session() -> SessionPlan {
         rank_sessions: RankSessions::All,
         piece_bytes: NonZeroU32::new(100),
         stage: staged(),
+        profile: true,
         sent: Duration::from_millis(7),
     }
 }

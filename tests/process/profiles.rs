@@ -8,7 +8,9 @@ use tests::{Outcome, Run, scela, sh};
 /// Returns a command of a shell that appends a row of this rank: it has sent `bytes` in one message to rank 0 of 4. Each number is
 /// below 8, or a variable.
 fn row(bytes: &str) -> String {
-    format!("printf \"\\\\011\\\\0\\\\0\\\\0\\\\00$PMI_RANK\\\\04\\\\0\\\\01\\\\0\\\\0\\\\0\\\\00{bytes}\\\\01\" >> /proc/self/fd/12")
+    format!(
+        "printf \"\\\\011\\\\0\\\\0\\\\0\\\\00$PMI_RANK\\\\04\\\\0\\\\01\\\\0\\\\0\\\\0\\\\00{bytes}\\\\01\" >> /proc/self/fd/12"
+    )
 }
 
 /// Runs ranks and returns the lines of the profile that are no remarks.

@@ -139,7 +139,7 @@ fn four_thousand_rows_are_put_together_in_less_than_a_second() {
 proptest! {
     #[test]
     fn no_bytes_crash_the_root(size in 0_u32..9, messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4)) {
-        take(size, &messages);
+        let _ = take(size, &messages);
     }
 
     #[test]
