@@ -8,7 +8,7 @@
 //! - [`functions`]: the functions of MPI, by their names in C and in Fortran.
 //! - [`arguments`]: reads the arguments of a call in either language.
 //! - [`mpi`]: finds MPI's own functions and its ABI.
-//! - [`record`]: what each function adds to the counts.
+//! - [`record`]: the messages that each function adds to the counts.
 //! - [`peers`]: translates ranks of communicators and windows to ranks of the job.
 //! - [`schedule`]: the messages of collective operations.
 //! - [`counters`], [`row`]: the counts, and their form for the agent.

@@ -120,7 +120,7 @@ fn of_win(job: &Job, win: Word) -> Option<Peers> {
 /// Handles that are remembered at the same time. A program with more of them is profiled more slowly.
 const HANDLES_MAX: usize = 4096;
 
-/// What communicators and windows reach, by their handles.
+/// The ranks that communicators and windows reach, by their handles.
 pub(crate) struct Handles {
     /// The first one was used last.
     comms: Vec<(Word, Arc<Peers>)>,

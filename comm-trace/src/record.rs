@@ -1,4 +1,4 @@
-//! What each function adds to the counts.
+//! The counts, and the messages that each function adds to them.
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::HashMap;

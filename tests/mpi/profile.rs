@@ -1,4 +1,4 @@
-//! What `--profile-comm` counts: known patterns exactly, under each MPI library; Fortran's calls once; and what it refuses.
+//! `--profile-comm` counts known patterns exactly under each MPI library, and Fortran's calls once; programs that it refuses.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

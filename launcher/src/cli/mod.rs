@@ -55,6 +55,7 @@ mod host_values;
 mod limits;
 mod log_filter;
 mod options;
+mod profile_values;
 mod request;
 mod scan;
 mod simulation;

@@ -16,6 +16,7 @@ use super::limits::{
     PARTS_MAX, RESTARTS_MAX,
 };
 use super::options::{Global, Id, Local, Mode, group};
+use super::profile_values;
 use super::scan::{self, Item, Segment};
 use super::simulation;
 use super::text::shown;
@@ -395,8 +396,10 @@ impl TypedOptions {
             Global::Timing => options.timing = true,
             Global::Stats => options.stats = Some(values::stats(item.values.first())?),
             Global::Trace => options.trace = Some(values::trace(value)?),
-            Global::ProfileComm => options.profile_comm = Some(values::profile_comm(value)?),
-            Global::ProfileCommCollectives => options.profile_collectives = Some(values::profile_collectives(value)?),
+            Global::ProfileComm => options.profile_comm = Some(profile_values::profile_comm(value)?),
+            Global::ProfileCommCollectives => {
+                options.profile_collectives = Some(profile_values::profile_collectives(value)?)
+            }
             Global::Verbose => {
                 options.quiet = false;
                 options.verbose = options.verbose.saturating_add(1);

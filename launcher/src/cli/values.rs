@@ -451,24 +451,6 @@ pub(super) fn trace(value: &OsStr) -> Parsed<PathBuf> {
     Ok(some(value)?.into())
 }
 
-/// Parses the file of `--profile-comm`.
-pub(super) fn profile_comm(value: &OsStr) -> Parsed<PathBuf> {
-    if value == "-" {
-        let text = "a communication profile cannot go to standard output, which belongs to the ranks";
-        return Err(Refusal::new(text, "write '--profile-comm program.comm'"));
-    }
-    Ok(some(value)?.into())
-}
-
-/// Parses `--profile-comm-collectives`: whether collective operations are counted.
-pub(super) fn profile_collectives(value: &OsStr) -> Parsed<bool> {
-    match value.to_str() {
-        Some("schedule") => Ok(true),
-        Some("none") => Ok(false),
-        _ => Err(Refusal::new(format!("'{}' is not known", shown(value)), "write 'schedule' or 'none'")),
-    }
-}
-
 /// Parses a session's label.
 pub(super) fn label(value: &OsStr) -> Parsed<String> {
     let refused =

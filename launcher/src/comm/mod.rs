@@ -28,7 +28,7 @@ use crate::refusal::Refusal;
 /// The most files of one matrix: Open MPI writes one for each rank.
 const FILES_MAX: usize = 65_536;
 
-/// What numbers the picture and the lists show.
+/// The numbers that the picture and the lists show.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 enum Measure {
     #[default]

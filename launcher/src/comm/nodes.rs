@@ -10,7 +10,7 @@ use crate::cluster::hosts::parse_list;
 use crate::cluster::placement::{RankMap, Rule, place};
 use crate::refusal::Refusal;
 
-/// How the remark of a file begins that says where its ranks were.
+/// The beginning of the remark with the nodes of a profiled job.
 const REMARK: &str = "mapping: ";
 
 /// The node of each rank.
@@ -18,7 +18,7 @@ const REMARK: &str = "mapping: ";
 pub(super) struct NodeMap {
     node_of: Vec<u32>,
     names: Vec<String>,
-    /// Where the placement is from, as a clause.
+    /// The origin of the placement, as a clause.
     pub(super) source: &'static str,
 }
 

@@ -143,7 +143,7 @@ impl<'a> ReadRef<'a> for Parts<'a> {
     }
 }
 
-/// How a program file is linked.
+/// The kinds of program files.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Linkage {
     /// It names the dynamic loader, which loads its libraries.

@@ -1,4 +1,4 @@
-//! What ranks need for `--profile-comm`: ScELA's libscela-trace.so, which the dynamic loader loads before their MPI library.
+//! `--profile-comm`: ranks get ScELA's libscela-trace.so, which the dynamic loader loads before their MPI library.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

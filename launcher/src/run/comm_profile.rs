@@ -10,7 +10,7 @@ use placement::matrix::{Collector, Traffic};
 use super::report_file::ReportFile;
 use crate::plan::Plan;
 
-/// What collective operations were counted as; docs/profiling.md describes each schedule.
+/// The schedules of collective operations, which docs/profiling.md describes.
 const SCHEDULES: &str = "collectives by schedule: barrier and scan doubling; bcast, reduce, gather, scatter binomial; \
                          allreduce recursive doubling; allgather(v) ring; alltoall(v,w), reduce_scatter pairwise; others linear";
 

@@ -151,7 +151,7 @@ impl RowOrder {
     }
 }
 
-/// How far the row of a rank has arrived.
+/// The progress of a rank's row.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Arrived {
     Nothing,
