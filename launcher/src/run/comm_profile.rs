@@ -86,10 +86,11 @@ impl CommProfile {
         let missing = self.rows.missing();
         let remark = match missing.len() {
             0 => None,
-            count if count == u64::from(self.size) => Some(format!(
+            count if count == u64::from(self.size) => Some(
                 "no rank has written a communication profile\n  hint: a profile is written in MPI_Finalize, by programs \
                  that are linked with a shared MPI library"
-            )),
+                    .to_owned(),
+            ),
             1 => Some(format!("rank {missing} has written no communication profile")),
             _ => Some(format!("ranks {missing} have written no communication profiles")),
         };
