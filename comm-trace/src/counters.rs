@@ -59,27 +59,20 @@ impl Counters {
     }
 
     /// Counts a message.
-    #[inline]
     pub(crate) fn add(&mut self, peer: Peer, bytes: u64) {
-        let key = peer.key();
-        if !self.slots.is_empty() {
-            let slot = Self::find(&mut self.slots, key);
-            if slot.key == key {
-                return slot.traffic.add(bytes);
-            }
-        }
         // At most three quarters are used, so each search ends at a free slot.
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
-        let slot = Self::find(&mut self.slots, key);
-        slot.key = key;
+        let slot = Self::find(&mut self.slots, peer.key());
+        if slot.key == 0 {
+            slot.key = peer.key();
+            self.used += 1;
+        }
         slot.traffic.add(bytes);
-        self.used += 1;
     }
 
     /// Returns the slot of a key, or the free one where it belongs.
-    #[inline]
     fn find(slots: &mut [Slot], key: u64) -> &mut Slot {
         let mask = slots.len() - 1;
         // Fibonacci hashing: neighbouring ranks are the usual peers.
@@ -90,7 +83,6 @@ impl Counters {
         &mut slots[at]
     }
 
-    #[cold]
     fn grow(&mut self) {
         let mut slots = vec![Slot::default(); (self.slots.len() * 2).max(SLOTS_MIN)];
         for slot in self.slots.iter().filter(|slot| slot.key != 0) {

@@ -199,7 +199,6 @@ fn library_of(function: *mut c_void) -> &'static [u8] {
 
 impl Mpi {
     /// Returns a handle without the bits of its register that are not part of it.
-    #[inline]
     pub(crate) fn handle(&self, word: Word) -> Word {
         if self.abi == Abi::Mpich { word & 0xffff_ffff } else { word }
     }
@@ -226,7 +225,6 @@ impl Mpi {
     }
 
     /// Returns the bytes of data of one element of a datatype.
-    #[inline]
     pub(crate) fn type_bytes(&self, datatype: Word) -> u64 {
         // The handle of a predefined type has its size.
         if self.abi == Abi::Mpich && datatype & 0xff00_0000 == 0x4c00_0000 {

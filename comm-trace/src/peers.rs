@@ -26,7 +26,6 @@ impl Peers {
     }
 
     /// Returns the rank in the job: `Err` for a process outside, and `None` for MPI_PROC_NULL.
-    #[inline]
     pub(crate) fn rank(&self, rank: c_int) -> Option<Result<u32, Outside>> {
         let rank = self.ranks.get(usize::try_from(rank).ok()?)?;
         Some(u32::try_from(*rank).map_err(|_| Outside))
@@ -134,13 +133,6 @@ impl Handles {
 
     pub(crate) fn comm(&mut self, job: &Job, comm: Word) -> Option<&Arc<Peers>> {
         look_up(&mut self.comms, comm, || of_comm(job, comm))
-    }
-
-    /// Returns what [`Peers::rank`] does, if the communicator was used last.
-    #[inline]
-    pub(crate) fn rank_in_last(&self, comm: Word, rank: c_int) -> Option<Result<u32, Outside>> {
-        let (known, peers) = self.comms.first()?;
-        if *known == comm { peers.rank(rank) } else { None }
     }
 
     pub(crate) fn win(&mut self, job: &Job, win: Word) -> Option<&Arc<Peers>> {

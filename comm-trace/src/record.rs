@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::arguments::{Arguments, Language, Word};
 use crate::counters::{Counters, Peer, Traffic};
-use crate::mpi::{Mpi, mpi};
+use crate::mpi::mpi;
 use crate::peers::{Handles, Job, Outside, Peers, neighbours};
 use crate::row::Row;
 use crate::schedule;
@@ -55,8 +55,6 @@ impl Messages {
 
 /// All that this process has counted.
 pub(crate) struct State {
-    /// The interface, once the job is known.
-    mpi: Option<&'static Mpi>,
     job: Option<Job>,
     handles: Handles,
     /// The messages of each request that can be started again.
@@ -78,7 +76,6 @@ unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
     state: UnsafeCell::new(State {
-        mpi: None,
         job: None,
         handles: Handles::new(),
         requests: None,
@@ -141,35 +138,11 @@ pub(crate) fn before(effect: &Effect, words: &[Word], language: Language) {
 }
 
 /// Acts after a call that has succeeded.
-#[inline(always)]
+#[inline]
 pub(crate) fn after(effect: &Effect, words: &[Word], language: Language) {
-    if let (Effect::Message(_), Language::C, [_, count, datatype, dest, _, comm, ..]) = (effect, language, words)
-        && count_at_once(*count as c_int, *datatype, *dest as c_int, *comm)
-    {
-        return;
-    }
     if !matches!(effect, Effect::Before(_)) {
         with_state(words, language, |state, arguments| state.after(effect, arguments));
     }
-}
-
-/// Counts the message of a call in C whose communicator is that of the call before. Returns false if that takes more steps. A message
-/// in shared memory takes half a microsecond, so each of these steps can be seen.
-#[inline]
-fn count_at_once(count: c_int, datatype: Word, dest: c_int, comm: Word) -> bool {
-    if !IS_SERIAL.load(Ordering::Relaxed) {
-        return false;
-    }
-    // SAFETY: as in `with_state`.
-    let state = unsafe { &mut *SHARED.state.get() };
-    let Some(mpi) = state.mpi else { return false };
-    let Some(found) = state.handles.rank_in_last(mpi.handle(comm), dest) else { return false };
-    let bytes = u64::try_from(count).unwrap_or(0).saturating_mul(mpi.type_bytes(mpi.handle(datatype)));
-    match found {
-        Ok(rank) => state.counters.add(Peer { rank, fetched: false }, bytes),
-        Err(Outside) => state.outside.add(bytes),
-    }
-    true
 }
 
 fn with_state(words: &[Word], language: Language, act: impl FnOnce(&mut State, &Arguments<'_>)) {
@@ -219,7 +192,6 @@ impl State {
     fn job(&mut self, arguments: &Arguments<'_>) -> Option<Job> {
         if self.job.is_none() {
             self.job = Job::find(arguments.mpi);
-            self.mpi = mpi().filter(|_| self.job.is_some());
             let is_serial = self.job.is_some_and(|job| job.is_serial);
             // The call at hand goes on with the lock, and ends as it has begun.
             IS_SERIAL.store(is_serial, Ordering::Relaxed);
@@ -239,7 +211,7 @@ pub(crate) fn finalize(state: &mut State, arguments: &Arguments<'_>) {
     let row = Row { rank: job.rank, size: job.size, outside: state.outside, peers: state.counters.sorted() };
     row.hand_over();
     job.free();
-    (state.job, state.mpi) = (None, None);
+    state.job = None;
 }
 
 pub(crate) fn free_comm(state: &mut State, arguments: &Arguments<'_>) {
