@@ -4,3 +4,4 @@
 
 pub mod limits;
 pub mod matrix;
+pub mod topology;

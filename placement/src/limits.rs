@@ -14,3 +14,18 @@ pub const MATRIX_REMARKS_MAX: usize = 64;
 
 /// The longest remark of a matrix file. A reader cuts longer ones.
 pub const MATRIX_REMARK_BYTES_MAX: usize = 200;
+
+/// The most hosts of a topology: as many as a host list may have.
+pub const PLACES_MAX: u32 = 1 << 20;
+
+/// The most links of a topology, each direction counted.
+pub const LINKS_MAX: u64 = 1 << 26;
+
+/// The most dimensions of a torus. The largest torus networks have six.
+pub const DIMENSIONS_MAX: usize = 8;
+
+/// The most levels of switches above a host. The distance of two hosts is found by climbing them.
+pub const LEVELS_MAX: u32 = 32;
+
+/// The longest topology file, in bytes.
+pub const TOPOLOGY_BYTES_MAX: usize = 16 << 20;
