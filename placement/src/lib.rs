@@ -2,6 +2,10 @@
 //!
 //! All of it are values and pure functions: no files, no clock, no threads. Readers take any `BufRead`.
 
+pub mod graph;
 pub mod limits;
+pub mod mapping;
 pub mod matrix;
+pub mod patterns;
+pub mod random;
 pub mod topology;
