@@ -36,6 +36,7 @@ use crate::forecast::simulate::{self, Simulation};
 use crate::plan::launch::{self, AgentHosts, Located, Prepared};
 use crate::plan::machine::Machine;
 use crate::plan::remote_launch::Recommended;
+use crate::plan::placing;
 use crate::plan::request::{Options, Request};
 use crate::plan::{self, DEMO_RANK_ARGUMENT};
 use crate::pool::attach::attach;
@@ -442,6 +443,9 @@ fn plan(located: Placed) -> Result<Planned, u8> {
     plan.remarks.splice(..0, remarks);
     if plan.options.explain || agent_hosts.is_remote() {
         plan.remarks.extend(loaded.remark.clone());
+    }
+    if let Some(path) = &plan.options.hosts.save_rankmap {
+        placing::save(&plan, path, &agent_hosts.names()).map_err(|error| refuse(&error))?;
     }
     if plan.options.explain {
         Reporter::of(&plan.options).notes(&plan.remarks);

@@ -96,7 +96,7 @@ fn lists(value: &OsStr, list: &str) -> Parsed<Vec<CpuSet>> {
     Ok(lists)
 }
 
-/// Parses `--map-by`: `slot`, `node`, a level, or `ppr:N:` with `node` or a level; then, at will, `:PE=N`.
+/// Parses `--map-by`: `slot`, `node`, `comm`, a level, or `ppr:N:` with `node` or a level; then, at will, `:PE=N`.
 pub(super) fn map_by(value: &OsStr) -> Parsed<MapRule> {
     let text = some(value)?.to_string_lossy();
     let modified = text.rsplit_once(':').and_then(|(rule, modifier)| {
@@ -120,8 +120,9 @@ pub(super) fn map_by(value: &OsStr) -> Parsed<MapRule> {
         None => match rule.to_ascii_lowercase().as_str() {
             "slot" => (MapBy::Slot, None),
             "node" => (MapBy::Node, None),
+            "comm" => (MapBy::Comm, None),
             word => {
-                let level = level(word).ok_or_else(|| unknown(rule, &["slot", "node", "ppr:N:node"]))?;
+                let level = level(word).ok_or_else(|| unknown(rule, &["slot", "node", "comm", "ppr:N:node"]))?;
                 (MapBy::Slot, Some(MapWithin::Each(level)))
             }
         },
@@ -197,6 +198,7 @@ mod tests {
         let rule = |nodes, within, elements| Ok(MapRule { nodes, within, elements });
         assert_eq!(mapped("slot"), rule(MapBy::Slot, None, None));
         assert_eq!(mapped("node:PE=2"), rule(MapBy::Node, None, Some(2)));
+        assert_eq!(mapped("comm"), rule(MapBy::Comm, None, None));
         assert_eq!(mapped("ppr:3:node"), rule(MapBy::PerNode(3), None, None));
         assert_eq!(mapped("numa"), rule(MapBy::Slot, Some(MapWithin::Each(Level::Numa)), None));
         let filled = Some(MapWithin::Filled(2, Level::Package));

@@ -55,6 +55,21 @@ pub(super) fn check<'a>(
     both(Global::NoPorts, Global::ConnectBack, "no process connects to an address")?;
     both(Global::NoPorts, Global::Iface, "links use no interface of their own")?;
     both(Global::RankMap, Global::MapBy, "each says which node a rank gets")?;
+    for (global, option) in [(Global::CommMatrix, "--comm-matrix"), (Global::Topology, "--topology")] {
+        if let (Some(at), false) = (last(global), hosts.map_by == MapBy::Comm) {
+            let text = format!("option '{option}' has no effect without '--map-by comm'");
+            return Err(UsageError::new(
+                &items[at].place,
+                text,
+                format!("add '--map-by comm', or leave '{option}' out"),
+            ));
+        }
+    }
+    if let (Some(at), MapBy::Comm, None) = (last(Global::MapBy), hosts.map_by, &hosts.comm_matrix) {
+        let text = "option '--map-by': 'comm' needs what ranks send to each other";
+        let hint = "add '--comm-matrix FILE' with a file of '--profile-comm FILE'";
+        return Err(UsageError::new(&items[at].place, text, hint));
+    }
     match (hosts.map_by, options.ppn) {
         (MapBy::PerNode(count), Some(ppn)) if count != ppn => {
             both(Global::MapBy, Global::Ppn, "each says how many ranks a node gets")?;

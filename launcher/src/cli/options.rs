@@ -79,6 +79,9 @@ pub(super) enum Global {
     Gres,
     Usize,
     RankMap,
+    CommMatrix,
+    Topology,
+    SaveRankMap,
     Bootstrap,
     LauncherExec,
     LaunchAgent,
@@ -259,13 +262,25 @@ pub(super) const OPTIONS: &[Spec] = &[
          node by node, or put N on each: ppr:N:node; with a\n\
          level of --bind-to, deal ranks out over the parts of\n\
          each node, or put N on each part: ppr:N:numa; :PE=N\n\
-         gives each rank N cores"),
+         gives each rank N cores; comm: near to the ranks that\n\
+         it sends to, by --comm-matrix"),
+    spec(Id::Global(Global::CommMatrix), &["comm-matrix"], &["FILE"], group::HOSTS,
+        "what ranks send to each other, for --map-by comm"),
+    spec(Id::Global(Global::Topology), &["topology"], &["NETWORK"], group::HOSTS,
+        "the network between hosts, for --map-by comm: Slurm's\n\
+         topology.conf or topology.yaml, torus:8x8x8,\n\
+         fat-tree:LEVELS:PORTS or\n\
+         dragonfly:GROUPS:ROUTERS:HOSTS; default: what Slurm\n\
+         knows of its job, else all hosts equally far apart"),
     spec(Id::Global(Global::Usize), &["usize"], &["SIZE"], group::HOSTS,
         "the value of MPI_UNIVERSE_SIZE: a number, SYSTEM (the\n\
          sum of all slots) or INFINITE (not set); default: the\n\
          slots of an allocation or max-slots, else not set"),
     spec(Id::Global(Global::RankMap), &["rankmap"], &["MAP"], group::HOSTS,
-        "the node of each rank, counted from 0: 0,0,1,1"),
+        "the node of each rank, counted from 0: 0,0,1,1; or\n\
+         @FILE of --save-rankmap"),
+    spec(Id::Global(Global::SaveRankMap), &["save-rankmap"], &["FILE"], group::HOSTS,
+        "write the node of each rank to FILE"),
 
     spec(Id::Global(Global::BindTo), &["bind-to"], &["WHAT"], group::BINDING,
         "bind each rank to a hwthread, core, l2cache, l3cache,\n\

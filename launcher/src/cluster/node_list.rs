@@ -10,6 +10,7 @@ use crate::cluster::manager::ManagerChoice;
 use crate::cluster::node::merged;
 pub use crate::cluster::node::{Node, OwnNames};
 use crate::cluster::placement::MapBy;
+use crate::cluster::placement::talk::Talk;
 use crate::cluster::system::System;
 use crate::refusal::Refusal;
 use nla::core::Resources;
@@ -47,6 +48,14 @@ pub struct HostOptions {
     pub map_by: MapBy,
     /// `-rankmap`: the node of each rank, as typed; the plan parses it.
     pub rankmap: Option<OsString>,
+    /// `--comm-matrix`: the file of what ranks send to each other, or the names that Open MPI's files begin with.
+    pub comm_matrix: Option<PathBuf>,
+    /// `--topology`: words or a file that describe the network.
+    pub topology: Option<OsString>,
+    /// `--save-rankmap`: the file for the node of each rank. Never empty.
+    pub save_rankmap: Option<PathBuf>,
+    /// What `comm_matrix` and `topology` contain, once the node list is known.
+    pub talk: Option<Talk>,
 }
 
 /// The nodes that a session may use.

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Bytes of a command's standard error that are read.
 const COMPLAINT_BYTES_MAX: usize = 1024;
 
+/// How long a command may take whose answer is useful but not necessary.
+const SOON: Duration = Duration::from_secs(2);
+
 /// How long a resource manager's command may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
@@ -31,6 +34,9 @@ pub trait System {
 
     /// Runs a command and returns what it prints. If it fails, the error is the first line of its standard error.
     fn answer(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>>;
+
+    /// Does the same for a command that the session can do without, and waits less long.
+    fn answer_soon(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>>;
 }
 
 /// This process, its environment and its machine.
@@ -56,6 +62,10 @@ impl System for Process<'_> {
 
     fn answer(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
         answer_within(ANSWER_TIME, command, bytes_max)
+    }
+
+    fn answer_soon(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
+        answer_within(SOON, command, bytes_max)
     }
 }
 
@@ -194,6 +204,10 @@ pub(crate) mod fake {
 
         fn answer(&self, command: &[&str], _bytes_max: usize) -> io::Result<Vec<u8>> {
             read(&self.answers, &command.join(" "))
+        }
+
+        fn answer_soon(&self, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
+            self.answer(command, bytes_max)
         }
     }
 }

@@ -8,6 +8,7 @@ use pmi::limits::MAPPING_BLOCKS_MAX;
 use pmi::{Mapping, Ranks};
 
 use crate::cluster::node_list::{Node, NodeList};
+use crate::cluster::placement::talk::Talked;
 use crate::cluster::placement::{self, MapBy, Placement, RankMap, Rule};
 use crate::plan::launch::asked_for;
 use crate::plan::machine::Machine;
@@ -40,6 +41,8 @@ pub(super) struct AgentLayout {
     pub(super) node_of_agent: Vec<usize>,
     /// A note for the user.
     pub(super) remark: Option<String>,
+    /// What mapping by traffic has gained.
+    pub(super) talked: Option<Talked>,
 }
 
 /// Returns the rule that assigns ranks to nodes. A rank map overrides all other options.
@@ -55,6 +58,11 @@ pub(super) fn rule(options: &Options) -> Result<Rule, Refusal> {
         (MapBy::PerNode(per_node), _) => Rule::Block { per_node: Some(per_node) },
         (MapBy::Slot, per_node) => Rule::Block { per_node },
         (MapBy::Node, per_node) => Rule::Cyclic { per_node },
+        (MapBy::Comm, per_node) => match &options.hosts.talk {
+            Some(talk) => Rule::Comm { per_node, talk: talk.clone() },
+            // Only on this machine alone, where there is nothing to choose.
+            None => Rule::Block { per_node },
+        },
     })
 }
 
@@ -124,7 +132,8 @@ fn local_layout(
     };
     let node_count = if options.agents_as_nodes { agents as usize } else { 1 };
     let remark = placement::place(size, &vec![node.clone(); node_count], rule)?.remark;
-    Ok(AgentLayout { nodes, placement, mapping, node_of_agent: vec![0; agents as usize], remark })
+    let node_of_agent = vec![0; agents as usize];
+    Ok(AgentLayout { nodes, placement, mapping, node_of_agent, remark, talked: None })
 }
 
 /// The number of agents of a node.
@@ -162,6 +171,7 @@ fn remote_layout(placement: &Placement, per_node: AgentsPerNode) -> Result<Agent
         mapping,
         node_of_agent: Vec::new(),
         remark: placement.remark.clone(),
+        talked: placement.talked.clone(),
     };
     for (number, (node, ranks)) in (0..).zip(&ranks_by_node) {
         for (part, id) in parts(ranks, agents_of(ranks)).into_iter().zip(ids.by_ref()) {

@@ -14,6 +14,7 @@ use crate::plan::library;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
 use crate::plan::mpi_user::MpiUser;
+use crate::plan::placing;
 use crate::plan::pmix;
 use crate::plan::profile;
 use crate::plan::remote_launch::{self, Recommended, RemoteLaunch};
@@ -35,6 +36,14 @@ impl AgentHosts {
     /// Returns whether agents run on other nodes.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Remote(_))
+    }
+
+    /// Returns the names of the node list; none on this machine alone.
+    pub fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Local => Vec::new(),
+            Self::Remote(remote) => remote.nodes.iter().map(|node| node.name.as_str()).collect(),
+        }
     }
 }
 
@@ -62,10 +71,11 @@ pub struct Located {
 }
 
 /// Finds the nodes of a request.
-pub fn locate(request: Request, machine: &Machine) -> Result<Located, Refusal> {
+pub fn locate(mut request: Request, machine: &Machine) -> Result<Located, Refusal> {
     let mut remarks = Vec::new();
     checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
+    let nodes = placing::provide(&mut request.options, &nodes, machine, &mut remarks).map(|()| nodes)?;
     let may_name_this = matches!(nodes, NodeList::Named { .. }) && !chooses_method(&request);
     let own = may_name_this.then(|| OwnNames { name: sys::host_name(), addresses: sys::addresses() });
     let nodes = match &own {

@@ -13,6 +13,7 @@ pub mod machine;
 pub mod mpi;
 mod mpi_user;
 pub mod pattern;
+pub mod placing;
 pub mod pmix;
 pub mod pool_name;
 mod profile;
@@ -39,6 +40,7 @@ use self::agent_layout::{AgentLayout, agent_layout, rule};
 use crate::cluster::node::Node;
 use crate::cluster::node_list::{HostSource, NodeList};
 use crate::cluster::placement::Rule;
+use crate::cluster::placement::talk::Talked;
 use crate::plan::environment::{environment, is_foreign, search_path};
 use crate::plan::machine::Machine;
 use crate::plan::request::{Command, Options, Program, Request, StdinTo, Universe};
@@ -76,6 +78,8 @@ pub struct Plan {
     pub remarks: Vec<String>,
     /// The files that every node gets, in the order of the session's plan.
     pub files: Vec<StageSource>,
+    /// What mapping by traffic has gained; `None` if ranks are placed otherwise.
+    pub talked: Option<Talked>,
 }
 
 impl Plan {
@@ -138,10 +142,11 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     // `sizes` has checked that the sum is at most RANKS_MAX.
     let size = commands.iter().map(|command| command.nprocs).sum();
     accelerators::check(&requests, node_list, size)?;
-    let AgentLayout { nodes, placement, mapping, node_of_agent, remark } =
+    let AgentLayout { nodes, placement, mapping, node_of_agent, remark, talked } =
         agent_layout(size, options, machine, &limited, &rule)?;
     let offers = accelerators::offers(&requests, node_list, &placement, &node_of_agent)?;
     remarks.extend(remark);
+    remarks.extend(talked.as_ref().and_then(|talked| talked.remark.clone()));
     let agents = nodes.len() as u32;
     if let NodeList::Local { .. } = node_list {
         check_processes(size, agents, machine)?;
@@ -200,7 +205,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     };
     let label = label(options, machine);
     let (options, demo, files) = (options.clone(), request.is_demo(), Vec::new());
-    Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files })
+    Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files, talked })
 }
 
 /// The open files without which a session fails after its start: with a hard limit of 36 the first rank cannot be started.
@@ -322,7 +327,10 @@ fn sizes(
     let typed: u64 = commands.iter().filter_map(|command| command.nprocs).map(u64::from).sum();
     let untyped = commands.iter().filter(|command| command.nprocs.is_none()).count() as u64;
     let default = match (rule, node_list) {
-        (Rule::Block { per_node } | Rule::Cyclic { per_node }, NodeList::Local { slots, .. }) => {
+        (
+            Rule::Block { per_node } | Rule::Cyclic { per_node } | Rule::Comm { per_node, .. },
+            NodeList::Local { slots, .. },
+        ) => {
             let filled = match options.binding.map_within {
                 Some(MapWithin::Filled(count, level)) => Some(count.saturating_mul((machine.parts)(level))),
                 Some(MapWithin::Each(_)) | None => None,
@@ -345,7 +353,7 @@ fn sizes(
 /// Returns the number of ranks of a job on these nodes if no `-np` is typed: the allocation's own number unless the
 /// rule overrides the slots, else the sum of the slots.
 fn job_size(node_list: &NodeList, rule: &Rule) -> u64 {
-    let by_slots = matches!(rule, Rule::Block { per_node: None } | Rule::Cyclic { per_node: None });
+    let by_slots = rule.per_node().is_none() && !matches!(rule, Rule::Map(_));
     let job = node_list.allocation().filter(|_| by_slots).and_then(|allocation| allocation.ranks);
     job.map_or_else(|| rule.size_of(node_list.nodes()), u64::from)
 }

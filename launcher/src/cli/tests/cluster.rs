@@ -150,7 +150,7 @@ fn bad_values() {
         ),
         (
             "--map-by board ./a",
-            "option '--map-by': 'board' is not one of hwthread, core, l2cache, l3cache, numa, package, slot, node, ppr:N:node",
+            "option '--map-by': 'board' is not one of hwthread, core, l2cache, l3cache, numa, package, slot, node, comm, ppr:N:node",
             &tells("--map-by"),
         ),
         (

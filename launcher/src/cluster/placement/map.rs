@@ -4,8 +4,8 @@ use nla::core::limits::RANKS_MAX;
 
 use crate::refusal::{Refusal, shown};
 
-/// The longest text of a rank map: no argument of a program is longer.
-pub const MAP_BYTES_MAX: usize = 128 << 10;
+/// The longest text of a rank map, which may come from a file: a million ranks, each on a node with six digits.
+pub const MAP_BYTES_MAX: usize = 8 << 20;
 
 /// The most characters of a rank map in a message.
 const SHOWN_CHARS_MAX: usize = 40;
@@ -48,7 +48,7 @@ impl RankMap {
             return Err(refused("the rank map is empty"));
         }
         if text.len() > MAP_BYTES_MAX {
-            return Err(refused(format!("the rank map is longer than {} KiB", MAP_BYTES_MAX >> 10)));
+            return Err(refused(format!("the rank map is longer than {} MiB", MAP_BYTES_MAX >> 20)));
         }
         let blocks: Vec<(u32, u32, u32)> = match text.strip_prefix("(vector,") {
             Some(rest) => vector(rest)?,
@@ -148,7 +148,7 @@ mod tests {
         ] {
             assert_eq!(nodes(text), Err(message.to_owned()), "{text}");
         }
-        assert_eq!(nodes(&"0,".repeat(MAP_BYTES_MAX)), Err("the rank map is longer than 128 KiB".to_owned()));
+        assert_eq!(nodes(&"0,".repeat(MAP_BYTES_MAX)), Err("the rank map is longer than 8 MiB".to_owned()));
         assert_eq!(nodes("16777216*7").map(|nodes| nodes.len()), Ok(1 << 24));
     }
 

@@ -2,12 +2,14 @@
 
 mod map;
 mod share;
+pub mod talk;
 #[cfg(test)]
 mod tests;
 
 use pmi::Ranks;
 
 use self::share::{fill, shares};
+use self::talk::{Talk, Talked};
 use crate::cluster::node::Node;
 use crate::refusal::Refusal;
 
@@ -23,6 +25,8 @@ pub enum MapBy {
     Node,
     /// The same node, until it has this many ranks (`ppr:N:node`). At least 1.
     PerNode(u32),
+    /// The nodes near to the nodes of the ranks that it talks to (`comm`).
+    Comm,
 }
 
 /// Which node gets the next rank.
@@ -39,6 +43,13 @@ pub enum Rule {
         /// The slots of each node, in place of its own number.
         per_node: Option<u32>,
     },
+    /// The node near to its partners, as far as the nodes that `Block` fills, and free ones, have slots.
+    Comm {
+        /// The slots of each node, in place of its own number.
+        per_node: Option<u32>,
+        /// The partners of each rank.
+        talk: Talk,
+    },
     /// The node that a rank map names. Slots do not count.
     Map(RankMap),
 }
@@ -47,7 +58,7 @@ impl Rule {
     /// Returns the slots of each node; `None` if the nodes' own numbers count.
     pub fn per_node(&self) -> Option<u32> {
         match self {
-            Self::Block { per_node } | Self::Cyclic { per_node } => *per_node,
+            Self::Block { per_node } | Self::Cyclic { per_node } | Self::Comm { per_node, .. } => *per_node,
             Self::Map(_) => None,
         }
     }
@@ -57,7 +68,7 @@ impl Rule {
     pub fn size_of(&self, nodes: &[Node]) -> u64 {
         match self {
             Self::Map(map) => u64::from(map.size()),
-            Self::Block { .. } | Self::Cyclic { .. } => {
+            Self::Block { .. } | Self::Cyclic { .. } | Self::Comm { .. } => {
                 nodes.iter().map(|node| u64::from(slots_of(node, self.per_node()).unwrap_or(1))).sum()
             }
         }
@@ -80,6 +91,8 @@ pub struct Placement {
     runs: Vec<Run>,
     /// A line for the user.
     pub remark: Option<String>,
+    /// What mapping by traffic has gained.
+    pub talked: Option<Talked>,
 }
 
 /// Returns the refusal of ranks that cannot be placed on these nodes.
@@ -112,8 +125,15 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Refusa
     // Nodes with an unknown number of slots cannot be oversubscribed.
     let slots = rooms.iter().try_fold(0u64, |sum, room| Some(sum + u64::from(room.limit()?)));
     let crowded = slots.filter(|slots| u64::from(size) > *slots);
+    let mut talked = None;
     let runs = match rule {
         Rule::Block { .. } => blocks(size, &rooms, crowded.is_some()),
+        Rule::Comm { talk, .. } => {
+            let block = blocks(size, &rooms, crowded.is_some());
+            let (runs, gained) = talk.place(size, nodes, &rooms, &block)?;
+            talked = Some(gained);
+            runs
+        }
         Rule::Cyclic { .. } => cycles(size, &rooms),
         Rule::Map(map) => mapped(size, nodes, map)?,
     };
@@ -127,7 +147,7 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Refusa
         }
         None => format!("{size} ranks on {slots} slots: nodes are oversubscribed"),
     });
-    Ok(Placement { runs, remark })
+    Ok(Placement { runs, remark, talked })
 }
 
 /// The capacity of a node.

@@ -26,6 +26,8 @@ pub struct Explained {
     pub tree: Tree,
     /// The method that starts agents.
     pub bootstrap: Bootstrap,
+    /// The lines about a mapping by traffic; empty if ranks are placed otherwise.
+    pub talked: Vec<String>,
     /// The lines about the processors and memory of ranks; empty if they are not bound.
     pub binding: Vec<String>,
     /// The ranks' environments: one for each command, or a single one if all are equal.
@@ -120,6 +122,7 @@ pub fn explain(explained: &Explained) -> String {
         spares,
         tree,
         bootstrap,
+        talked,
         binding,
         environments,
         predicted,
@@ -128,8 +131,12 @@ pub fn explain(explained: &Explained) -> String {
         recommended,
         missing,
     } = explained;
-    let mut sections = vec![hosts_section(hosts, spares), tree_section(tree), bootstrap_section(bootstrap)];
-    sections.extend(Some(binding_section(binding)).filter(|_| !binding.is_empty()));
+    let mut sections = vec![hosts_section(hosts, spares)];
+    sections.extend(
+        Some(lines_section("placement by what ranks send to each other:", talked)).filter(|_| !talked.is_empty()),
+    );
+    sections.extend([tree_section(tree), bootstrap_section(bootstrap)]);
+    sections.extend(Some(lines_section("binding of ranks:", binding)).filter(|_| !binding.is_empty()));
     sections.extend(environments.iter().map(environment_section));
     sections.push(match tree.is_local {
         true => local_prediction_section(predicted, *planned),
@@ -207,9 +214,9 @@ fn bootstrap_section(bootstrap: &Bootstrap) -> String {
     text
 }
 
-fn binding_section(binding: &[String]) -> String {
-    let mut text = "binding of ranks:\n".to_owned();
-    binding.iter().for_each(|one| line(&mut text, format_args!("{one}")));
+fn lines_section(title: &str, lines: &[String]) -> String {
+    let mut text = format!("{title}\n");
+    lines.iter().for_each(|one| line(&mut text, format_args!("{one}")));
     text
 }
 
@@ -353,6 +360,7 @@ mod tests {
                     .concat(),
                 others: Some("the same with their names".to_owned()),
             },
+            talked: Vec::new(),
             binding: Vec::new(),
             environments: vec![
                 Environment {
@@ -444,6 +452,7 @@ nothing was started; whether the hosts answer, and have the programs, was not ch
                 command: words("/usr/bin/scela-run"),
                 others: None,
             },
+            talked: Vec::new(),
             binding: Vec::new(),
             environments: vec![Environment {
                 program: None,

@@ -79,6 +79,7 @@ pub fn explained(
             AgentHosts::Local => local_bootstrap(machine),
             AgentHosts::Remote(remote) => remote_bootstrap(plan, remote, allocation),
         },
+        talked: plan.talked.as_ref().map(|talked| talked.lines.clone()).unwrap_or_default(),
         binding: binding(plan, is_local),
         environments: environments(plan, &machine.environment, agent_hosts.is_remote()),
         predicted: model::predict(

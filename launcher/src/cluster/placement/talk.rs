@@ -1,0 +1,183 @@
+//! `--map-by comm`: places ranks by what they send to each other and by the network between the nodes.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use placement::mapping::{Chosen, Job, Mapped, Metrics, map};
+use placement::matrix::{Collector, Matrix, Traffic};
+use placement::topology::Topology;
+
+use super::{Room, Run, add};
+use crate::cluster::hosts::fold_within;
+use crate::cluster::node::Node;
+use crate::refusal::Refusal;
+
+/// The seed of the mapping: the same job gets the same placement each time.
+const SEED: u64 = 1;
+
+/// Bytes of the names in a message.
+const NAMES_BYTES_MAX: usize = 120;
+
+/// What the ranks of a job send to each other, and the network. Clones share it; it is never changed.
+#[derive(Clone)]
+pub struct Talk(Arc<Inner>);
+
+struct Inner {
+    matrix: Matrix,
+    /// The matrix's source, for messages.
+    source: String,
+    topology: Option<Topology>,
+    /// Hosts to avoid where that is possible, and the reason for each.
+    faulty: Vec<String>,
+    /// The last mapping: a plan is made more than once for the same nodes.
+    last: Mutex<Option<(Key, Talked, Vec<u32>)>>,
+}
+
+/// All that a mapping depends on.
+#[derive(PartialEq, Eq)]
+struct Key {
+    size: u32,
+    names: Vec<String>,
+    capacities: Vec<u32>,
+    block: Vec<u32>,
+}
+
+/// What a mapping has gained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Talked {
+    /// The lines of `--explain`.
+    pub lines: Vec<String>,
+    /// A line for the user, if the mapping is not as asked.
+    pub remark: Option<String>,
+}
+
+impl PartialEq for Talk {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Talk {}
+
+impl fmt::Debug for Talk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Talk({} ranks of {})", self.0.matrix.ranks(), self.0.source)
+    }
+}
+
+impl Talk {
+    /// Makes it from a matrix that was read from `source`. Without a topology all nodes count as equally far apart.
+    /// Hosts that may fail are left aside where others suffice.
+    pub fn new(matrix: Matrix, source: impl Into<String>, topology: Option<Topology>, faulty: Vec<String>) -> Self {
+        Self(Arc::new(Inner { matrix, source: source.into(), topology, faulty, last: Mutex::default() }))
+    }
+
+    /// Maps the ranks of `block`, which are placed as without a matrix.
+    pub(super) fn place(
+        &self,
+        size: u32,
+        nodes: &[Node],
+        rooms: &[Room],
+        block: &[Run],
+    ) -> Result<(Vec<Run>, Talked), Refusal> {
+        let inner = &*self.0;
+        let ranks = inner.matrix.ranks();
+        if ranks > size {
+            let text = format!("{} is of {ranks} ranks, and the job has {size}", inner.source);
+            return Err(Refusal::new(text, format!("start {ranks} ranks, or record a matrix of {size} ranks")));
+        }
+        let block: Vec<u32> =
+            block.iter().flat_map(|run| std::iter::repeat_n(run.node as u32, run.ranks as usize)).collect();
+        let mut capacities = vec![0u32; nodes.len()];
+        block.iter().for_each(|node| capacities[*node as usize] += 1);
+        for (capacity, room) in capacities.iter_mut().zip(rooms) {
+            *capacity = (*capacity).max(room.slots.unwrap_or(0).min(room.most));
+        }
+        let key = Key { size, names: nodes.iter().map(|node| node.name.clone()).collect(), capacities, block };
+        let mut last = inner.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let (talked, host_of) = match &*last {
+            Some((known, talked, host_of)) if *known == key => (talked.clone(), host_of.clone()),
+            _ => {
+                let (talked, host_of) = inner.mapped(&key)?;
+                *last = Some((key, talked.clone(), host_of.clone()));
+                (talked, host_of)
+            }
+        };
+        let mut runs = Vec::new();
+        host_of.iter().for_each(|node| add(&mut runs, Run { node: *node as usize, ranks: 1 }));
+        Ok((runs, talked))
+    }
+}
+
+impl Inner {
+    fn mapped(&self, key: &Key) -> Result<(Talked, Vec<u32>), Refusal> {
+        let flat;
+        let topology = match &self.topology {
+            Some(topology) => topology,
+            None => {
+                let count = u32::try_from(key.names.len()).unwrap_or(u32::MAX);
+                flat = Topology::flat(count).map_err(|error| Refusal::new(error.to_string(), "name fewer hosts"))?;
+                &flat
+            }
+        };
+        let places = topology.places_of(key.names.iter().map(String::as_str)).map_err(|error| {
+            Refusal::new(
+                format!("--topology: {error}"),
+                "describe all hosts of the job in the topology, or leave it out",
+            )
+        })?;
+        let matrix = of_size(&self.matrix, key.size);
+        let matrix = matrix.as_ref().unwrap_or(&self.matrix);
+        let job = Job { matrix, topology, places: &places, capacities: &key.capacities, is_faulty: None, seed: SEED };
+        let Mapped { host_of, after, before, chosen } = map(&job, &key.block);
+        let name = |place: u32| {
+            let at = places.iter().position(|of_host| *of_host == place);
+            at.map_or_else(|| format!("place {place}"), |at| key.names[at].clone())
+        };
+        let link = |metrics: &Metrics| metrics.heaviest_link.map(|link| topology.link_name(link, &name));
+        let network = if self.topology.is_some() { topology.text() } else { "unknown, all hosts equally far apart" };
+        let how = match chosen {
+            Chosen::Mapped => "by recursive bipartition and exchanges",
+            Chosen::Relieved => "by recursive bipartition, and exchanges that relieve the heaviest link",
+            Chosen::Improved => "block placement after exchanges: all other placements make a link heavier",
+            Chosen::Block => "block placement: no other one was found that is better and makes nothing worse",
+        };
+        let figures = |metrics: &Metrics| {
+            [
+                format!("{:.3}", metrics.hops_per_byte()),
+                bytes(u128::from(metrics.heaviest)),
+                bytes(metrics.between_hosts),
+            ]
+        };
+        let rows = ["hops per byte", "heaviest link", "between nodes"];
+        let both = figures(&before).into_iter().zip(figures(&after)).zip(rows);
+        let mut lines = vec![format!("network: {network}"), format!("mapping: {how}")];
+        lines.push(format!("{:<16} {:>12} {:>12}", "", "block", "this plan"));
+        lines.extend(both.map(|((block, this), row)| format!("{row:<16} {block:>12} {this:>12}")));
+        lines.extend(link(&after).map(|link| format!("the heaviest link is {link}")));
+        let remark = (chosen == Chosen::Block && before.bytes > 0)
+            .then(|| format!("--map-by comm: {} gives no better placement than block", self.source));
+        Ok((Talked { lines, remark }, host_of))
+    }
+
+    /// Returns which of these nodes are to be avoided, by index.
+    fn is_faulty(&self, names: &[String]) -> Vec<bool> {
+        names.iter().map(|name| self.faulty.contains(name)).collect()
+    }
+}
+
+/// Returns the matrix with this number of ranks: a matrix may end before the last ranks, if they send nothing.
+fn of_size(matrix: &Matrix, size: u32) -> Option<Matrix> {
+    if matrix.ranks() == size {
+        return None;
+    }
+    let mut collector = Collector::new(size).ok()?;
+    collector.merge(matrix, 0).ok()?;
+    collector.add(size - 1, size - 1, Traffic::default()).ok()?;
+    Some(collector.finish())
+}
+
+/// Formats a number of bytes.
+fn bytes(count: u128) -> String {
+    nla::figures::bytes(u64::try_from(count).unwrap_or(u64::MAX))
+}
