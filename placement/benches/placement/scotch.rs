@@ -64,7 +64,7 @@ pub(crate) fn gmap(directory: &Path, graph: &Graph, topology: &Topology) -> Opti
     Some(Mapping { candidates, time: Duration::from_secs_f64(time) })
 }
 
-/// Makes the target of the first places of a network, as the publication does: `scotch_amk_grf` with a list of vertices.
+/// Makes the target of the first places of a network, as the publication does: `amk_grf` with a list of vertices.
 fn part(directory: &Path, count: u32, topology: &Topology, target: &Path) -> Option<()> {
     let [network, list] = ["network.grf", "vertices"].map(|name| directory.join(name));
     let places = topology.places();
@@ -75,7 +75,6 @@ fn part(directory: &Path, count: u32, topology: &Topology, target: &Path) -> Opt
     let mut text = format!("{count}\n");
     (0..count).for_each(|place| text.push_str(&format!("{place}\n")));
     fs::write(&list, text).ok()?;
-    let output =
-        Command::new("scotch_amk_grf").args([&network, target]).arg(format!("-l{}", list.display())).output().ok()?;
+    let output = Command::new("amk_grf").args([&network, target]).arg(format!("-l{}", list.display())).output().ok()?;
     output.status.success().then_some(())
 }

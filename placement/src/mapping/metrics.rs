@@ -35,12 +35,15 @@ impl Metrics {
 pub struct Loads {
     bytes: Vec<u64>,
     route: Vec<u32>,
+    /// The bytes of a cable that are allowed, and the sum of what links have beyond them.
+    bound: u64,
+    excess: i128,
 }
 
 impl Loads {
     /// Starts without any.
     pub fn new(topology: &Topology) -> Self {
-        Self { bytes: vec![0; topology.links() as usize], route: Vec::new() }
+        Self { bytes: vec![0; topology.links() as usize], route: Vec::new(), bound: u64::MAX, excess: 0 }
     }
 
     /// Adds bytes to each link of a route, or takes them away.
@@ -49,8 +52,25 @@ impl Loads {
         topology.route(from, to, &mut self.route);
         for link in &self.route {
             let load = &mut self.bytes[*link as usize];
+            let allowed = self.bound.saturating_mul(u64::from(topology.width(*link)));
+            self.excess -= i128::from(load.saturating_sub(allowed));
             *load = if is_added { load.saturating_add(bytes) } else { load.saturating_sub(bytes) };
+            self.excess += i128::from(load.saturating_sub(allowed));
         }
+    }
+
+    /// Counts from now on what links have beyond `bound` bytes per cable.
+    pub(super) fn set_bound(&mut self, topology: &Topology, bound: u64) {
+        self.bound = bound;
+        let beyond = |(link, load): (usize, &u64)| {
+            load.saturating_sub(bound.saturating_mul(u64::from(topology.width(link as u32))))
+        };
+        self.excess = self.bytes.iter().enumerate().map(beyond).map(i128::from).sum();
+    }
+
+    /// Returns the sum of what links have beyond the bound.
+    pub(super) fn excess(&self) -> i128 {
+        self.excess
     }
 
     /// Returns the links of the last route, with their bytes per cable.

@@ -137,6 +137,18 @@ pub fn map(job: &Job<'_>, block: &[u32]) -> Mapped {
     if is_plain_good {
         return chosen(plain, after, Chosen::Mapped);
     }
+    // Then by annealing, from here and from block placement, which has no excess.
+    for start in [&plain[..], block] {
+        let mut placed = refiner(start.to_vec());
+        let Some(found) = placed.relieve(&mut guard(start), &mut random) else { continue };
+        let mut placed = refiner(found);
+        let mut keep = guard(placed.host_of());
+        placed.shorten(&mut random, Some(&mut keep));
+        let relieved = figures(job, placed.host_of());
+        if relieved.is_never_worse(&before) && relieved.hop_bytes < before.hop_bytes {
+            return chosen(placed.host_of().to_vec(), relieved, Chosen::Relieved);
+        }
+    }
     let mut placed = refiner(block.to_vec());
     let mut keep = guard(block);
     placed.shorten(&mut random, Some(&mut keep));

@@ -17,6 +17,12 @@ const OCCUPANTS: usize = 4;
 /// The most passes over all ranks.
 const PASSES_MAX: usize = 24;
 
+/// The most edges whose lengths exchanges compare, in total.
+const EDGES_MAX: usize = 400_000_000;
+
+/// The most pairs whose loads are moved in order to relieve links by annealing, in total.
+const ACCOUNTED_PAIRS: usize = 6_000_000;
+
 /// A placement that is being improved.
 #[derive(Clone)]
 pub(super) struct Refiner<'a> {
@@ -148,6 +154,8 @@ impl<'a> Refiner<'a> {
         let mut seen = vec![0; self.capacities.len()];
         let mut is_settled = vec![false; ranks];
         let (mut stamp, mut hosts) = (0, Vec::new());
+        let mut left = EDGES_MAX;
+        let degree = self.graph.edges() / ranks.max(1) + 1;
         for _ in 0..PASSES_MAX {
             random.shuffle(&mut order);
             let mut gained = 0;
@@ -158,6 +166,10 @@ impl<'a> Refiner<'a> {
                 stamp += 1;
                 self.candidates(*rank, &mut seen, stamp, &mut hosts);
                 let turn = random.below(1 << 16);
+                left = left.saturating_sub(2 * degree * hosts.len());
+                if left == 0 {
+                    return;
+                }
                 let mut best = (0, None);
                 for host in &hosts {
                     for change in self.changes(*rank, *host, turn) {
@@ -232,6 +244,48 @@ impl<'a> Refiner<'a> {
         if sum > best {
             *self = Self::new(self.graph, self.distances, self.capacities, self.near, best_hosts);
         }
+    }
+
+    /// Relieves links that carry more than the guard's bound by annealing, in which their excess counts as length. Returns
+    /// the shortest placement that occurred without any excess; `None` if there was none.
+    pub(super) fn relieve(&mut self, guard: &mut Guard<'_>, random: &mut Random) -> Option<Vec<u32>> {
+        guard.loads.set_bound(guard.topology, guard.bound);
+        guard.bound = u64::MAX;
+        let scale = scaled(self.most, self.most) as f64 / self.most.max(1) as f64;
+        let pairs = guard.pairs.len() / self.host_of.len().max(1) + 1;
+        let tries = ACCOUNTED_PAIRS / (6 * pairs);
+        let mut costs: Vec<i64> =
+            (0..256).filter_map(|_| self.drawn(random)).map(|change| self.cost(change).abs()).collect();
+        costs.retain(|cost| *cost > 0);
+        costs.sort_unstable();
+        let usual = costs.get(costs.len() / 8).copied()? as f64;
+        let (start, end) = (usual * 0.1, usual * 0.02);
+        let cooling = (end / start).powf(64.0 / tries.max(64) as f64);
+        let mut temperature = start;
+        let (mut sum, mut best) = (0i64, None::<(i64, Vec<u32>)>);
+        for turn in 0..tries {
+            if turn % 64 == 0 {
+                temperature *= cooling;
+            }
+            let Some(change) = self.drawn(random) else { continue };
+            let before = guard.excess();
+            let cost = self.cost(change);
+            guard.account(self, change, false);
+            let back = self.apply(change);
+            guard.account(self, change, true);
+            let worse = cost as f64 + (guard.excess() - before) as f64 * scale * 4.0;
+            if worse > 0.0 && random.fraction() >= (-worse / temperature).exp() {
+                guard.account(self, change, false);
+                self.apply(back);
+                guard.account(self, change, true);
+                continue;
+            }
+            sum += cost;
+            if guard.excess() == 0 && best.as_ref().is_none_or(|(least, _)| sum < *least) {
+                best = Some((sum, self.host_of.clone()));
+            }
+        }
+        best.map(|(_, host_of)| host_of)
     }
 
     /// Draws a change: a rank goes near to one of its partners, or near to its own host.
@@ -341,6 +395,11 @@ impl<'a> Guard<'a> {
         let loads = super::metrics::loads(matrix, topology, &place_of);
         let between_max = i128::try_from(between_max).unwrap_or(i128::MAX);
         Self { matrix, topology, places, offsets, pairs, loads, bound, between_hosts, between_max }
+    }
+
+    /// Returns the bytes that links and the network have beyond what is allowed.
+    fn excess(&self) -> i128 {
+        self.loads.excess() + (self.between_hosts - self.between_max).max(0)
     }
 
     fn load(&self, link: u32) -> u64 {
