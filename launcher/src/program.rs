@@ -29,14 +29,15 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::cli::{self, Typed};
 use crate::comm;
 use crate::exit::{self, EarlyEnd};
+use crate::forecast::batch;
 use crate::forecast::calibrate;
 use crate::forecast::explain::{explain, explained};
 use crate::forecast::model;
 use crate::forecast::simulate::{self, Simulation};
 use crate::plan::launch::{self, AgentHosts, Located, Prepared};
 use crate::plan::machine::Machine;
-use crate::plan::remote_launch::Recommended;
 use crate::plan::placing;
+use crate::plan::remote_launch::Recommended;
 use crate::plan::request::{Options, Request};
 use crate::plan::{self, DEMO_RANK_ARGUMENT};
 use crate::pool::attach::attach;
@@ -149,6 +150,13 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         let code = match comm::run(arguments) {
             Ok(Ok(text)) => print(&text),
             Ok(Err(refusal)) => refuse(&refusal),
+            Err(text) => fail(&text, EarlyEnd::Usage.code()),
+        };
+        return (code, stderr::EXIT_TIME);
+    }
+    if arguments.first().is_some_and(|word| *word == *batch::NAME) {
+        let code = match batch::simulate(arguments.into_iter().skip(1)) {
+            Ok(text) => print(&text),
             Err(text) => fail(&text, EarlyEnd::Usage.code()),
         };
         return (code, stderr::EXIT_TIME);

@@ -2,6 +2,8 @@
 //!
 //! All of it are values and pure functions: no files, no clock, no threads. Readers take any `BufRead`.
 
+pub mod batch;
+pub mod faults;
 pub mod graph;
 pub mod limits;
 pub mod mapping;

@@ -29,3 +29,15 @@ pub const LEVELS_MAX: u32 = 32;
 
 /// The longest topology file, in bytes.
 pub const TOPOLOGY_BYTES_MAX: usize = 16 << 20;
+
+/// The most events of a fault history. The oldest are dropped.
+pub const FAULT_EVENTS_MAX: usize = 1000;
+
+/// The most hosts of one event that are stored.
+pub const FAULT_HOSTS_MAX: usize = 256;
+
+/// The longest fault history, in bytes. A longer file is not read.
+pub const FAULT_BYTES_MAX: usize = 4 << 20;
+
+/// The longest name of a host in a fault history.
+pub const FAULT_NAME_BYTES_MAX: usize = 255;

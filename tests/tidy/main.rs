@@ -170,7 +170,7 @@ fn cores_have_no_effects() {
     ];
     assert_not_mentioned(
         |source| source.product_lines(),
-        &sources_in(&["pmi/src/", "nla/src/core/", "nla/src/bootstrap/decide/"]),
+        &sources_in(&["pmi/src/", "placement/src/", "nla/src/core/", "nla/src/bootstrap/decide/"]),
         &words,
         "cores have no clock, sockets, threads, processes, files or randomness: what they need is an argument",
     );
@@ -193,6 +193,7 @@ fn only_uses(places: &[&str], allowed: &[&str]) {
         "memchr",
         "nix",
         "nla",
+        "placement",
         "pmi",
         "rmp",
         "rmp_serde",
@@ -254,6 +255,7 @@ fn dependencies_point_one_way() {
     );
     never(&["nla/src/core/", "nla/src/wire/", "nla/src/sys/"], &["crate::tasks"]);
     never(&["nla/src/"], &["launcher::", "sim::"]);
+    only_uses(&["placement/src/"], &["thiserror"]);
     only_uses(&["nla/sim/src/"], &["pmi", "nla", "serde", "thiserror", "bytes"]);
     only_uses(&["libpmi-c/attachment/src/"], &["pmi", "libc", "thiserror"]);
     only_uses(&["comm-trace/src/"], &["libc"]);

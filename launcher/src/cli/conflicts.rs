@@ -65,6 +65,7 @@ pub(super) fn check<'a>(
             ));
         }
     }
+    both(Global::RankMap, Global::AvoidFaults, "a rank map counts the hosts as they are listed")?;
     if let (Some(at), MapBy::Comm, None) = (last(Global::MapBy), hosts.map_by, &hosts.comm_matrix) {
         let text = "option '--map-by': 'comm' needs what ranks send to each other";
         let hint = "add '--comm-matrix FILE' with a file of '--profile-comm FILE'";

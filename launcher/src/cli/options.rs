@@ -82,6 +82,8 @@ pub(super) enum Global {
     CommMatrix,
     Topology,
     SaveRankMap,
+    FaultHistory,
+    AvoidFaults,
     Bootstrap,
     LauncherExec,
     LaunchAgent,
@@ -281,6 +283,11 @@ pub(super) const OPTIONS: &[Spec] = &[
          @FILE of --save-rankmap"),
     spec(Id::Global(Global::SaveRankMap), &["save-rankmap"], &["FILE"], group::HOSTS,
         "write the node of each rank to FILE"),
+    spec(Id::Global(Global::AvoidFaults), &["avoid-faults"], &[], group::HOSTS,
+        "use hosts last that sessions have lost lately"),
+    spec(Id::Global(Global::FaultHistory), &["fault-history"], &["FILE"], group::HOSTS,
+        "the history of lost hosts, in place of your own in\n\
+         ~/.local/state/scela/faults"),
 
     spec(Id::Global(Global::BindTo), &["bind-to"], &["WHAT"], group::BINDING,
         "bind each rank to a hwthread, core, l2cache, l3cache,\n\

@@ -364,6 +364,8 @@ impl TypedOptions {
             Global::RankMap => hosts.rankmap = Some(values::non_empty(value)?),
             Global::CommMatrix => hosts.comm_matrix = Some(values::non_empty(value)?.into()),
             Global::Topology => hosts.topology = Some(values::non_empty(value)?),
+            Global::FaultHistory => hosts.fault_history = Some(values::non_empty(value)?.into()),
+            Global::AvoidFaults => hosts.avoid_faults = true,
             Global::SaveRankMap => hosts.save_rankmap = Some(values::non_empty(value)?.into()),
             Global::Bootstrap => launch.bootstrap = host_values::bootstrap(value)?,
             Global::LauncherExec => launch.launcher_exec = Some(values::non_empty(value)?),

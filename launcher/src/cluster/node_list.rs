@@ -54,6 +54,10 @@ pub struct HostOptions {
     pub topology: Option<OsString>,
     /// `--save-rankmap`: the file for the node of each rank. Never empty.
     pub save_rankmap: Option<PathBuf>,
+    /// `--fault-history`: the file of hosts that were lost. The user's own if it is `None`.
+    pub fault_history: Option<PathBuf>,
+    /// `--avoid-faults`: whether hosts that were lost lately are used last.
+    pub avoid_faults: bool,
     /// What `comm_matrix` and `topology` contain, once the node list is known.
     pub talk: Option<Talk>,
 }

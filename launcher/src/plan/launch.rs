@@ -75,7 +75,7 @@ pub fn locate(mut request: Request, machine: &Machine) -> Result<Located, Refusa
     let mut remarks = Vec::new();
     checks::check(&request.options, &machine.wdir)?;
     let nodes = find_nodes(&request, machine, &mut remarks)?;
-    let nodes = placing::provide(&mut request.options, &nodes, machine, &mut remarks).map(|()| nodes)?;
+    let nodes = placing::provide(&mut request, nodes, machine, &mut remarks)?;
     let may_name_this = matches!(nodes, NodeList::Named { .. }) && !chooses_method(&request);
     let own = may_name_this.then(|| OwnNames { name: sys::host_name(), addresses: sys::addresses() });
     let nodes = match &own {

@@ -7,19 +7,21 @@ use std::path::{Path, PathBuf};
 
 use litemap::LiteMap;
 use nla::sys;
+use placement::faults::{PROBABILITY_MIN, ordered};
 use placement::limits::{MATRIX_RANKS_MAX, TOPOLOGY_BYTES_MAX};
 use placement::matrix::{Collector, Matrix, MatrixError};
 use placement::topology::Topology;
 
+use crate::cluster::fault_history;
 use crate::cluster::hosts::{self, fold, fold_within};
 use crate::cluster::manager::Manager;
-use crate::cluster::node_list::NodeList;
+use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::talk::Talk;
 use crate::cluster::placement::{MAP_BYTES_MAX, MapBy};
 use crate::cluster::system::{Process, System};
 use crate::plan::Plan;
 use crate::plan::machine::Machine;
-use crate::plan::request::Options;
+use crate::plan::request::Request;
 use crate::refusal::Refusal;
 
 /// The first line of a saved rank map, before the names of the hosts.
@@ -28,38 +30,101 @@ const HOSTS_LINE: &str = "# hosts ";
 /// Bytes of the names of hosts in a message.
 const NAMES_BYTES_MAX: usize = 120;
 
+/// How many hosts that may fail a note names.
+const FAULTY_SHOWN: usize = 4;
+
 /// Reads the files that the options name, and puts what they contain into the options. Adds lines for the user to
 /// `remarks`.
+///
+/// Returns the nodes in the order in which they are to be used.
 pub(super) fn provide(
-    options: &mut Options,
-    nodes: &NodeList,
+    request: &mut Request,
+    nodes: NodeList,
     machine: &Machine,
     remarks: &mut Vec<String>,
-) -> Result<(), Refusal> {
+) -> Result<NodeList, Refusal> {
+    let (nodes, faulty) = match request.options.hosts.avoid_faults {
+        true => without_faults(request, nodes, remarks)?,
+        false => (nodes, Vec::new()),
+    };
+    let options = &mut request.options;
     let process = Process { environment: &machine.environment };
     if let Some(file) = options.hosts.rankmap.as_ref().and_then(|map| map.to_str()?.strip_prefix('@')) {
         let path = machine.wdir.join(file);
-        options.hosts.rankmap = Some(saved(&path, nodes, &process, remarks)?);
+        options.hosts.rankmap = Some(saved(&path, &nodes, &process, remarks)?);
     }
     if options.hosts.map_by != MapBy::Comm {
-        return Ok(());
+        return Ok(nodes);
     }
     if let NodeList::Local { .. } = nodes {
         remarks.push("--map-by comm has no effect: all ranks run on this machine".to_owned());
-        return Ok(());
+        return Ok(nodes);
     }
     // The parser requires it.
-    let Some(path) = &options.hosts.comm_matrix else { return Ok(()) };
+    let Some(path) = &options.hosts.comm_matrix else { return Ok(nodes) };
     let matrix = matrix(&machine.wdir.join(path)).map_err(|error| {
         let text = format!("option '--comm-matrix': '{}': {}", path.display(), chain(&error));
         Refusal::new(text, "'--profile-comm FILE' records one; 'scela comm show FILE' prints it")
     })?;
     let topology = match &options.hosts.topology {
         Some(typed) => Some(topology(typed, machine, &process)?),
-        None => of_manager(nodes, &process, remarks),
+        None => of_manager(&nodes, &process, remarks),
     };
-    options.hosts.talk = Some(Talk::new(matrix, format!("the matrix {}", path.display()), topology, Vec::new()));
-    Ok(())
+    options.hosts.talk = Some(Talk::new(matrix, format!("the matrix {}", path.display()), topology, faulty));
+    Ok(nodes)
+}
+
+/// Orders the nodes so that those that sessions have lost lately are last, and leaves out those that neither the ranks
+/// nor `--spares` need. Returns also the names of those that may fail and are still there.
+fn without_faults(
+    request: &Request,
+    nodes: NodeList,
+    remarks: &mut Vec<String>,
+) -> Result<(NodeList, Vec<String>), Refusal> {
+    let options = &request.options;
+    let Some(path) = fault_history::path(&options.hosts, |name| std::env::var_os(name)) else {
+        return Ok((nodes, Vec::new()));
+    };
+    let history = fault_history::read(&path).map_err(|error| {
+        let text = format!("option '--avoid-faults': '{}' cannot be used: {error}", path.display());
+        Refusal::new(text, "name another file with --fault-history, or remove this one").of_system()
+    })?;
+    let NodeList::Named { nodes: listed, allocation } = nodes else { return Ok((nodes, Vec::new())) };
+    let now_s = fault_history::now_s();
+    let outages = history.outages(now_s);
+    let outage = |node: &Node| outages.get(node.name.as_str()).filter(|outage| outage.probability >= PROBABILITY_MIN);
+    let is_faulty: Vec<bool> = listed.iter().map(|node| outage(node).is_some()).collect();
+    let ranks: Option<u64> = request.commands.iter().map(|command| command.nprocs.map(u64::from)).sum();
+    let slots: Option<Vec<u64>> = listed.iter().map(|node| options.ppn.or(node.slots).map(u64::from)).collect();
+    let slots_or_one = slots.clone().unwrap_or_else(|| vec![1; listed.len()]);
+    let (order, faulty) = ordered(&is_faulty, &slots_or_one, ranks.unwrap_or(u64::MAX));
+    let sound = listed.len() - faulty;
+    let room: u64 = order[..sound].iter().map(|at| slots_or_one[*at]).sum();
+    let needed = match (ranks, &slots) {
+        _ if sound == 0 => faulty,
+        (Some(ranks), Some(_)) if room < ranks => faulty,
+        _ => (options.launch.spares as usize).min(faulty),
+    };
+    let used: Vec<Node> = order[..sound + needed].iter().map(|at| listed[*at].clone()).collect();
+    let words = |at: &usize| {
+        let node = &listed[*at];
+        let outage = outage(node)?;
+        let hours = now_s.saturating_sub(outage.last_s) / 3600;
+        Some(format!(
+            "{} ({:.0} %, lost {} times, last {hours} h ago)",
+            node.name,
+            outage.probability * 100.0,
+            outage.events
+        ))
+    };
+    if faulty > 0 {
+        let named: Vec<String> = order[sound..].iter().take(FAULTY_SHOWN).filter_map(words).collect();
+        let more = if faulty > FAULTY_SHOWN { format!(" and {} more", faulty - FAULTY_SHOWN) } else { String::new() };
+        let how = if needed == faulty { "used last" } else { "left out as far as they are not needed" };
+        remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}{more}", named.join(", ")));
+    }
+    let names = order[sound..sound + needed].iter().map(|at| listed[*at].name.clone()).collect();
+    Ok((NodeList::Named { nodes: used, allocation }, names))
 }
 
 /// Returns an error with its source.
@@ -177,4 +242,63 @@ pub fn save(plan: &Plan, path: &Path, names: &[&str]) -> Result<(), Refusal> {
         let text = format!("option '--save-rankmap': '{}' cannot be written: {error}", path.display());
         Refusal::new(text, "name a file in a directory that you may write to")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::allocation::Allocation;
+    use crate::cluster::system::fake::Fake;
+
+    fn named(list: &str, manager: Option<Manager>) -> NodeList {
+        let nodes: Vec<Node> = hosts::expand(list.as_bytes()).unwrap().into_iter().map(Node::named).collect();
+        let allocation = manager.map(|manager| Allocation {
+            manager,
+            id: "7".to_owned(),
+            nodes: nodes.clone(),
+            ranks: None,
+            found_by: "X",
+        });
+        NodeList::Named { nodes, allocation }
+    }
+
+    #[test]
+    fn slurm_says_how_its_nodes_are_connected() {
+        const ASKED: &str = "scontrol show topology";
+        let found = |system: &Fake, nodes: &NodeList| {
+            let mut remarks = Vec::new();
+            let topology = of_manager(nodes, system, &mut remarks);
+            (topology.map(|topology| topology.places()), remarks.join("\n"))
+        };
+        let shown = "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-2]\nSwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[3-4]\n";
+        let slurm = named("n[1-4]", Some(Manager::Slurm));
+        assert_eq!(found(&Fake::default().answer(ASKED, shown), &slurm), (Some(4), String::new()));
+        let unknown =
+            "--map-by comm: the network is unknown, so all hosts count as equally far apart; --topology describes it";
+        let none = "No topology information available";
+        let begin = "line 1: a line must begin with SwitchName= or BlockName=";
+        let told = format!("{unknown} (scontrol show topology: {begin})");
+        assert_eq!(found(&Fake::default().answer(ASKED, none), &slurm), (None, told));
+        let strangers = named("n[1-5]", Some(Manager::Slurm));
+        let told = format!("{unknown} (scontrol show topology: the topology does not have n5)");
+        assert_eq!(found(&Fake::default().answer(ASKED, shown), &strangers), (None, told));
+        assert_eq!(found(&Fake::default(), &named("n[1-4]", None)), (None, unknown.to_owned()));
+    }
+
+    #[test]
+    fn a_saved_rank_map_names_its_hosts() {
+        let read = |text: &str, list: &str| {
+            let mut remarks = Vec::new();
+            let system = Fake::default().file("/map", text);
+            let map =
+                saved(Path::new("/map"), &named(list, None), &system, &mut remarks).map_err(|why| why.to_string());
+            (map, remarks.join("\n"))
+        };
+        let text = "# hosts n[1-2]\n2*1\n1*0 # a remark\n";
+        assert_eq!(read(text, "n[1-2]"), (Ok("2*1,1*0".into()), String::new()));
+        let told = "the rank map '/map' was made for the hosts n[1-2], and these are n[1-3]";
+        assert_eq!(read(text, "n[1-3]"), (Ok("2*1,1*0".into()), told.to_owned()));
+        let error = saved(Path::new("/none"), &named("a", None), &Fake::default(), &mut Vec::new()).unwrap_err();
+        assert!(error.to_string().starts_with("option '-rankmap': '/none' cannot be read"), "{error}");
+    }
 }

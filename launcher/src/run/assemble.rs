@@ -14,6 +14,7 @@ use nla::core::limits::AGENTS_MAX;
 use nla::core::{AgentId, Subtree, printable};
 use nla::sys;
 
+use crate::cluster::fault_history;
 use crate::cluster::hosts::{fold, fold_within};
 use crate::exit;
 use crate::plan::Plan;
@@ -113,6 +114,12 @@ pub(crate) async fn assemble(
         wants_survey: &wants_survey,
     };
     let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals, &wants_survey)).await;
+    let is_unreachable = |failure: &StartFailure| {
+        matches!(failure.phase, StartPhase::Connect | StartPhase::Refused | StartPhase::Answer)
+    };
+    let failed = bootstrap.failures().iter().filter(|(_, failure)| is_unreachable(failure));
+    let lost = failed.map(|(target, _)| remote_launch.name(*target).to_owned()).collect();
+    fault_history::remember(&plan.options.hosts, &lost);
     let locations = match targets {
         Ok(targets) => {
             let names = targets.iter().map(|target| remote_launch.name(*target).to_owned()).collect();

@@ -8,12 +8,14 @@ mod bindings;
 mod boards;
 mod boot;
 mod command_lines;
+mod fault_histories;
 mod hello;
 mod host_lists;
 mod hosts_files;
 mod journals;
 mod lanes;
 mod mappings;
+mod matrices;
 mod messages;
 mod models;
 mod patterns;
@@ -29,6 +31,7 @@ mod shell_channel;
 mod spawns;
 mod ssh;
 mod steps;
+mod topologies;
 
 /// A parser's check, and the folder of its corpus below `fuzz/corpus`.
 #[derive(Clone, Copy)]
@@ -47,12 +50,14 @@ pub const TARGETS: &[Target] = &[
     Target { name: "boot", check: boot::check },
     Target { name: "command_lines", check: command_lines::check },
     Target { name: "config_files", check: command_lines::check_config_file },
+    Target { name: "fault_histories", check: fault_histories::check },
     Target { name: "hello", check: hello::check },
     Target { name: "host_lists", check: host_lists::check },
     Target { name: "hosts_files", check: hosts_files::check },
     Target { name: "journals", check: journals::check },
     Target { name: "lanes", check: lanes::check },
     Target { name: "mappings", check: mappings::check },
+    Target { name: "matrices", check: matrices::check },
     Target { name: "messages", check: messages::check },
     Target { name: "models", check: models::check },
     Target { name: "patterns", check: patterns::check },
@@ -67,6 +72,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "spawns", check: spawns::check },
     Target { name: "ssh", check: ssh::check },
     Target { name: "steps", check: steps::check },
+    Target { name: "topologies", check: topologies::check },
 ];
 
 /// Returns the target of this name.

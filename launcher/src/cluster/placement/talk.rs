@@ -8,15 +8,11 @@ use placement::matrix::{Collector, Matrix, Traffic};
 use placement::topology::Topology;
 
 use super::{Room, Run, add};
-use crate::cluster::hosts::fold_within;
 use crate::cluster::node::Node;
 use crate::refusal::Refusal;
 
 /// The seed of the mapping: the same job gets the same placement each time.
 const SEED: u64 = 1;
-
-/// Bytes of the names in a message.
-const NAMES_BYTES_MAX: usize = 120;
 
 /// What the ranks of a job send to each other, and the network. Clones share it; it is never changed.
 #[derive(Clone)]
@@ -27,7 +23,7 @@ struct Inner {
     /// The matrix's source, for messages.
     source: String,
     topology: Option<Topology>,
-    /// Hosts to avoid where that is possible, and the reason for each.
+    /// Hosts that may fail.
     faulty: Vec<String>,
     /// The last mapping: a plan is made more than once for the same nodes.
     last: Mutex<Option<(Key, Talked, Vec<u32>)>>,
@@ -128,7 +124,17 @@ impl Inner {
         })?;
         let matrix = of_size(&self.matrix, key.size);
         let matrix = matrix.as_ref().unwrap_or(&self.matrix);
-        let job = Job { matrix, topology, places: &places, capacities: &key.capacities, is_faulty: None, seed: SEED };
+        // Hosts that may fail get no ranks; if the others have no room, links at them count as long ones.
+        let faulty = self.is_faulty(&key.names);
+        let is_needed = key.block.iter().any(|node| faulty[*node as usize]);
+        let mut capacities = key.capacities.clone();
+        let mut is_bad = vec![false; topology.places() as usize];
+        for (at, _) in faulty.iter().enumerate().filter(|(_, faulty)| **faulty) {
+            is_bad[places[at] as usize] = true;
+            capacities[at] = if is_needed { capacities[at] } else { 0 };
+        }
+        let is_faulty = is_needed.then_some(&is_bad[..]);
+        let job = Job { matrix, topology, places: &places, capacities: &capacities, is_faulty, seed: SEED };
         let Mapped { host_of, after, before, chosen } = map(&job, &key.block);
         let name = |place: u32| {
             let at = places.iter().position(|of_host| *of_host == place);
@@ -180,4 +186,54 @@ fn of_size(matrix: &Matrix, size: u32) -> Option<Matrix> {
 /// Formats a number of bytes.
 fn bytes(count: u128) -> String {
     nla::figures::bytes(u64::try_from(count).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use placement::matrix::Collector;
+
+    use super::super::{Rule, place};
+    use super::*;
+
+    /// Two pairs of ranks that talk: 0 and 2, 1 and 3.
+    fn crossed() -> Matrix {
+        let mut collector = Collector::default();
+        for (from, to) in [(0, 2), (2, 0), (1, 3), (3, 1)] {
+            collector.add(from, to, Traffic { bytes: 1000, messages: 1 }).unwrap();
+        }
+        collector.finish()
+    }
+
+    fn placed(size: u32, hosts: &[(&str, u32)], faulty: &[&str]) -> Result<(Vec<usize>, Talked), String> {
+        let nodes: Vec<Node> = hosts.iter().map(|(name, slots)| Node::named(*name).with_slots(*slots)).collect();
+        let faulty = faulty.iter().map(|name| (*name).to_owned()).collect();
+        let talk = Talk::new(crossed(), "the matrix m", None, faulty);
+        let rule = Rule::Comm { per_node: None, talk };
+        let placement = place(size, &nodes, &rule).map_err(|error| error.to_string())?;
+        let nodes = placement.runs().iter().flat_map(|run| std::iter::repeat_n(run.node, run.ranks as usize)).collect();
+        Ok((nodes, placement.talked.unwrap()))
+    }
+
+    #[test]
+    fn partners_share_a_node() {
+        let (nodes, talked) = placed(4, &[("a", 2), ("b", 2)], &[]).unwrap();
+        assert_eq!((nodes[0], nodes[1]), (nodes[2], nodes[3]));
+        assert_ne!(nodes[0], nodes[1]);
+        assert_eq!(talked.remark, None);
+        assert!(talked.lines.contains(&"between nodes           4.00 kB          0 B".to_owned()), "{talked:?}");
+    }
+
+    #[test]
+    fn a_matrix_may_end_before_the_last_rank() {
+        let (nodes, _) = placed(6, &[("a", 3), ("b", 3)], &[]).unwrap();
+        assert_eq!((nodes[0], nodes[1]), (nodes[2], nodes[3]));
+        let error = placed(3, &[("a", 4)], &[]).unwrap_err();
+        assert_eq!(error, "the matrix m is of 4 ranks, and the job has 3");
+    }
+
+    #[test]
+    fn nodes_that_may_fail_get_no_ranks() {
+        let (nodes, _) = placed(4, &[("a", 2), ("b", 2), ("c", 2)], &["c"]).unwrap();
+        assert!(nodes.iter().all(|node| *node < 2), "{nodes:?}");
+    }
 }

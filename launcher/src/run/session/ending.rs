@@ -7,6 +7,7 @@ use nla::core::{Failure, Outcome, Time, printable};
 use nla::sys::ShellState;
 
 use super::{Ended, Session, host_name};
+use crate::cluster::fault_history;
 use crate::exit;
 use crate::plan::agent_layout::open_files_max;
 use crate::plan::checks::missing_program_hint;
@@ -70,6 +71,9 @@ impl Session {
         self.phases.arrivals = self.root.arrivals().clone();
         if !self.is_outcome_reported {
             self.report_outcome(&outcome);
+        }
+        if self.agent_hosts.is_remote() {
+            fault_history::remember(&self.hosts, &self.own.lost);
         }
         let silent = self.report_silence(&outcome);
         let stats_table = self.write_stats(&mut outcome);

@@ -7,6 +7,7 @@ mod ending;
 mod start;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read};
@@ -32,6 +33,7 @@ use tracing::Instrument;
 
 use self::ending::Reports;
 use self::start::{Start, start};
+use crate::cluster::node_list::HostOptions;
 use crate::exit;
 use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
@@ -179,6 +181,7 @@ async fn live(
         remarks: Vec::new(),
         guardians,
         keepers: front.keepers()?,
+        lost: BTreeSet::new(),
     };
     let mut launch = LaunchInput { plan, agent_hosts, id: SessionId(session), secrets, own };
     // Each launch has fewer hosts than the one before.
@@ -247,6 +250,8 @@ struct LauncherParts {
     guardians: ForkedGuardians,
     /// The keepers of the pool that the session runs in.
     keepers: Option<Keepers>,
+    /// The hosts that were lost.
+    lost: BTreeSet<String>,
 }
 
 /// The input of one launch.
@@ -298,6 +303,7 @@ struct Session {
     tasks: Tasks,
     clock: Clock,
     reporter: Reporter,
+    hosts: HostOptions,
     agent_hosts: AgentHosts,
     locations: Arc<RankLocations>,
     tree: Subtree,
@@ -461,6 +467,9 @@ impl Session {
                 let host = self.locations.of_agent(failure.agent);
                 self.reporter.note(&revival_text(failure, (*number, *of), *wait, host));
             }
+            Notice::Failure(failure) if matches!(failure.cause, Cause::Lost { .. }) => {
+                self.own.lost.insert(self.locations.of_agent(failure.agent).to_owned());
+            }
             Notice::Failure(failure) if matches!(failure.cause, Cause::Code(_)) => {
                 self.first_exit.get_or_insert_with(|| failure.clone());
             }
@@ -508,6 +517,7 @@ impl Session {
             self.sequel = Sequel::Launch(Box::new(next));
             self.progress.end();
             let host = launch.name(target);
+            self.own.lost.insert(host.to_owned());
             let witness = self.locations.of_agent(first.agent);
             let words = if witness == host { words } else { format!("{witness}: {words}") };
             let hint = format!("'--exclude {host}' leaves it out from the beginning");

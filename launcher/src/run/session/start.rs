@@ -123,6 +123,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         tasks,
         clock,
         reporter,
+        hosts: options.hosts.clone(),
         agent_hosts,
         locations,
         tree,

@@ -1,0 +1,4 @@
+//! Fuzzes `topologies`: see tests/fuzz/parsers.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| (parsers::target("topologies").check)(data));

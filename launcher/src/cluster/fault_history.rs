@@ -1,0 +1,133 @@
+//! Stores which hosts sessions have lost or could not reach, in a file of the user on the launcher's machine.
+//!
+//! The history only serves later placements: a session that cannot read or write it goes on.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nla::sys;
+use placement::faults::History;
+use placement::limits::FAULT_BYTES_MAX;
+
+use crate::cluster::node_list::HostOptions;
+
+/// How often, and after which time, a launcher tries to lock the history: half a second in total.
+const LOCK_TRIES: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// Returns the file: the typed one, else `scela/faults` in `$XDG_STATE_HOME`, else in `$HOME/.local/state`. Returns
+/// `None` if these are no absolute paths.
+pub fn path(options: &HostOptions, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    if let Some(typed) = &options.fault_history {
+        return Some(typed.clone());
+    }
+    let directory = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = directory("XDG_STATE_HOME").or_else(|| Some(directory("HOME")?.join(".local/state")))?;
+    Some(state.join("scela").join("faults"))
+}
+
+/// Returns the seconds since 1970.
+pub fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Reads a history. A file that does not exist is an empty one.
+pub fn read(path: &Path) -> io::Result<History> {
+    let file = match sys::open_regular(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = Vec::new();
+    file.take(FAULT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > FAULT_BYTES_MAX {
+        return Err(io::Error::other(format!("it is longer than {} MiB", FAULT_BYTES_MAX >> 20)));
+    }
+    History::parse(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::Error::other("it is no history of faults"))
+}
+
+/// Adds an event of these hosts. Two launchers that end at once both add theirs: a lock beside the file orders them.
+pub fn record(path: &Path, at_s: u64, hosts: &BTreeSet<String>) -> io::Result<()> {
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".lock");
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let lock =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(beside)?;
+    let _lock = locked(lock)?;
+    let mut history = read(path)?;
+    history.add(at_s, hosts.iter().map(String::as_str));
+    sys::replace_file(path, history.text().as_bytes())
+}
+
+/// Locks a file. Another launcher holds the lock for the time of one small file; a lock that some process keeps for ever
+/// costs this event only.
+fn locked(mut file: File) -> io::Result<Flock<File>> {
+    for _ in 1..LOCK_TRIES {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((unlocked, Errno::EWOULDBLOCK)) => file = unlocked,
+            Err((_, errno)) => return Err(errno.into()),
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+}
+
+/// Adds an event to the user's history, and logs why if that fails.
+pub(crate) fn remember(options: &HostOptions, hosts: &BTreeSet<String>) {
+    let Some(path) = path(options, |name| std::env::var_os(name)) else { return };
+    if let Err(error) = record(&path, now_s(), hosts) {
+        tracing::info!(path = %path.display(), %error, "the history of faults was not written");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_typed_or_the_users() {
+        let variables = |name: &str| match name {
+            "HOME" => Some("/home/ada".into()),
+            _ => None,
+        };
+        let options = HostOptions::default();
+        assert_eq!(path(&options, variables), Some("/home/ada/.local/state/scela/faults".into()));
+        assert_eq!(path(&options, |_| Some("relative".into())), None);
+        let typed = HostOptions { fault_history: Some("f".into()), ..options };
+        assert_eq!(path(&typed, variables), Some("f".into()));
+    }
+
+    #[test]
+    fn events_are_added_and_hostile_files_are_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("state/faults");
+        let hosts = BTreeSet::from(["n1".to_owned(), "n2".to_owned()]);
+        record(&file, 5, &hosts).unwrap();
+        record(&file, 7, &BTreeSet::from(["n3".to_owned()])).unwrap();
+        record(&file, 9, &BTreeSet::new()).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "scela-faults 1\n5 n1 n2\n7 n3\n");
+        fs::write(&file, "precious").unwrap();
+        assert_eq!(record(&file, 9, &hosts).unwrap_err().to_string(), "it is no history of faults");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(read(&fifo).unwrap_err().to_string(), "it is not a regular file");
+        let link = directory.path().join("link.lock");
+        std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
+        assert!(record(&directory.path().join("link"), 9, &hosts).is_err());
+    }
+}

@@ -1,0 +1,192 @@
+//! `scela simulate-batch`: batches of jobs on a network whose hosts fail, by placement.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, value_parser};
+use placement::batch::{Experiment, Result as Simulated, Strategy, run, time_of};
+use placement::limits::PLACES_MAX;
+use placement::patterns::{self, Pattern};
+use placement::topology::Topology;
+
+use crate::plan::placing;
+
+/// The most batches, and jobs of a batch.
+const COUNT_MAX: i64 = 10_000;
+
+/// The most ranks: the mapping is made for each batch.
+const RANKS_MAX: i64 = 4096;
+
+/// The name of the subcommand.
+pub const NAME: &str = "simulate-batch";
+
+fn command() -> Command {
+    let number = |name: &'static str, most: i64, default: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("N")
+            .value_parser(value_parser!(u32).range(1..=most))
+            .default_value(default)
+    };
+    let real = |name: &'static str, default: &'static str| {
+        Arg::new(name).long(name).value_name("X").value_parser(positive).default_value(default)
+    };
+    let names: Vec<&str> = Pattern::ALL.iter().map(|pattern| pattern.name()).collect();
+    Command::new(NAME)
+        .bin_name(format!("scela {NAME}"))
+        .about("Simulates batches of jobs on a network whose hosts fail, for each way to place ranks")
+        .arg(
+            Arg::new("matrix")
+                .long("comm-matrix")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("what ranks send to each other"),
+        )
+        .arg(
+            Arg::new("pattern")
+                .long("pattern")
+                .value_name("NAME")
+                .value_parser(PossibleValuesParser::new(names))
+                .default_value("cg")
+                .help("a pattern in place of a file"),
+        )
+        .arg(number("np", RANKS_MAX, "64").short('n').help("ranks of the pattern"))
+        .arg(
+            Arg::new("topology")
+                .long("topology")
+                .value_name("NETWORK")
+                .default_value("torus:8x8x8")
+                .help("the network, in words"),
+        )
+        .arg(number("faulty", i64::from(PLACES_MAX), "8").help("hosts that may fail; others in each batch"))
+        .arg(real("probability", "0.02").help("probability that such a host fails during a job"))
+        .arg(number("batches", COUNT_MAX, "10").help("batches"))
+        .arg(number("jobs", COUNT_MAX, "100").help("jobs of a batch"))
+        .arg(
+            Arg::new("compute")
+                .long("compute")
+                .value_name("SECONDS")
+                .value_parser(positive)
+                .help("computation of a job (default: as long as its messages take in block placement)"),
+        )
+        .arg(real("bandwidth", "1.25e9").help("bytes per second of a link"))
+        .arg(real("latency", "1e-6").help("seconds of a link"))
+        .arg(
+            Arg::new("seed")
+                .long("seed")
+                .value_name("N")
+                .value_parser(value_parser!(u64))
+                .default_value("1")
+                .help("the seed"),
+        )
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "it is no number of 0 or more".to_owned())
+}
+
+/// Simulates what the words after `simulate-batch` ask for. Returns the text to print; the error is the text for the
+/// user.
+pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<String, String> {
+    let words = std::iter::once(OsString::from(NAME)).chain(words);
+    let given = match command().try_get_matches_from(words) {
+        Ok(given) => given,
+        Err(error) if error.use_stderr() => {
+            return Err(error.render().to_string().trim().trim_start_matches("error: ").to_owned());
+        }
+        Err(text) => return Ok(format!("{}\n", text.render().to_string().trim_end())),
+    };
+    let number = |name: &str| given.get_one::<u32>(name).copied().unwrap_or(1);
+    let real = |name: &str| given.get_one::<f64>(name).copied();
+    let seed = given.get_one::<u64>("seed").copied().unwrap_or(1);
+    let words = given.get_one::<String>("topology").map_or("", String::as_str);
+    let topology = Topology::parse_words(words).map_err(|error| format!("--topology: {error}"))?;
+    let (matrix, name) = match given.get_one::<PathBuf>("matrix") {
+        Some(path) => {
+            let matrix = placing::matrix(path).map_err(|error| format!("'{}': {error}", path.display()))?;
+            (matrix, path.display().to_string())
+        }
+        None => {
+            let name = given.get_one::<String>("pattern").map_or("", String::as_str);
+            let pattern = Pattern::named(name).unwrap_or(Pattern::Cg);
+            (patterns::matrix(pattern, number("np"), seed), name.to_owned())
+        }
+    };
+    let (ranks, hosts) = (matrix.ranks(), topology.places());
+    if ranks == 0 || ranks > hosts || i64::from(ranks) > RANKS_MAX {
+        return Err(format!(
+            "{ranks} ranks do not fit: the network has {hosts} hosts with a rank each, and {RANKS_MAX} ranks are the most"
+        ));
+    }
+    let probability = real("probability").unwrap_or_default().min(0.99);
+    let faulty = number("faulty").min(hosts);
+    let mut experiment = Experiment {
+        topology,
+        faulty,
+        probability,
+        batches: number("batches"),
+        jobs: number("jobs"),
+        compute_s: 0.0,
+        rounds: 1.0,
+        bandwidth: real("bandwidth").filter(|bandwidth| *bandwidth > 0.0).unwrap_or(1.25e9),
+        latency_s: real("latency").unwrap_or_default(),
+        seed,
+    };
+    let block: Vec<u32> = (0..ranks).collect();
+    experiment.compute_s = real("compute").unwrap_or_else(|| time_of(&experiment, &matrix, &block));
+    let mut text = format!(
+        "{} batches of {} jobs: {name}, {ranks} ranks on {}; {faulty} hosts fail with probability {probability} during a job\n\
+         {:<22} {:>14} {:>10} {:>10}\n",
+        experiment.batches,
+        experiment.jobs,
+        experiment.topology.text(),
+        "",
+        "batch",
+        "of block",
+        "aborted"
+    );
+    let all: Vec<(Strategy, Simulated)> =
+        Strategy::ALL.into_iter().map(|strategy| (strategy, run(&experiment, &matrix, strategy))).collect();
+    let base = all.first().map_or(1.0, |(_, block)| block.batch_s);
+    for (strategy, Simulated { batch_s, aborted, windows }) in all {
+        let share = if base > 0.0 { batch_s / base * 100.0 } else { 100.0 };
+        let note = match strategy {
+            Strategy::Faults => format!("  sound consecutive hosts in {windows} of {} batches", experiment.batches),
+            _ => String::new(),
+        };
+        // Writing to a string cannot fail.
+        let _ =
+            writeln!(text, "{:<22} {batch_s:>12.3} s {share:>8.1} % {:>8.2} %{note}", strategy.name(), aborted * 100.0);
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(words: &str) -> Result<String, String> {
+        simulate(words.split(' ').filter(|word| !word.is_empty()).map(OsString::from))
+    }
+
+    #[test]
+    fn all_placements_are_simulated() {
+        let text = said("--pattern halo3d -n 16 --topology torus:4x4x4 --faulty 4 --batches 2 --jobs 10").unwrap();
+        let names: Vec<&str> = text.lines().skip(2).map(|line| line[..22].trim()).collect();
+        assert_eq!(names, ["block", "random", "greedy", "topology", "topology and faults"], "{text}");
+        assert_eq!(said("--pattern halo3d -n 16 --topology torus:4x4x4 --faulty 4 --batches 2 --jobs 10"), Ok(text));
+        assert!(said("--help").unwrap().contains("--faulty"));
+    }
+
+    #[test]
+    fn wrong_words_are_refused() {
+        assert!(said("--pattern board").unwrap_err().starts_with("invalid value 'board' for '--pattern <NAME>'"));
+        assert_eq!(said("--topology ring:4").unwrap_err(), "--topology: 'ring:4' is no topology");
+        let fit = "64 ranks do not fit: the network has 4 hosts with a rank each, and 4096 ranks are the most";
+        assert_eq!(said("--topology torus:4 --pattern ring").unwrap_err(), fit);
+        assert!(said("--probability x").unwrap_err().contains("it is no number of 0 or more"));
+    }
+}

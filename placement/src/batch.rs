@@ -1,0 +1,263 @@
+//! The publication's batch experiment: jobs one after the other on a torus, some of whose hosts fail.
+//!
+//! Each job is placed, and runs for the time that its computation and its messages take. A host that may fail does so
+//! during a job with probability p. If a message of the job passes through it, or a rank is on it, the job is aborted at a
+//! random moment and runs again.
+//!
+//! The time of messages is that of the heaviest link: bytes over bandwidth; plus the latency of the longest route, for
+//! each message of the rank that sends most. Hosts that fail during a job are drawn before its placement, from the seed, so
+//! all placements see the same failures.
+
+use crate::faults::window;
+use crate::mapping::{Job, figures, map};
+use crate::matrix::Matrix;
+use crate::random::Random;
+use crate::topology::Topology;
+
+/// How ranks are placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strategy {
+    /// Rank i on host i.
+    Block,
+    /// Random hosts.
+    Random,
+    /// The rank with the most bytes first, each to the free host with the least sum of bytes times links.
+    Greedy,
+    /// By the mapping, without regard to failures.
+    Topology,
+    /// By the mapping, on consecutive sound hosts; if there are not enough, with weights of links.
+    Faults,
+}
+
+impl Strategy {
+    /// Every strategy.
+    pub const ALL: [Self; 5] = [Self::Block, Self::Random, Self::Greedy, Self::Topology, Self::Faults];
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Random => "random",
+            Self::Greedy => "greedy",
+            Self::Topology => "topology",
+            Self::Faults => "topology and faults",
+        }
+    }
+}
+
+/// The network and the hosts of an experiment.
+#[derive(Debug, Clone)]
+pub struct Experiment {
+    /// The network.
+    pub topology: Topology,
+    /// How many hosts may fail.
+    pub faulty: u32,
+    /// The probability that such a host fails during a job.
+    pub probability: f64,
+    /// Batches; each has other hosts that may fail.
+    pub batches: u32,
+    /// The jobs of a batch.
+    pub jobs: u32,
+    /// The seconds of computation of a job.
+    pub compute_s: f64,
+    /// How often the messages of the matrix are sent.
+    pub rounds: f64,
+    /// The bytes per second of a link.
+    pub bandwidth: f64,
+    /// The seconds that a link takes.
+    pub latency_s: f64,
+    /// The seed.
+    pub seed: u64,
+}
+
+/// The result of one strategy.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Result {
+    /// The seconds of an average batch.
+    pub batch_s: f64,
+    /// The part of the runs that were aborted.
+    pub aborted: f64,
+    /// The batches in which sound consecutive hosts were found, for [`Strategy::Faults`].
+    pub windows: u32,
+}
+
+/// A job is given up after so many runs.
+const RUNS_MAX: u32 = 1000;
+
+/// Runs an experiment with a job of this matrix. Ranks are at most as many as hosts.
+pub fn run(experiment: &Experiment, matrix: &Matrix, strategy: Strategy) -> Result {
+    let mut result = Result::default();
+    let hosts = experiment.topology.places();
+    let ranks = matrix.ranks();
+    if ranks == 0 || ranks > hosts {
+        return result;
+    }
+    let (mut runs, mut aborts) = (0u64, 0u64);
+    for batch in 0..experiment.batches {
+        let mut random = Random::new(experiment.seed.wrapping_add(u64::from(batch)));
+        let mut is_faulty = vec![false; hosts as usize];
+        let mut order: Vec<u32> = (0..hosts).collect();
+        random.shuffle(&mut order);
+        order.iter().take(experiment.faulty as usize).for_each(|host| is_faulty[*host as usize] = true);
+        let (place_of, has_window) = place(experiment, matrix, strategy, &is_faulty, &mut random);
+        result.windows += u32::from(has_window);
+        let time = time_of(experiment, matrix, &place_of);
+        let exposed = exposed(experiment, matrix, &place_of, &is_faulty);
+        // A sequence of its own: all strategies draw the same failures.
+        let mut failures = Random::new(experiment.seed ^ 0x5eed ^ (u64::from(batch) << 32));
+        for _ in 0..experiment.jobs {
+            for _ in 0..RUNS_MAX {
+                runs += 1;
+                let moment = failures.fraction();
+                let failed: Vec<u32> = order
+                    .iter()
+                    .take(experiment.faulty as usize)
+                    .copied()
+                    .filter(|_| failures.fraction() < experiment.probability)
+                    .collect();
+                if failed.iter().any(|host| exposed[*host as usize]) {
+                    aborts += 1;
+                    result.batch_s += time * moment;
+                } else {
+                    result.batch_s += time;
+                    break;
+                }
+            }
+        }
+    }
+    result.batch_s /= f64::from(experiment.batches.max(1));
+    result.aborted = aborts as f64 / runs.max(1) as f64;
+    result
+}
+
+/// Returns the seconds of a run without failures.
+pub fn time_of(experiment: &Experiment, matrix: &Matrix, place_of: &[u32]) -> f64 {
+    let topology = &experiment.topology;
+    let heaviest = crate::mapping::measure(matrix, topology, place_of).heaviest as f64;
+    let mut latency: f64 = 0.0;
+    for rank in 0..matrix.ranks() {
+        let of = |rank: u32| place_of[rank as usize];
+        let sum: f64 = matrix
+            .row(rank)
+            .iter()
+            .map(|pair| pair.traffic.messages as f64 * f64::from(topology.distance(of(rank), of(pair.to))))
+            .sum();
+        latency = latency.max(sum);
+    }
+    experiment.compute_s + experiment.rounds * (heaviest / experiment.bandwidth + latency * experiment.latency_s)
+}
+
+/// Returns the hosts whose failure aborts the job: those of ranks, and those that messages pass.
+fn exposed(experiment: &Experiment, matrix: &Matrix, place_of: &[u32], is_faulty: &[bool]) -> Vec<bool> {
+    let mut exposed = vec![false; is_faulty.len()];
+    place_of.iter().for_each(|place| exposed[*place as usize] = true);
+    let mut route = Vec::new();
+    for pair in matrix.pairs() {
+        route.clear();
+        experiment.topology.route(place_of[pair.from as usize], place_of[pair.to as usize], &mut route);
+        for link in &route {
+            experiment.topology.ends(*link).into_iter().flatten().for_each(|place| exposed[place as usize] = true);
+        }
+    }
+    exposed
+}
+
+/// Returns the place of each rank, and whether consecutive sound hosts were found.
+fn place(
+    experiment: &Experiment,
+    matrix: &Matrix,
+    strategy: Strategy,
+    is_faulty: &[bool],
+    random: &mut Random,
+) -> (Vec<u32>, bool) {
+    let topology = &experiment.topology;
+    let (hosts, ranks) = (topology.places(), matrix.ranks());
+    let mapped = |places: &[u32], is_faulty: Option<&[bool]>| {
+        let capacities = vec![1; places.len()];
+        let job = Job { matrix, topology, places, capacities: &capacities, is_faulty, seed: experiment.seed };
+        let block: Vec<u32> = (0..ranks).collect();
+        let mapped = map(&job, &block);
+        let place_of: Vec<u32> = mapped.host_of.iter().map(|host| places[*host as usize]).collect();
+        debug_assert_eq!(figures(&job, &mapped.host_of), mapped.after);
+        place_of
+    };
+    let all: Vec<u32> = (0..hosts).collect();
+    match strategy {
+        Strategy::Block => ((0..ranks).collect(), false),
+        Strategy::Random => {
+            let mut places = all;
+            random.shuffle(&mut places);
+            places.truncate(ranks as usize);
+            (places, false)
+        }
+        Strategy::Greedy => (greedy(topology, matrix), false),
+        Strategy::Topology => (mapped(&all[..ranks as usize], None), false),
+        Strategy::Faults => match window(is_faulty, &vec![1; hosts as usize], u64::from(ranks)) {
+            Some(window) => (mapped(&all[window], None), true),
+            None => (mapped(&all, Some(is_faulty)), false),
+        },
+    }
+}
+
+fn greedy(topology: &Topology, matrix: &Matrix) -> Vec<u32> {
+    const NONE: u32 = u32::MAX;
+    let graph = crate::graph::Graph::of(matrix);
+    let mut order: Vec<(u64, u32)> =
+        (0..graph.ranks()).map(|rank| (graph.row(rank).map(|(_, bytes)| bytes).sum(), rank)).collect();
+    order.sort_unstable_by_key(|(bytes, rank)| (std::cmp::Reverse(*bytes), *rank));
+    let mut place_of = vec![NONE; graph.ranks() as usize];
+    let mut free: Vec<u32> = (0..topology.places()).collect();
+    for (_, rank) in order {
+        let cost = |place: u32| -> u128 {
+            let placed = graph.row(rank).filter(|(to, _)| place_of[*to as usize] != NONE);
+            placed
+                .map(|(to, bytes)| u128::from(bytes) * u128::from(topology.distance(place, place_of[to as usize])))
+                .sum()
+        };
+        let best = (0..free.len()).min_by_key(|at| (cost(free[*at]), free[*at])).unwrap_or_default();
+        place_of[rank as usize] = free.remove(best);
+    }
+    place_of
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::patterns::{Pattern, matrix};
+
+    fn experiment(faulty: u32) -> Experiment {
+        Experiment {
+            topology: Topology::torus(&[4, 4, 4]).unwrap(),
+            faulty,
+            probability: 0.05,
+            batches: 5,
+            jobs: 50,
+            compute_s: 1.0,
+            rounds: 1.0,
+            bandwidth: 1.25e9,
+            latency_s: 1e-6,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn without_faults_nothing_is_aborted() {
+        let matrix = matrix(Pattern::Halo3d, 16, 1);
+        for strategy in Strategy::ALL {
+            let result = run(&experiment(0), &matrix, strategy);
+            assert_eq!(result.aborted, 0.0);
+            assert!(result.batch_s > 50.0, "{result:?}");
+        }
+    }
+
+    #[test]
+    fn avoiding_faults_aborts_least() {
+        let matrix = matrix(Pattern::Halo3d, 16, 1);
+        let aborted = |strategy| run(&experiment(4), &matrix, strategy).aborted;
+        let aware = aborted(Strategy::Faults);
+        for strategy in [Strategy::Block, Strategy::Random, Strategy::Greedy, Strategy::Topology] {
+            assert!(aware <= aborted(strategy), "{strategy:?}");
+        }
+        assert!(aborted(Strategy::Random) > 0.0);
+    }
+}

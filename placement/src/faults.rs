@@ -1,0 +1,198 @@
+//! The history of hosts that sessions have lost or could not reach, and what it says about the next session.
+//!
+//! # The file
+//!
+//! ```text
+//! scela-faults 1
+//! 1764150000 n3
+//! 1764160000 n7 n8 n9
+//! ```
+//!
+//! Each line after the first is one event: seconds since 1970, and the hosts that one session lost. A cut of the network
+//! takes many hosts at once and says little about each: an event of k hosts counts as 1/k for each of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use crate::limits::{FAULT_EVENTS_MAX, FAULT_HOSTS_MAX, FAULT_NAME_BYTES_MAX};
+
+/// The first line of a file.
+const HEADER: &str = "scela-faults 1";
+
+/// After this time an event counts half.
+pub const HALF_LIFE_S: u64 = 7 * 24 * 3600;
+
+/// From this probability on a host counts as one that may fail. A single event falls below it after a month.
+pub const PROBABILITY_MIN: f64 = 0.05;
+
+/// Hosts that one session lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Seconds since 1970.
+    pub at_s: u64,
+    /// The hosts, each once. Never empty.
+    pub hosts: Vec<String>,
+}
+
+/// The events, the oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct History {
+    events: Vec<Event>,
+}
+
+/// What a history says about a host.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outage {
+    /// The probability that the host fails, by decay of its events.
+    pub probability: f64,
+    /// Its events.
+    pub events: u32,
+    /// The last of them.
+    pub last_s: u64,
+}
+
+impl History {
+    /// Parses a file. Lines that are no events are skipped: one bad line must not cost the rest. Returns `None` if the
+    /// first line is another one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        match lines.next() {
+            None => return Some(Self::default()),
+            Some(HEADER) => {}
+            Some(_) => return None,
+        }
+        let mut history = Self::default();
+        for line in lines {
+            let mut words = line.split_ascii_whitespace();
+            let Some(at_s) = words.next().and_then(|word| word.parse().ok()) else { continue };
+            history.add(at_s, words);
+        }
+        Some(history)
+    }
+
+    /// Adds an event. Names that no host has, and hosts beyond [`FAULT_HOSTS_MAX`], are left out. The oldest event is
+    /// dropped if there are more than [`FAULT_EVENTS_MAX`].
+    pub fn add<'a>(&mut self, at_s: u64, hosts: impl Iterator<Item = &'a str>) {
+        let is_name = |name: &&str| {
+            let is_part = |byte: u8| byte.is_ascii_graphic();
+            !name.is_empty() && name.len() <= FAULT_NAME_BYTES_MAX && name.bytes().all(is_part)
+        };
+        let mut hosts: Vec<String> = hosts.filter(is_name).take(FAULT_HOSTS_MAX).map(str::to_owned).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        if hosts.is_empty() {
+            return;
+        }
+        let at = self.events.partition_point(|event| event.at_s <= at_s);
+        self.events.insert(at, Event { at_s, hosts });
+        if self.events.len() > FAULT_EVENTS_MAX {
+            self.events.remove(0);
+        }
+    }
+
+    /// Returns the events, the oldest first.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// Returns the file.
+    pub fn text(&self) -> String {
+        let mut text = format!("{HEADER}\n");
+        for Event { at_s, hosts } in &self.events {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{at_s} {}", hosts.join(" "));
+        }
+        text
+    }
+
+    /// Returns what the history says at a time about each host that it names. An event of k hosts adds 1/k to the rate
+    /// of each, halved for each [`HALF_LIFE_S`] since then; the probability of a rate r is 1 - exp(-r).
+    pub fn outages(&self, now_s: u64) -> BTreeMap<&str, Outage> {
+        let mut rates = BTreeMap::<&str, (f64, u32, u64)>::new();
+        for Event { at_s, hosts } in &self.events {
+            let age = now_s.saturating_sub(*at_s) as f64 / HALF_LIFE_S as f64;
+            let each = 0.5f64.powf(age) / hosts.len() as f64;
+            for host in hosts {
+                let (rate, events, last_s) = rates.entry(host.as_str()).or_default();
+                (*rate, *events, *last_s) = (*rate + each, *events + 1, (*last_s).max(*at_s));
+            }
+        }
+        let outage =
+            |(rate, events, last_s): (f64, u32, u64)| Outage { probability: 1.0 - (-rate).exp(), events, last_s };
+        rates.into_iter().map(|(host, rate)| (host, outage(rate))).collect()
+    }
+}
+
+/// Returns the first consecutive hosts none of which may fail and whose slots suffice for `ranks` (listing 5.1 of the
+/// publication): not more of them than needed.
+pub fn window(is_faulty: &[bool], slots: &[u64], ranks: u64) -> Option<Range<usize>> {
+    let mut first = 0;
+    let mut sum = 0u64;
+    for (at, (is_faulty, slots)) in is_faulty.iter().zip(slots).enumerate() {
+        if *is_faulty {
+            (first, sum) = (at + 1, 0);
+            continue;
+        }
+        sum += slots;
+        if sum >= ranks {
+            return Some(first..at + 1);
+        }
+    }
+    None
+}
+
+/// Returns the order in which hosts are used: the [`window`] first, then the other sound ones, then those that may fail.
+/// Only the last number of hosts may fail; it is the second value.
+pub fn ordered(is_faulty: &[bool], slots: &[u64], ranks: u64) -> (Vec<usize>, usize) {
+    let window = window(is_faulty, slots, ranks).unwrap_or(0..0);
+    let mut order: Vec<usize> = (0..is_faulty.len()).collect();
+    order.sort_by_key(|at| (is_faulty[*at], !window.contains(at), *at));
+    (order, is_faulty.iter().filter(|faulty| **faulty).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: u64 = 24 * 3600;
+
+    #[test]
+    fn events_decay_and_a_cut_counts_once() {
+        let mut history = History::default();
+        history.add(0, ["n1"].into_iter());
+        history.add(0, ["a", "b", "c", "d", "a"].into_iter());
+        let now = history.outages(0);
+        assert!((now["n1"].probability - 0.632).abs() < 0.001);
+        assert!((now["a"].probability - 0.221).abs() < 0.001);
+        let week = history.outages(7 * DAY);
+        assert!((week["n1"].probability - 0.393).abs() < 0.001);
+        assert!(history.outages(29 * DAY)["n1"].probability > PROBABILITY_MIN);
+        assert!(history.outages(31 * DAY)["n1"].probability < PROBABILITY_MIN);
+    }
+
+    #[test]
+    fn a_file_is_bounded_and_survives_bad_lines() {
+        let text = "scela-faults 1\n5 n2\nx n3\n\n3 n1 \u{1b}[2J\n7\n";
+        let history = History::parse(text).unwrap();
+        assert_eq!(history.text(), "scela-faults 1\n3 n1\n5 n2\n");
+        assert_eq!(History::parse(""), Some(History::default()));
+        assert_eq!(History::parse("#!/bin/sh\n"), None);
+        let mut history = History::default();
+        (0..2 * FAULT_EVENTS_MAX as u64).for_each(|at| history.add(at, ["n"].into_iter()));
+        assert_eq!((history.events().len(), history.events()[0].at_s), (FAULT_EVENTS_MAX, FAULT_EVENTS_MAX as u64));
+        let many: Vec<String> = (0..1000).map(|at| format!("n{at}")).collect();
+        history.add(u64::MAX, many.iter().map(String::as_str));
+        assert_eq!(history.events().last().unwrap().hosts.len(), FAULT_HOSTS_MAX);
+    }
+
+    #[test]
+    fn sound_neighbours_are_used_first() {
+        let is_faulty = [false, true, false, false, true, false, false, false];
+        assert_eq!(window(&is_faulty, &[2; 8], 4), Some(2..4));
+        assert_eq!(window(&is_faulty, &[2; 8], 5), Some(5..8));
+        assert_eq!(window(&is_faulty, &[2; 8], 7), None);
+        assert_eq!(ordered(&is_faulty, &[2; 8], 5), (vec![5, 6, 7, 0, 2, 3, 1, 4], 2));
+        assert_eq!(ordered(&is_faulty, &[2; 8], 9), (vec![0, 2, 3, 5, 6, 7, 1, 4], 2));
+    }
+}
