@@ -21,6 +21,10 @@ use nla::core::{
     RingPosition, RingSegment, SessionPlan, SpanKind, StagePlan, StagedFile, StagedKind, Stats, Subtree, Timing,
     TraceScope, TraceSpan, Up, Update, pack,
 };
+use nla::core::{
+    CacheBounds, CollectPattern, CollectPlan, Collected, CollectedFile, StageUp, StagedTree, TreeEntry, TreeKind,
+    hashes_message, part_header,
+};
 use nla::link::Reach;
 use nla::pmix::message::{Fact, Outcome, Purpose, Registration, Row, ToAgent, ToHelper, write_frame};
 use nla::sys::pmix::{CallError, Question};
@@ -45,6 +49,7 @@ pub(crate) fn of(target: &str) -> Vec<Vec<u8>> {
         "pools" => pools(),
         "profiles" => profiles(),
         "recordings" => vec![recording()],
+        "staging" => staging(),
         "shell_channel" => vec![shell_channel()],
         _ => Vec::new(),
     }
@@ -120,7 +125,7 @@ fn plan() -> NamespacePlan {
     let command = CommandPlan {
         nprocs: 4,
         program: b"./a".to_vec(),
-        staged: Some(b"a".to_vec()),
+        staged: Some(b"bin/a".to_vec()),
         args: vec![b"x".to_vec(), Vec::new()],
         inherit: Inherit::Names(vec![b"HOME".to_vec()]),
         set: vec![(b"A".to_vec(), b"1".to_vec())],
@@ -144,7 +149,40 @@ fn plan() -> NamespacePlan {
 fn staged() -> StagePlan {
     let file = |kind, name: &str, bytes| StagedFile { kind, name: name.into(), bytes, is_executable: bytes > 1 };
     let files = [(StagedKind::Program, "a", 70), (StagedKind::Library, "liba.so.1", 9), (StagedKind::File, "data", 0)];
-    StagePlan::new(files.map(|(kind, name, bytes)| file(kind, name, bytes)).to_vec()).expect("the names are good")
+    let entry =
+        |parent, name: &str, kind| TreeEntry { parent, name: name.into(), kind, mode: 0o755, modified: (-7, 9) };
+    let entries = vec![
+        entry(0, "d", TreeKind::Directory),
+        entry(1, "f", TreeKind::File { bytes: 9 }),
+        entry(1, "l", TreeKind::Link { target: b"../../data".to_vec() }),
+        entry(0, "t", TreeKind::Text { parts: vec![b"#!".to_vec().into(), b"/x".to_vec().into()] }),
+    ];
+    let trees = vec![StagedTree { name: b"tree".to_vec(), entries }];
+    let cache = Some(CacheBounds { bytes: 1 << 30, age: Duration::from_secs(60) });
+    let files = files.map(|(kind, name, bytes)| file(kind, name, bytes)).to_vec();
+    StagePlan::new(files, trees, cache).expect("the names are good")
+}
+
+/// Plans, and messages of both directions.
+fn staging() -> Vec<Vec<u8>> {
+    let up = |collected| StageUp::Collected(AgentId(3), collected).message();
+    let file = CollectedFile { rank: Rank(7), pattern: 1, is_executable: true, name: b"out/a" };
+    vec![
+        encode(&staged()),
+        encode(&collect()),
+        hashes_message(&[[1; 32], [2; 32]]),
+        [&part_header(7)[..], b"bytes"].concat(),
+        StageUp::Needs(b"\x05").message(),
+        up(Collected::File(file)),
+        up(Collected::Failed(b"no room")),
+        vec![9, 3, 1],
+    ]
+}
+
+fn collect() -> CollectPlan {
+    let patterns =
+        ["out/*.dat", "$SCELA_STAGE_DIR/**"].map(|text| CollectPattern::new(text.as_bytes()).expect("it is good"));
+    CollectPlan::new(patterns.to_vec(), 1000).expect("there are few")
 }
 
 fn session() -> SessionPlan {
@@ -168,6 +206,7 @@ fn session() -> SessionPlan {
         piece_bytes: NonZeroU32::new(100),
         stage: staged(),
         profile: true,
+        collect: collect(),
         sent: Duration::from_millis(7),
     }
 }

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tests::{Cluster, Greeting, Host, Pool, Run, scela, sh};
+use tests::{Cluster, Greeting, Host, Outcome, Pool, Run, scela, sh, skip};
+
+use crate::mpich::{VENV, assert_all_right, mpich, venv_of, world};
 
 /// Builds the program where only the front end sees it.
 fn hidden_from_hosts(cluster: &Cluster) -> Greeting {
@@ -120,4 +122,83 @@ fn a_staged_file_is_the_same_on_all_hosts_and_the_launcher_sends_it_once_to_each
         let copies = [2, 4][level] * u64::from(BYTES);
         assert!((copies..copies + copies / 50).contains(&sent(level)), "{statistics}");
     }
+}
+
+/// Returns the number of hosts. `TESTS_STAGED_HOSTS=32` sets more than a test usually has time for.
+fn hosts() -> usize {
+    std::env::var("TESTS_STAGED_HOSTS").map_or(3, |typed| typed.parse().unwrap())
+}
+
+/// A program, its libmpi, libfabric and all that they need are sent.
+#[test]
+fn an_mpi_program_runs_with_its_own_libmpi_where_hosts_have_neither() {
+    let Some(cluster) = Cluster::new_or_skip(hosts()) else { return };
+    let Some(program) = world(&cluster) else { return };
+    for host in cluster.hosts() {
+        host.hide(&program);
+        host.hide(venv_of(VENV));
+    }
+    let np = cluster.hosts().len();
+    let run = || {
+        let run = mpich().on(&cluster).env("TMPDIR", "/none").np(np as u32).args(["-hosts", &cluster.names()]);
+        run.program(vec![program.clone().into()])
+    };
+    run().run().has_code(251);
+    assert_all_right(&run().arg("--stage").run(), np);
+    assert_nothing_left(&cluster);
+}
+
+/// The interpreter, its library and the environment are sent.
+#[test]
+fn a_python_environment_runs_where_hosts_have_no_python() {
+    let environment = venv_of(VENV);
+    let python = environment.join("bin/python");
+    if !python.exists() {
+        return skip("the virtual environment is not installed; ./tests/run installs it");
+    }
+    let Some(cluster) = Cluster::new_or_skip(hosts()) else { return };
+    let interpreter = python.canonicalize().unwrap();
+    let version = interpreter.file_name().unwrap();
+    let library = interpreter.parent().and_then(Path::parent).unwrap().join("lib").join(version);
+    for host in cluster.hosts() {
+        [&environment, &interpreter, &library].into_iter().for_each(|path| host.hide(path));
+    }
+    let code = "import numpy, ssl, sqlite3, json; print('sum', int(numpy.arange(10).sum()), numpy.__file__)";
+    let np = cluster.hosts().len();
+    let run = |words: Vec<std::ffi::OsString>, options: &[&str]| -> Outcome {
+        let run = scela().on(&cluster).env("TMPDIR", "/none").np(np as u32).args(["-hosts", &cluster.names()]);
+        run.args(options).program(words).deadline(std::time::Duration::from_secs(300)).run()
+    };
+    let staged = ["--stage-dir", environment.to_str().unwrap()];
+    let words = |program: &Path| vec![program.into(), "-c".into(), code.into()];
+    run(words(&python), &[]).has_code(251);
+    let outcome = run(words(&python), &staged);
+    outcome.is_quiet_success();
+    assert_eq!(outcome.out().matches("sum 45 /tmp/scela-stage-").count(), np, "{}", outcome.out());
+    assert_nothing_left(&cluster);
+    // A script of the environment names the interpreter's copy.
+    let outcome = run(vec![environment.join("bin/f2py").into(), "-v".into()], &staged);
+    outcome.has_code(0);
+    assert_eq!(outcome.out().lines().count(), np, "{}", outcome.out());
+    assert_nothing_left(&cluster);
+}
+
+#[test]
+fn files_of_hosts_are_brought_back() {
+    let Some(cluster) = Cluster::new_or_skip(5) else { return };
+    let to = cluster.shared().join("to");
+    let option = format!("*.dat={}", to.display());
+    let script = "echo $PMI_RANK > r$PMI_RANK.dat; hostname > host.dat; [ $PMI_RANK != 2 ] || { rm r2.dat; ln -s /etc/passwd r2.dat; }";
+    let run = || {
+        let run = scela().on(&cluster).np(5).args(["-hosts", &cluster.names(), "--fanout", "2"]);
+        run.args(["-wdir", "/run", "--collect", &option]).program(sh(script))
+    };
+    run().run().is_quiet_success();
+    let mut names: Vec<_> =
+        fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    let expected =
+        ["host.dat.0", "host.dat.1", "host.dat.2", "host.dat.3", "host.dat.4", "r0.dat", "r1.dat", "r3.dat", "r4.dat"];
+    assert_eq!(names, expected);
+    assert_eq!(fs::read_to_string(to.join("host.dat.4")).unwrap().trim(), cluster.host(4).name());
 }

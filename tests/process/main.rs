@@ -14,6 +14,7 @@
 //! | `without_pmi` | programs that do not use PMI, and MPI programs that should |
 //! | `commands` | the rest of PMI-1: names, sizes, indexes, port mode |
 //! | `spawns` | MPI_Comm_spawn |
+//! | `staged_directories` | staged directories, caches of nodes, files of ranks that are brought back |
 //! | `staging` | staged programs and files: ranks run the copies, and nothing of them is left |
 //! | `stalls` | programs on a file system that does not answer |
 //! | `panics` | tasks that panic, in agents and in the launcher |
@@ -71,6 +72,7 @@ mod security;
 mod signals;
 mod simulated;
 mod spawns;
+mod staged_directories;
 mod staging;
 mod stalls;
 mod standing;

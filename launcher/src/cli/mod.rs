@@ -59,6 +59,7 @@ mod profile_values;
 mod request;
 mod scan;
 mod simulation;
+mod stage_values;
 mod text;
 mod values;
 mod variables;

@@ -28,6 +28,10 @@ pub(super) enum Global {
     Ppn,
     Stage,
     StageFile,
+    StageDir,
+    StageCache,
+    Collect,
+    CollectMax,
     Genv,
     X,
     GenvList,
@@ -242,6 +246,21 @@ pub(super) const OPTIONS: &[Spec] = &[
         "send FILE to every node; ranks find it in the\n\
          directory that SCELA_STAGE_DIR names, under its own\n\
          name or, with FILE=NAME, as NAME"),
+    spec(Id::Global(Global::StageDir), &["stage-dir"], &["DIR"], group::PROGRAMS,
+        "send the directory DIR to every node, as\n\
+         --stage-file sends files; a Python environment comes\n\
+         with its interpreter and standard library"),
+    spec(Id::Global(Global::StageCache), &["stage-cache"], &["SIZE"], group::PROGRAMS,
+        "let every node keep up to SIZE of staged files for\n\
+         later jobs (10G; SIZE,TIME: for TIME, default 168h),\n\
+         and send only what it lacks; none: keep nothing\n\
+         (default)"),
+    spec(Id::Global(Global::Collect), &["collect"], &["PATTERN=DIR"], group::PROGRAMS,
+        "bring the files of ranks that match PATTERN in their\n\
+         working directory back to DIR at the end; a pattern\n\
+         that begins with '$SCELA_STAGE_DIR/' matches there"),
+    spec(Id::Global(Global::CollectMax), &["collect-max"], &["SIZE"], group::PROGRAMS,
+        "how much --collect may bring back (default 10G)"),
     spec(Id::Mode(Mode::Demo), &["demo"], &[], group::PROGRAMS,
         "run a built-in PMI program; it needs no MPI").common("run a built-in PMI program; it needs no MPI"),
 

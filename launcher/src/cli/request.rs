@@ -19,6 +19,7 @@ use super::options::{Global, Id, Local, Mode, group};
 use super::profile_values;
 use super::scan::{self, Item, Segment};
 use super::simulation;
+use super::stage_values;
 use super::text::shown;
 use super::values::{self, OPTION};
 use super::{ReadFile, Typed};
@@ -306,7 +307,11 @@ impl TypedOptions {
         match global {
             Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
             Global::Stage => options.stage = true,
-            Global::StageFile => options.stage_files.push(values::stage_file(value)?),
+            Global::StageFile => options.stage_files.push(stage_values::file(value)?),
+            Global::StageDir => options.stage_dirs.push(stage_values::file(value)?),
+            Global::StageCache => options.stage_cache = stage_values::cache(value)?,
+            Global::Collect => options.collect.push(stage_values::collect(value)?),
+            Global::CollectMax => options.collect_max = Some(stage_values::bytes(value)?),
             Global::Genv => options.genv.push(values::env_set(value, item.values.get(1))?),
             Global::X => options.genv.push(values::env_set_or_pass(value)?),
             Global::GenvList => {

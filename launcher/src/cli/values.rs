@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nla::core::limits::RANKS_MAX;
@@ -17,7 +17,6 @@ use super::text::{shown, thousands};
 use crate::plan::pattern::{self, PLACEHOLDERS};
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::plan::request::{EnvChange, Mpi, StatsTo, StdinTo, Universe};
-use crate::plan::stage::{self, StageFile};
 use crate::refusal::Refusal;
 use crate::suggest;
 
@@ -40,22 +39,6 @@ pub(super) fn some(value: &OsStr) -> Parsed<&OsStr> {
 /// Parses any value that is not empty.
 pub(super) fn non_empty(value: &OsStr) -> Parsed<OsString> {
     some(value).map(OsStr::to_owned)
-}
-
-/// Parses a file with the name by which ranks find it, `FILE` or `FILE=NAME`. The plan checks the name.
-pub(super) fn stage_file(value: &OsStr) -> Parsed<StageFile> {
-    let bytes = some(value)?.as_bytes();
-    let (path, name) = match bytes.iter().rposition(|byte| *byte == b'=') {
-        Some(at) => (Path::new(OsStr::from_bytes(&bytes[..at])), Some(bytes[at + 1..].to_vec())),
-        None => (Path::new(value), None),
-    };
-    match name.or_else(|| stage::own_name(path)).filter(|name| !name.is_empty()) {
-        Some(name) if !path.as_os_str().is_empty() => Ok(StageFile { path: path.to_owned(), name }),
-        _ => {
-            let text = format!("'{}' does not name a file and its name on the nodes", shown(value));
-            Err(Refusal::new(text, format!("write '{OPTION} FILE' or '{OPTION} FILE=NAME'")))
-        }
-    }
 }
 
 /// Parses a pattern for files: not empty, with known placeholders only.
@@ -654,22 +637,6 @@ pub(super) mod tests {
                 ("open-mpi", "there is no kind 'open-mpi' of MPI library here, only auto, none, openmpi and pmix"),
                 ("pmi2", "there is no kind 'pmi2' of MPI library here, only auto, none, openmpi and pmix"),
             ],
-        );
-    }
-
-    #[test]
-    fn staged_files() {
-        let file = |path: &str, name: &str| StageFile { path: path.into(), name: name.into() };
-        let no_name = |value| format!("'{value}' does not name a file and its name on the nodes");
-        check(
-            stage_file,
-            &[
-                ("data", file("data", "data")),
-                ("../in/data.h5", file("../in/data.h5", "data.h5")),
-                ("in/data=mesh", file("in/data", "mesh")),
-                ("a=b=c", file("a=b", "c")),
-            ],
-            &[("", "the value is empty"), ("in/..", &no_name("in/..")), ("=a", &no_name("=a")), ("a=", &no_name("a="))],
         );
     }
 

@@ -10,6 +10,7 @@ use crate::cluster::node_list::{self, NodeList, OwnNames};
 use crate::cluster::system::Process;
 use crate::plan::accelerators;
 use crate::plan::checks;
+use crate::plan::collect;
 use crate::plan::library;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
@@ -266,6 +267,7 @@ fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Resu
     profile::provide(&mut planned, machine)?;
     library::check(&planned, &users)?;
     stage::provide(&mut planned, &machine.wdir)?;
+    collect::provide(&mut planned, &machine.wdir)?;
     Ok(planned)
 }
 

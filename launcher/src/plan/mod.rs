@@ -5,6 +5,7 @@ mod accelerators;
 pub(crate) mod agent_layout;
 pub(crate) mod binding;
 pub mod checks;
+pub mod collect;
 mod elf;
 pub mod environment;
 pub mod launch;
@@ -30,8 +31,8 @@ use std::time::Duration;
 use litemap::LiteMap;
 use nla::core::limits::{PIECE_BYTES, RANKS_MAX};
 use nla::core::{
-    AcceleratorPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings, SessionPlan,
-    StagePlan, Subtree, TraceScope, owners,
+    AcceleratorPlan, CollectPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings,
+    SessionPlan, StagePlan, Subtree, TraceScope, owners,
 };
 use nla::driver::StageSource;
 use pmi::{MEMORY_ALLOC_KINDS, Ranks};
@@ -80,6 +81,8 @@ pub struct Plan {
     pub files: Vec<StageSource>,
     /// What mapping by traffic has gained; `None` if ranks are placed otherwise.
     pub talked: Option<Talked>,
+    /// The directory for each pattern of files that are brought back.
+    pub collect_to: Vec<PathBuf>,
 }
 
 impl Plan {
@@ -182,6 +185,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             piece_bytes: PIECE_BYTES,
             stage: StagePlan::default(),
             profile: options.profile_comm.is_some(),
+            collect: CollectPlan::default(),
             sent: Duration::ZERO,
         },
         first: NamespacePlan {
@@ -205,7 +209,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     };
     let label = label(options, machine);
     let (options, demo, files) = (options.clone(), request.is_demo(), Vec::new());
-    Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files, talked })
+    let collect_to = Vec::new();
+    Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files, collect_to, talked })
 }
 
 /// The open files without which a session fails after its start: with a hard limit of 36 the first rank cannot be started.

@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
-use nla::core::{BindTo, CachePolicy, CleanShm, FailurePolicy, MapWithin, MemoryPolicy, Resources};
+use nla::core::{BindTo, CacheBounds, CachePolicy, CleanShm, FailurePolicy, MapWithin, MemoryPolicy, Resources};
 use nla::link::Liveness;
 
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::HostOptions;
+use crate::plan::collect::Collect;
 use crate::plan::stage::StageFile;
 
 /// The most children of an agent on one machine, unless `--fanout` is typed. On several nodes it depends on the job's size.
@@ -17,6 +18,9 @@ pub const FANOUT_DEFAULT: u32 = 32;
 
 /// The time between TERM and KILL, unless `--kill-grace` is typed.
 pub const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(5);
+
+/// How many bytes `--collect` may bring back, unless `--collect-max` is typed.
+const COLLECT_BYTES_DEFAULT: u64 = 10_000_000_000;
 
 /// How often all ranks may start again, unless `--max-restarts` is typed.
 pub const MAX_RESTARTS_DEFAULT: u32 = 3;
@@ -292,6 +296,14 @@ pub struct Options {
     pub stage: bool,
     /// `--stage-file`: the files that every node gets besides.
     pub stage_files: Vec<StageFile>,
+    /// `--stage-dir`: the directories that every node gets.
+    pub stage_dirs: Vec<StageFile>,
+    /// `--stage-cache`: the bounds of the caches of nodes. `None`: nodes have none.
+    pub stage_cache: Option<CacheBounds>,
+    /// `--collect`: the files of ranks that are brought back.
+    pub collect: Vec<Collect>,
+    /// `--collect-max`: how many bytes they may have. [`Options::collect_max`] adds the default.
+    pub collect_max: Option<u64>,
     /// `--mpi`.
     pub mpi: Mpi,
     /// To which processors and memory ranks are bound.
@@ -366,6 +378,11 @@ impl Options {
     /// Returns the most children of an agent in the session's tree.
     pub fn fanout(&self) -> u32 {
         self.fanout.unwrap_or(FANOUT_DEFAULT)
+    }
+
+    /// Returns how many bytes the collected files may have.
+    pub fn collect_max(&self) -> u64 {
+        self.collect_max.unwrap_or(COLLECT_BYTES_DEFAULT)
     }
 
     /// Returns the time between TERM and KILL.

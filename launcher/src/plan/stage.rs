@@ -1,8 +1,11 @@
-//! The files that every node gets before ranks start: those of `--stage` and `--stage-file`.
+//! The files that every node gets before ranks start: those of `--stage`, `--stage-file` and `--stage-dir`.
 //!
 //! `--stage` names the program of each command and all libraries that the dynamic loader would load for it, found by reading
 //! their ELF files. No program is run for that. Left out are the libraries that must fit the node itself: the C library with its
 //! loader, which is named in the program, and those of drivers.
+
+mod python_environment;
+mod tree;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -10,10 +13,14 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use nla::core::limits::STAGED_FILES_MAX;
-use nla::core::{CommandPlan, SessionPlan, StagePlan, StagedFile, StagedKind};
+use nla::core::{
+    CommandPlan, SessionPlan, StagePlan, StagedFile, StagedKind, StagedTree, in_stage_directory, staged_program,
+};
 use nla::driver::StageSource;
 use nla::figures;
 
+use self::python_environment::{Environment, inside};
+use self::tree::{Rules, Sent, Tree};
 use crate::plan::Plan;
 use crate::plan::elf::{self, Object};
 use crate::refusal::Refusal;
@@ -55,23 +62,41 @@ const LEFT_OUT: [&str; 19] = [
 pub(super) fn provide(plan: &mut Plan, wdir: &Path) -> Result<(), Refusal> {
     let mut files = Files::default();
     let Plan { settings, options, .. } = plan;
-    if options.stage {
-        for command in &mut settings.first.commands {
-            command.staged = Some(files.add_program(&settings.session, command)?);
+    let directories: Vec<(PathBuf, &[u8])> =
+        options.stage_dirs.iter().map(|StageFile { path, name }| (wdir.join(path), &name[..])).collect();
+    for command in &mut settings.first.commands {
+        command.staged = in_directories(command, &directories);
+        if options.stage && command.staged.is_none() {
+            command.staged = Some(staged_program(&files.add_program(&settings.session, command)?));
         }
     }
     for StageFile { path, name } in &options.stage_files {
         files.add("--stage-file", &wdir.join(path), StagedKind::File, name.clone())?;
     }
-    let Files { staged, sources } = files;
-    let (count, bytes) = (staged.len(), staged.iter().map(|file| file.bytes).fold(0, u64::saturating_add));
+    files.add_directories(&directories)?;
+    let Files { staged, mut sources, trees, in_trees } = files;
+    sources.extend(in_trees);
     let refused = |error| Refusal::new(format!("files cannot be staged: {error}"), "name fewer or other files");
-    settings.session.stage = StagePlan::new(staged).map_err(refused)?;
-    plan.files = sources;
-    if count > 0 && plan.options.verbose > 0 {
+    let stage = StagePlan::new(staged, trees, options.stage_cache).map_err(refused)?;
+    let (count, bytes) = (sources.len(), stage.lengths().fold(0, u64::saturating_add));
+    if !stage.is_empty() && plan.options.verbose > 0 {
         plan.remarks.push(format!("every node gets {count} files, {}", figures::bytes(bytes)));
     }
+    settings.session.stage = stage;
+    plan.files = sources;
     Ok(())
+}
+
+/// Returns the path of the program's copy, if the program is in one of the directories that are sent, or is named by the variable of
+/// the directory of the staged files.
+fn in_directories(command: &CommandPlan, directories: &[(PathBuf, &[u8])]) -> Option<Vec<u8>> {
+    if let Some(path) = in_stage_directory(&command.program) {
+        return Some(path.strip_prefix(b"/")?.to_vec()).filter(|path| !path.is_empty());
+    }
+    // A name without a slash is searched in PATH.
+    let program = Some(&command.program).filter(|program| program.contains(&b'/'))?;
+    let program = Path::new(OsStr::from_bytes(&command.wdir)).join(OsStr::from_bytes(program));
+    directories.iter().find_map(|(directory, name)| Some([name, &inside(directory, &program)?[..]].join(&b'/')))
 }
 
 /// The files so far, each with its source.
@@ -79,6 +104,9 @@ pub(super) fn provide(plan: &mut Plan, wdir: &Path) -> Result<(), Refusal> {
 struct Files {
     staged: Vec<StagedFile>,
     sources: Vec<StageSource>,
+    trees: Vec<StagedTree>,
+    /// The sources of the files in `trees`, in their order.
+    in_trees: Vec<StageSource>,
 }
 
 impl Files {
@@ -107,6 +135,73 @@ impl Files {
                 Ok(())
             }
         }
+    }
+
+    /// Adds directories under their names, and the bases of Python environments.
+    fn add_directories(&mut self, directories: &[(PathBuf, &[u8])]) -> Result<(), Refusal> {
+        let mut environments = Vec::new();
+        let mut sent = Vec::new();
+        for (path, name) in directories {
+            let original = path.canonicalize().map_err(|error| tree::unreadable(path, &error))?;
+            sent.push(Sent { original, copy: name.to_vec() });
+            let environment = Environment::of(path, name)?;
+            sent.extend(environment.as_ref().map(Environment::sent));
+            environments.push(environment);
+        }
+        for ((path, name), environment) in directories.iter().zip(&environments) {
+            let text = |relative: &Path, file: &Path| environment.as_ref()?.text(name, relative, file);
+            let rules = Rules { leaves_out: &|_, _| false, text: &text, follows_links: false };
+            let mut tree = Tree::new(name.to_vec(), &sent);
+            tree.read(0, path, path, &rules, 1)?;
+            let mut libraries = self.add_tree(tree);
+            if let Some(environment) = environment {
+                libraries.extend(self.add_tree(environment.read_base()?));
+                libraries.push(environment.interpreter.clone());
+                self.add_needs(libraries, &sent)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a directory that was read. Returns its libraries.
+    fn add_tree(&mut self, tree: Tree) -> Vec<PathBuf> {
+        self.trees.push(tree.staged);
+        self.in_trees.extend(tree.sources);
+        tree.libraries
+    }
+
+    /// Adds what the interpreter and the extension modules of an environment need. What is in a directory that is sent is found
+    /// there. A library that is missing on this machine is not needed: many modules are optional.
+    fn add_needs(&mut self, files: Vec<PathBuf>, sent: &[Sent]) -> Result<(), Refusal> {
+        let library = StagedKind::Library;
+        let mut known: BTreeSet<String> = self
+            .staged
+            .iter()
+            .filter(|file| file.kind == library)
+            .map(|file| String::from_utf8_lossy(&file.name).into_owned())
+            .collect();
+        let mut objects: Vec<Object> =
+            files.into_iter().filter_map(|file| Some(Object { needs: elf::needs(&file)?, file })).collect();
+        while let Some(object) = objects.pop() {
+            for name in &object.needs.libraries {
+                if is_left_out(name)
+                    || name.contains('/')
+                    || known.contains(name)
+                    || self.staged.len() >= STAGED_FILES_MAX
+                {
+                    continue;
+                }
+                let Some(found) = elf::find_below(name, &[&object], None) else { continue };
+                let file = found.file.canonicalize().unwrap_or_else(|_| found.file.clone());
+                if sent.iter().any(|sent| file.starts_with(&sent.original)) {
+                    continue;
+                }
+                known.insert(name.clone());
+                self.add("--stage-dir", &found.file, library, name.clone().into_bytes())?;
+                objects.push(found);
+            }
+        }
+        Ok(())
     }
 
     /// Adds the program of a command and its libraries. Returns the program's name among the staged ones.

@@ -2,6 +2,7 @@
 
 pub(crate) mod assemble;
 pub(crate) mod binding_text;
+mod collect;
 mod comm_profile;
 pub mod demo;
 pub mod front;

@@ -66,6 +66,8 @@ pub(crate) enum OutputEvent {
     Closed(Stream, Option<String>),
     /// A file of output cannot be written, or the input cannot be read, with the text for the user.
     Failed(String),
+    /// The text is for the user, and nothing has failed.
+    Noted(String),
 }
 
 /// The format and destination of a stream.

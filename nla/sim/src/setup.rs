@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use nla::core::{
-    AcceleratorPlan, Agent, AgentId, BindingPolicy, CommandPlan, DriverCounts, Inherit, NamespacePlan, RankSessions,
-    RootSettings, SessionPlan, StagePlan, Subtree, TraceScope,
+    AcceleratorPlan, Agent, AgentId, BindingPolicy, CollectPlan, CommandPlan, DriverCounts, Inherit, NamespacePlan,
+    RankSessions, RootSettings, SessionPlan, StagePlan, Subtree, TraceScope,
 };
 use pmi::{Mapping, Ranks};
 
@@ -43,6 +43,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         piece_bytes: setup.piece_bytes,
         stage: StagePlan::default(),
         profile: false,
+        collect: CollectPlan::default(),
         sent: std::time::Duration::ZERO,
     };
     let command = CommandPlan {

@@ -174,9 +174,33 @@ pub const PARTIAL_LINE_DELAY: Duration = Duration::from_millis(50);
 /// Files that travel to the nodes before ranks start. A program with all its libraries has some hundreds.
 pub const STAGED_FILES_MAX: usize = 1024;
 /// Bytes of all of them together: more than the memory of any node. It keeps sums of lengths from overflowing.
-pub const STAGED_BYTES_MAX: u64 = 1 << 44;
+pub const STAGED_BYTES_MAX: u64 = 1 << 42;
 /// Bytes of the name of one of them, as file systems have it (NAME_MAX).
 pub const STAGED_NAME_BYTES_MAX: usize = 255;
+/// Files, directories and links of all staged directories together. A Python environment has some thousands.
+pub const STAGED_ENTRIES_MAX: usize = 1 << 18;
+/// Bytes of their names, the targets of links and the texts that agents complete: they travel in one message of the control lane.
+pub const STAGED_WORDS_BYTES_MAX: usize = 32 << 20;
+/// Directories above an entry of a staged directory.
+pub const STAGED_DEPTH_MAX: usize = 64;
+/// Bytes of the path of an entry, relative to the directory of the staged files. Together with that directory's path it must be
+/// shorter than PATH_MAX.
+pub const STAGED_PATH_BYTES_MAX: usize = 3000;
+/// Bytes of a chunk of staged files, which has a SHA-256 and is stored or skipped as a whole. Small enough that a file that has
+/// changed a little is mostly found in a cache, large enough that the cost per chunk is negligible.
+pub const STAGED_CHUNK_BYTES: u64 = 1 << 20;
+/// Smaller files share chunks.
+pub const STAGED_PACKED_BYTES: u64 = 64 * 1024;
+/// Chunks of a session whose nodes have caches: a set of them must fit in one message.
+pub const STAGED_CHUNKS_MAX: usize = 1 << 19;
+/// Files that `--collect` brings back.
+pub const COLLECTED_FILES_MAX: usize = 1 << 18;
+/// Bytes of the name of one of them, relative to the rank's working directory.
+pub const COLLECTED_NAME_BYTES_MAX: usize = 3000;
+/// Patterns of `--collect`.
+pub const COLLECT_PATTERNS_MAX: usize = 64;
+/// Directories and files that an agent looks at for one pattern of `--collect` of one rank.
+pub const COLLECT_ENTRIES_MAX: usize = 1 << 20;
 /// Names of files that ranks have left in /dev/shm, in an agent's report; beyond, files are only counted.
 pub const FILE_NAMES_MAX: usize = 8;
 /// Bytes of a piece of a communication profile: 1,000 entries of the longest numbers.

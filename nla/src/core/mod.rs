@@ -12,6 +12,7 @@ mod binding;
 mod cache;
 mod cause;
 mod children;
+mod collect;
 mod exchange;
 mod failure_policy;
 mod fence;
@@ -53,6 +54,7 @@ pub use binding::{
 };
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
+pub use collect::{CollectError, CollectPattern, CollectPlan, Matching, is_like, matching};
 pub use failure_policy::FailurePolicy;
 pub use fence::{Fence, FenceError, RingPart};
 pub use group::{GroupError, RankGroup};
@@ -77,7 +79,10 @@ pub use reason::{LossReason, NotStartedReason, Violation};
 pub use ring::{RingPosition, RingSegment};
 pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
 pub use stage::{
-    Room, STAGE_DIRECTORY, StageError, StagePart, StagePlan, StageStream, StagedFile, StagedKind, staged_program,
+    BLOCK_BYTES, CacheBounds, Chunk, ChunkSet, Chunks, Collected, CollectedFile, Content, ContentPlace, DIGEST_BYTES,
+    DIGESTS_PER_MESSAGE, Digest, Room, STAGE_DIRECTORY, StageDown, StageError, StagePlan, StageUp, StagedFile,
+    StagedKind, StagedTree, TreeEntry, TreeKind, hashes_message, in_stage_directory, is_inside, is_relative,
+    is_staged_program, part_header, staged_program,
 };
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
 pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Wait};

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::accelerators::AcceleratorPlan;
 use super::binding::BindingPolicy;
 use super::cache::CachePolicy;
+use super::collect::CollectPlan;
 use super::failure_policy::FailurePolicy;
 use super::ids::{AgentId, NamespaceId};
 use super::leftovers::CleanShm;
@@ -125,6 +126,8 @@ pub struct SessionPlan {
     pub stage: StagePlan,
     /// Ranks report what they have sent to each other, and agents pass it on at the end.
     pub profile: bool,
+    /// The files of ranks that are brought back at the end.
+    pub collect: CollectPlan,
     /// When the launcher sent this, in session time.
     pub sent: Duration,
 }
@@ -252,7 +255,7 @@ impl fmt::Debug for SessionPlan {
             .field("pmix", &self.pmix)
             .field("binding", &self.binding)
             .field("accelerators", &self.accelerators)
-            .field("staged", &self.stage.files().len())
+            .field("staged", &(self.stage.files().len() + self.stage.trees().len()))
             .field("sent", &self.sent)
             .finish_non_exhaustive()
     }
@@ -277,7 +280,7 @@ pub struct CommandPlan {
     /// The program as the user named it: a path, or a name that is searched in the rank's PATH.
     #[serde(with = "serde_bytes")]
     pub program: Vec<u8>,
-    /// The name of the staged program that is executed in its place.
+    /// The path of the staged program that is executed in its place, relative to the directory of the staged files.
     #[serde(with = "serde_bytes")]
     pub staged: Option<Vec<u8>>,
     /// The arguments after the program's name.
@@ -548,6 +551,7 @@ mod tests {
             piece_bytes: None,
             stage: StagePlan::default(),
             profile: false,
+            collect: CollectPlan::default(),
             sent: Duration::ZERO,
         }
     }

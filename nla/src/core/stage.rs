@@ -1,16 +1,30 @@
 //! Staged files: the files that travel from the launcher to every node before the first rank starts.
 //!
-//! The session's plan lists them ([`StagePlan`]). Their contents follow in the lane Stage as one stream: the bytes of each file
-//! in the plan's order, and after each file the SHA-256 of these bytes. Agents forward the stream as it arrives.
-//! [`StageStream`] cuts it into the files again.
+//! The session's plan lists them ([`StagePlan`]). Their contents follow in the lane Stage in chunks ([`Chunks`]), each with its
+//! SHA-256. Agents forward the parts of chunks as they arrive. If nodes have caches, the hashes of all chunks go down first, each
+//! agent reports which chunks its subtree lacks, and only these follow.
+
+mod chunk;
+mod message;
+mod tree;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
-use super::limits::{STAGED_BYTES_MAX, STAGED_FILES_MAX, STAGED_NAME_BYTES_MAX};
+pub use self::chunk::{Chunk, ChunkSet, Chunks, Content, ContentPlace, DIGEST_BYTES, Digest};
+pub use self::message::{
+    BLOCK_BYTES, Collected, CollectedFile, DIGESTS_PER_MESSAGE, StageDown, StageUp, hashes_message, is_relative,
+    part_header,
+};
+pub use self::tree::{StagedTree, TreeEntry, TreeKind, is_inside};
+use super::limits::{
+    STAGED_BYTES_MAX, STAGED_CHUNKS_MAX, STAGED_ENTRIES_MAX, STAGED_FILES_MAX, STAGED_NAME_BYTES_MAX,
+    STAGED_WORDS_BYTES_MAX,
+};
 use crate::figures;
 
 /// The environment variable that names the directory of the staged files to ranks.
@@ -20,8 +34,6 @@ pub const STAGE_DIRECTORY: &str = "SCELA_STAGE_DIR";
 const PROGRAMS: &str = "bin";
 /// The directory of staged libraries, inside that of the staged files.
 const LIBRARIES: &str = "lib";
-/// The length of a SHA-256.
-const DIGEST_BYTES: usize = 32;
 /// The memory that a file system may need for a file besides its bytes: its last block, and an entry of its directory.
 const OVERHEAD_BYTES: u64 = 8192;
 
@@ -65,9 +77,32 @@ fn joined(components: &[&[u8]]) -> Vec<u8> {
     components.join(&b'/')
 }
 
-/// Returns the path of a staged program in the `directory` of the staged files.
-pub fn staged_program(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    joined(&[directory, PROGRAMS.as_bytes(), name])
+/// Returns the path of the program of this name, relative to the directory of the staged files.
+pub fn staged_program(name: &[u8]) -> Vec<u8> {
+    joined(&[PROGRAMS.as_bytes(), name])
+}
+
+/// Whether this is the path of a program of `--stage`, relative to the directory of the staged files.
+pub fn is_staged_program(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').next() == Some(PROGRAMS.as_bytes())
+}
+
+/// Returns the rest of a word that begins with the variable of the directory: empty, or a slash and a path.
+pub fn in_stage_directory(word: &[u8]) -> Option<&[u8]> {
+    let rest = word.strip_prefix(b"$")?;
+    let plain = rest.strip_prefix(STAGE_DIRECTORY.as_bytes());
+    let rest =
+        plain.or_else(|| rest.strip_prefix(b"{")?.strip_prefix(STAGE_DIRECTORY.as_bytes())?.strip_prefix(b"}"))?;
+    Some(rest).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+/// The bounds of the caches of nodes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CacheBounds {
+    /// The bytes that stay.
+    pub bytes: u64,
+    /// How long a chunk stays that no session uses.
+    pub age: Duration,
 }
 
 /// Why files cannot be staged.
@@ -85,6 +120,18 @@ pub enum StageError {
     /// The files have more than [`STAGED_BYTES_MAX`] bytes.
     #[error("the files are larger than what can be staged ({})", figures::bytes(STAGED_BYTES_MAX))]
     TooLarge,
+    /// There are more than [`STAGED_ENTRIES_MAX`] entries of directories.
+    #[error("{0} files and directories are more than can be staged ({STAGED_ENTRIES_MAX})")]
+    TooManyEntries(usize),
+    /// The names are longer than [`STAGED_WORDS_BYTES_MAX`].
+    #[error("the names of all files are longer than what can be staged ({})", figures::bytes(STAGED_WORDS_BYTES_MAX as u64))]
+    TooManyWords,
+    /// The files have more than [`STAGED_CHUNKS_MAX`] chunks, and nodes have caches.
+    #[error("the files are larger than what can be staged through caches")]
+    TooManyChunks,
+    /// A link leads out of the directory of the staged files.
+    #[error("the link '{0}' leads out of the staged directories")]
+    Link(String),
     /// The bytes of a file have another hash than those that the launcher has sent.
     #[error("'{0}' was damaged on its way: its SHA-256 is wrong")]
     Damaged(String),
@@ -96,58 +143,111 @@ pub enum StageError {
     Surplus,
 }
 
-/// The files that every node gets, in the order in which they travel. Their names are safe: none leads out of the directory of
-/// the staged files.
+/// The files and directories that every node gets, in the order in which they travel. Their names are safe: none leads out of the
+/// directory of the staged files.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-#[serde(transparent)]
-pub struct StagePlan(Vec<StagedFile>);
+pub struct StagePlan {
+    files: Vec<StagedFile>,
+    trees: Vec<StagedTree>,
+    cache: Option<CacheBounds>,
+}
 
 impl StagePlan {
-    /// Checks the names, the number and the length of the files.
-    pub fn new(files: Vec<StagedFile>) -> Result<Self, StageError> {
+    /// Checks the names, the number and the length of the files. `cache`: nodes have caches with these bounds.
+    pub fn new(files: Vec<StagedFile>, trees: Vec<StagedTree>, cache: Option<CacheBounds>) -> Result<Self, StageError> {
         if files.len() > STAGED_FILES_MAX {
             return Err(StageError::TooMany(files.len()));
         }
-        let (mut known, mut all) = (BTreeSet::new(), 0_u64);
-        for StagedFile { kind, name, bytes, .. } in &files {
+        let entries = trees.iter().map(|tree| tree.entries.len() + 1).sum();
+        if entries > STAGED_ENTRIES_MAX {
+            return Err(StageError::TooManyEntries(entries));
+        }
+        if trees.iter().map(StagedTree::words_bytes).sum::<usize>() > STAGED_WORDS_BYTES_MAX {
+            return Err(StageError::TooManyWords);
+        }
+        let mut known = BTreeSet::new();
+        let names = files.iter().map(|file| (file.kind, &file.name));
+        for (kind, name) in names.chain(trees.iter().map(|tree| (StagedKind::File, &tree.name))) {
             let shown = || String::from_utf8_lossy(name).into_owned();
-            let is_taken = *kind == StagedKind::File && [PROGRAMS, LIBRARIES].iter().any(|dir| name == dir.as_bytes());
+            let is_taken = kind == StagedKind::File && [PROGRAMS, LIBRARIES].iter().any(|dir| name == dir.as_bytes());
             if is_taken || !is_component(name) {
                 return Err(StageError::Name(shown()));
             }
-            if !known.insert((*kind, name.as_slice())) {
+            if !known.insert((kind, name.as_slice())) {
                 return Err(StageError::Twice(shown()));
             }
-            all = all.checked_add(*bytes).filter(|all| *all <= STAGED_BYTES_MAX).ok_or(StageError::TooLarge)?;
         }
-        Ok(Self(files))
+        trees.iter().try_for_each(StagedTree::check)?;
+        let made = Self { files, trees, cache };
+        let mut lengths = made.lengths();
+        let all = lengths.try_fold(0_u64, |all, bytes| all.checked_add(bytes)).filter(|all| *all <= STAGED_BYTES_MAX);
+        drop(lengths);
+        if all.is_none() {
+            return Err(StageError::TooLarge);
+        }
+        if made.cache.is_some() && Chunks::of(&made).chunks.len() > STAGED_CHUNKS_MAX {
+            return Err(StageError::TooManyChunks);
+        }
+        Ok(made)
     }
 
-    /// Whether no file is staged.
+    /// Whether nothing is staged.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.files.is_empty() && self.trees.is_empty()
     }
 
     /// Returns the files.
     pub fn files(&self) -> &[StagedFile] {
-        &self.0
+        &self.files
+    }
+
+    /// Returns the directories.
+    pub fn trees(&self) -> &[StagedTree] {
+        &self.trees
+    }
+
+    /// Returns the bounds of the caches of nodes. `None` if they have none.
+    pub fn cache(&self) -> Option<CacheBounds> {
+        self.cache
+    }
+
+    /// Returns the lengths of all files.
+    pub fn lengths(&self) -> impl Iterator<Item = u64> {
+        let in_trees = self.trees.iter().flat_map(|tree| &tree.entries).filter_map(|entry| match entry.kind {
+            TreeKind::File { bytes } => Some(bytes),
+            TreeKind::Directory | TreeKind::Text { .. } | TreeKind::Link { .. } => None,
+        });
+        self.files.iter().map(|file| file.bytes).chain(in_trees)
     }
 
     /// Returns the memory that a file system may need for all files.
     pub fn room(&self) -> u64 {
-        self.0.iter().map(|file| file.bytes + OVERHEAD_BYTES).sum()
+        let entries = self.files.len() + self.trees.iter().map(|tree| tree.entries.len() + 1).sum::<usize>();
+        self.lengths().fold(entries as u64 * OVERHEAD_BYTES, u64::saturating_add)
+    }
+
+    /// Returns the path of a file, relative to the directory of the staged files.
+    pub fn path(&self, place: ContentPlace) -> Vec<u8> {
+        match place {
+            ContentPlace::File(index) => self.files.get(index).map(StagedFile::path).unwrap_or_default(),
+            ContentPlace::Entry(tree, index) => {
+                let tree = self.trees.get(tree);
+                let entry = tree.and_then(|tree| Some((tree, tree.entries.get(index)?)));
+                entry.map(|(tree, entry)| tree.path(entry)).unwrap_or_default()
+            }
+        }
     }
 
     /// Returns the directories that the files need, relative to that of the staged files.
     pub fn directories(&self) -> impl Iterator<Item = &'static str> {
         let needed = [(StagedKind::Program, PROGRAMS), (StagedKind::Library, LIBRARIES)];
-        needed.into_iter().filter(|(kind, _)| self.0.iter().any(|file| file.kind == *kind)).map(|(_, name)| name)
+        needed.into_iter().filter(|(kind, _)| self.files.iter().any(|file| file.kind == *kind)).map(|(_, name)| name)
     }
 
     /// Returns the value of LD_LIBRARY_PATH with which programs find the staged libraries in `directory`, before those of the
     /// value `before`. `None` if no library is staged.
     pub fn library_path(&self, directory: &[u8], before: Option<&[u8]>) -> Option<Vec<u8>> {
-        self.0.iter().find(|file| file.kind == StagedKind::Library)?;
+        self.files.iter().find(|file| file.kind == StagedKind::Library)?;
         let mut path = joined(&[directory, LIBRARIES.as_bytes()]);
         if let Some(before) = before.filter(|before| !before.is_empty()) {
             path.push(b':');
@@ -160,7 +260,10 @@ impl StagePlan {
 /// A plan from the wire is checked like any other.
 impl<'de> Deserialize<'de> for StagePlan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(Deserialize::deserialize(deserializer)?).map_err(D::Error::custom)
+        #[derive(Deserialize)]
+        struct Unchecked(Vec<StagedFile>, Vec<StagedTree>, Option<CacheBounds>);
+        let Unchecked(files, trees, cache) = Deserialize::deserialize(deserializer)?;
+        Self::new(files, trees, cache).map_err(D::Error::custom)
     }
 }
 
@@ -168,58 +271,6 @@ impl<'de> Deserialize<'de> for StagePlan {
 fn is_component(name: &[u8]) -> bool {
     let is_known = matches!(name, b"" | b"." | b"..");
     !is_known && name.len() <= STAGED_NAME_BYTES_MAX && !name.iter().any(|byte| matches!(byte, b'/' | 0))
-}
-
-/// A part of the stream.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum StagePart<'a> {
-    /// Bytes of the file with this index.
-    Bytes(usize, &'a [u8]),
-    /// The SHA-256 of all bytes of the file with this index, which is complete. An empty file has only this part.
-    Digest(usize, [u8; DIGEST_BYTES]),
-}
-
-/// Cuts the stream into files.
-#[derive(Debug)]
-pub struct StageStream {
-    lengths: Vec<u64>,
-    /// The file whose bytes are next.
-    file: usize,
-    /// Its bytes that have arrived.
-    arrived: u64,
-    /// The beginning of its digest.
-    digest: Vec<u8>,
-}
-
-impl StageStream {
-    /// The stream of the plan's files, from its beginning.
-    pub fn of(plan: &StagePlan) -> Self {
-        let lengths = plan.0.iter().map(|file| file.bytes).collect();
-        Self { lengths, file: 0, arrived: 0, digest: Vec::new() }
-    }
-
-    /// Takes the next part from the front of `bytes`. Returns `None` if the part is not complete, or if no file follows.
-    pub fn next<'a>(&mut self, bytes: &mut &'a [u8]) -> Option<StagePart<'a>> {
-        let file = self.file;
-        let left = self.lengths.get(file)? - self.arrived;
-        if left > 0 {
-            let (part, rest) = bytes.split_at(usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len()));
-            (*bytes, self.arrived) = (rest, self.arrived + part.len() as u64);
-            return Some(StagePart::Bytes(file, part)).filter(|_| !part.is_empty());
-        }
-        let (part, rest) = bytes.split_at((DIGEST_BYTES - self.digest.len()).min(bytes.len()));
-        self.digest.extend_from_slice(part);
-        *bytes = rest;
-        let digest = self.digest.as_slice().try_into().ok()?;
-        (self.file, self.arrived) = (file + 1, 0);
-        self.digest.clear();
-        Some(StagePart::Digest(file, digest))
-    }
-
-    /// Returns the index of the file that is not complete. `None` if all are.
-    pub fn open_file(&self) -> Option<usize> {
-        (self.file < self.lengths.len()).then_some(self.file)
-    }
 }
 
 /// The room and the mount options of a file system, for staged files.
@@ -257,7 +308,7 @@ mod tests {
     }
 
     fn plan(files: &[(StagedKind, &str, u64)]) -> Result<StagePlan, StageError> {
-        StagePlan::new(files.iter().map(|(kind, name, bytes)| file(*kind, name, *bytes)).collect())
+        StagePlan::new(files.iter().map(|(kind, name, bytes)| file(*kind, name, *bytes)).collect(), Vec::new(), None)
     }
 
     #[test]
@@ -267,7 +318,7 @@ mod tests {
             for kind in [StagedKind::Program, StagedKind::Library, StagedKind::File] {
                 assert_eq!(plan(&[(kind, name, 1)]), Err(StageError::Name(name.to_owned())));
                 // As an agent reads it.
-                let bytes = encode(&[file(kind, name, 1)]);
+                let bytes = encode(&(vec![file(kind, name, 1)], Vec::<StagedTree>::new(), None::<CacheBounds>));
                 let error = decode::<StagePlan>(&bytes).unwrap_err().to_string();
                 assert!(error.contains("a staged file cannot be called"), "{error}");
             }
@@ -283,7 +334,8 @@ mod tests {
         let made = plan(&all).unwrap();
         let paths: Vec<_> = made.files().iter().map(StagedFile::path).collect();
         assert_eq!(paths, [&b"bin/a"[..], b"lib/a", b"a"]);
-        assert_eq!(staged_program(b"/d", b"a"), b"/d/bin/a");
+        assert_eq!(staged_program(b"a"), b"bin/a");
+        assert!(is_staged_program(b"bin/a") && !is_staged_program(b"venv/bin/a") && !is_staged_program(b"binary/a"));
         assert_eq!(made.directories().collect::<Vec<_>>(), ["bin", "lib"]);
         assert_eq!(made.room(), 6 + 3 * OVERHEAD_BYTES);
         assert_eq!(decode::<StagePlan>(&encode(&made)).unwrap(), made);
@@ -297,9 +349,10 @@ mod tests {
     #[test]
     fn the_number_and_the_length_of_files_are_bounded() {
         let files = |count| (0..count).map(|number| file(StagedKind::File, &number.to_string(), 0)).collect();
-        assert!(StagePlan::new(files(STAGED_FILES_MAX)).is_ok());
+        let new = |files| StagePlan::new(files, Vec::new(), None);
+        assert!(new(files(STAGED_FILES_MAX)).is_ok());
         let one_more = STAGED_FILES_MAX + 1;
-        assert_eq!(StagePlan::new(files(one_more)), Err(StageError::TooMany(one_more)));
+        assert_eq!(new(files(one_more)), Err(StageError::TooMany(one_more)));
         assert!(plan(&[(StagedKind::File, "a", STAGED_BYTES_MAX)]).is_ok());
         for (a, b) in [(STAGED_BYTES_MAX, 1), (1, u64::MAX)] {
             let all = [(StagedKind::File, "a", a), (StagedKind::File, "b", b)];
@@ -307,33 +360,64 @@ mod tests {
         }
     }
 
+    fn tree(name: &str, entries: Vec<TreeEntry>) -> StagedTree {
+        StagedTree { name: name.into(), entries }
+    }
+
+    fn entry(name: &str, kind: TreeKind) -> TreeEntry {
+        TreeEntry { parent: 0, name: name.into(), kind, mode: 0o600, modified: (0, 0) }
+    }
+
     #[test]
-    fn a_stream_is_cut_into_files_at_any_split() {
-        let plan =
-            plan(&[(StagedKind::File, "a", 5), (StagedKind::File, "none", 0), (StagedKind::File, "b", 40)]).unwrap();
-        let digests = [1_u8, 2, 3].map(|byte| [byte; DIGEST_BYTES]);
-        let contents = [&b"hello"[..], b"", &[9; 40]];
-        let stream: Vec<u8> = contents.iter().zip(&digests).flat_map(|(file, hash)| [*file, hash].concat()).collect();
-        for step in 1..=stream.len() {
-            let mut files = [const { Vec::new() }; 3];
-            let (mut over, mut cut) = (Vec::new(), StageStream::of(&plan));
-            for mut bytes in stream.chunks(step) {
-                while let Some(part) = cut.next(&mut bytes) {
-                    match part {
-                        StagePart::Bytes(file, bytes) => files[file].extend_from_slice(bytes),
-                        StagePart::Digest(file, digest) => {
-                            over.push(file);
-                            assert_eq!(digest, digests[file]);
-                            assert_eq!(cut.open_file(), (file < 2).then_some(file + 1));
-                        }
-                    }
-                }
-                assert!(bytes.is_empty());
-            }
-            assert_eq!((files.each_ref().map(Vec::as_slice), over), (contents, vec![0, 1, 2]), "{step}");
-            let mut more = &b"x"[..];
-            assert_eq!((cut.next(&mut more), more), (None, &b"x"[..]), "no file follows");
+    fn directories_are_checked_like_files() {
+        let with = |trees| StagePlan::new(vec![file(StagedKind::File, "data", 1)], trees, None);
+        let made = with(vec![tree("t", vec![entry("a", TreeKind::File { bytes: 5 })])]).unwrap();
+        assert_eq!(made.path(ContentPlace::Entry(0, 0)), b"t/a");
+        assert_eq!((made.lengths().collect::<Vec<_>>(), made.room()), (vec![1, 5], 6 + 3 * OVERHEAD_BYTES));
+        assert_eq!(decode::<StagePlan>(&encode(&made)).unwrap(), made);
+        for name in ["bin", "lib", "..", "a/b"] {
+            assert_eq!(with(vec![tree(name, Vec::new())]), Err(StageError::Name(name.to_owned())));
         }
+        assert_eq!(with(vec![tree("data", Vec::new())]), Err(StageError::Twice("data".to_owned())));
+        let bad =
+            (Vec::<StagedFile>::new(), vec![tree("t", vec![entry("..", TreeKind::Directory)])], None::<CacheBounds>);
+        let error = decode::<StagePlan>(&encode(&bad)).unwrap_err().to_string();
+        assert!(error.contains("a staged file cannot be called '..'"), "{error}");
+    }
+
+    #[test]
+    fn the_number_and_the_words_of_entries_are_bounded() {
+        let with = |count: usize, text: usize| {
+            let parts = vec![vec![b'x'; text].into()];
+            let first = entry("text", TreeKind::Text { parts });
+            let others = (1..count).map(|number| entry(&number.to_string(), TreeKind::Directory));
+            StagePlan::new(Vec::new(), vec![tree("t", std::iter::once(first).chain(others).collect())], None)
+        };
+        // The directory itself counts.
+        assert!(with(STAGED_ENTRIES_MAX - 1, 0).is_ok());
+        assert_eq!(with(STAGED_ENTRIES_MAX, 0), Err(StageError::TooManyEntries(STAGED_ENTRIES_MAX + 1)));
+        let words = "t".len() + "text".len();
+        assert!(with(1, STAGED_WORDS_BYTES_MAX - words).is_ok());
+        assert_eq!(with(1, STAGED_WORDS_BYTES_MAX - words + 1), Err(StageError::TooManyWords));
+    }
+
+    #[test]
+    fn words_name_files_by_the_variable_of_the_directory() {
+        let rest =
+            |word: &str| in_stage_directory(word.as_bytes()).map(|rest| String::from_utf8_lossy(rest).into_owned());
+        assert_eq!(rest("$SCELA_STAGE_DIR/a/b").as_deref(), Some("/a/b"));
+        assert_eq!(rest("${SCELA_STAGE_DIR}").as_deref(), Some(""));
+        for other in ["$SCELA_STAGE_DIRS/a", "SCELA_STAGE_DIR/a", "x$SCELA_STAGE_DIR", "${SCELA_STAGE_DIR/a", ""] {
+            assert_eq!(rest(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn caches_bound_the_number_of_chunks() {
+        let of = |bytes, cache| StagePlan::new(vec![file(StagedKind::File, "a", bytes)], Vec::new(), cache).map(drop);
+        let (most, cache) = ((STAGED_CHUNKS_MAX as u64) << 20, CacheBounds { bytes: 1, age: Duration::ZERO });
+        assert_eq!((of(most, Some(cache)), of(most + 1, None)), (Ok(()), Ok(())));
+        assert_eq!(of(most + 1, Some(cache)), Err(StageError::TooManyChunks));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! inputs of the core, and carries out the core's actions (`actions.rs`). `shutdown.rs` holds the order of the end.
 
 mod actions;
+mod collecting;
 mod pmix;
 
 use std::cell::RefCell;
@@ -475,8 +476,14 @@ impl AgentDriver {
     }
 
     fn on_joined(&mut self, accepted: Accepted) {
-        let (child, parent) = (accepted.peer, self.parent.clone());
-        let forward = move |lane, bytes, receipt| parent.send(lane, bytes, receipt);
+        let (child, parent, files) = (accepted.peer, self.parent.clone(), Rc::clone(&self.staging.hub));
+        let forward = move |lane, bytes, receipt| match lane {
+            Lane::Stage => {
+                let taken = files.borrow_mut().take_from_child(child, bytes, receipt);
+                taken.into_iter().for_each(|(bytes, receipt)| parent.send(lane, bytes, receipt));
+            }
+            _ => parent.send(lane, bytes, receipt),
+        };
         self.children.join(accepted, &self.links, forward);
         self.handle(Input::ChildJoined(child));
     }

@@ -50,7 +50,7 @@ impl LinkContext {
 
 struct Child {
     link: Link,
-    /// The number of lanes to the root, of output and profiles, that have not ended.
+    /// The number of lanes to the root, of output, collected files and profiles, that have not ended.
     lanes_open: Rc<Cell<u8>>,
 }
 
@@ -86,12 +86,12 @@ impl Children {
         links: &LinkContext,
         mut forward: impl FnMut(Lane, Bytes, Receipt) + 'static,
     ) {
-        let lanes_open = Rc::new(Cell::new(2 + u8::from(self.sends_profiles)));
+        let lanes_open = Rc::new(Cell::new(3 + u8::from(self.sends_profiles)));
         let (open, output_ended) = (Rc::clone(&lanes_open), Rc::clone(&self.output_ended));
         let child = accepted.peer;
         let streams: StreamSink = Box::new(move |lane, bytes, receipt| {
-            if !matches!(lane, Lane::Stdout | Lane::Stderr | Lane::Profile) {
-                // The other lanes lead down.
+            if !matches!(lane, Lane::Stdout | Lane::Stderr | Lane::Stage | Lane::Profile) {
+                // The other lanes lead down, or have no window.
             } else if bytes.is_empty() {
                 open.set(open.get().saturating_sub(1));
                 output_ended.notify_one();
@@ -170,8 +170,8 @@ impl Children {
     }
 
     /// Returns the links to all children.
-    pub(super) fn links(&self) -> Vec<Link> {
-        self.links.values().map(|child| child.link.clone()).collect()
+    pub(super) fn links(&self) -> Vec<(AgentId, Link)> {
+        self.links.iter().map(|(id, child)| (*id, child.link.clone())).collect()
     }
 
     pub(super) fn link(&self, child: AgentId) -> Option<&Link> {

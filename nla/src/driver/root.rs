@@ -28,7 +28,8 @@ use super::survivors::Survivors;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport, TargetTimes};
 use crate::core::{
     AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
-    Root, RootAction, RootInput, RootSettings, SpanKind, Stats, Subtree, Time, Timing, TraceScope, TraceSpan,
+    Root, RootAction, RootInput, RootSettings, SpanKind, StagePlan, StageUp, Stats, Subtree, Time, Timing, TraceScope,
+    TraceSpan,
 };
 use crate::link::{
     Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, SessionKey,
@@ -120,6 +121,7 @@ pub struct RootDriver {
     output: OutputSink,
     /// The session's files, until they are being sent.
     files: Vec<StageSource>,
+    stage: StagePlan,
     sending: Sending,
     has_output_ended: bool,
     pub(super) joined: mpsc::Receiver<Accepted>,
@@ -183,6 +185,7 @@ impl RootDriver {
         if settings.session.profile {
             children.expect_profiles();
         }
+        let stage = settings.session.stage.clone();
         let adopts = settings.session.on_failure.adopts();
         let (adopted, may_join) = adopts.then(|| mpsc::channel(QUEUE_EVENTS_MAX)).unzip();
         let accepting = listener.map(|(admit, accepting)| {
@@ -204,6 +207,7 @@ impl RootDriver {
             children,
             output,
             files,
+            stage,
             sending: Sending::default(),
             has_output_ended: false,
             joined,
@@ -258,9 +262,14 @@ impl RootDriver {
                 self.links.events.recycle(events);
             }
             Event::Joined(accepted) => {
-                let output = Rc::clone(&self.output);
+                let (output, needs_hub) = (Rc::clone(&self.output), Rc::clone(&self.sending.needs));
                 let child = accepted.peer;
-                self.children.join(accepted, &self.links, move |lane, bytes, receipt| output(lane, bytes, receipt));
+                self.children.join(accepted, &self.links, move |lane, bytes, receipt| {
+                    match (lane, StageUp::parse(&bytes)) {
+                        (Lane::Stage, Some(StageUp::Needs(needs))) => needs_hub.take(child, needs),
+                        _ => output(lane, bytes, receipt),
+                    }
+                });
                 self.handle(RootInput::ChildJoined(child));
             }
             Event::Report(report) => self.on_report(report),
@@ -323,7 +332,8 @@ impl RootDriver {
                 if notice == Notice::Joined && !self.files.is_empty() {
                     // Before the last join, some children have no links.
                     let files = std::mem::take(&mut self.files);
-                    self.sending.begin(files, self.children.links(), &self.links.tasks);
+                    let plan = std::mem::take(&mut self.stage);
+                    self.sending.begin(&plan, files, self.children.links(), &self.links.tasks);
                 }
                 if let Notice::Released { .. } = notice {
                     // The input that is being handled was the last arrival.

@@ -8,7 +8,8 @@
 //! | clean | removes files that killed ranks left in /dev/shm | | `CLEAN_DEADLINE` |
 //! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
 //! | profile | sends what ranks have appended to their profiles (`--profile-comm`) | | none: the parent takes it |
-//! | announce | sends the ends of both output lanes, and of profiles | writes all output | after a success none: the reader may be slow; else the grace and `UNREAD_MARGIN` without a byte written |
+//! | collect | sends files of ranks, then removes the staged files | writes them | as for output |
+//! | announce | sends the ends of both output lanes, of collected files and of profiles | writes all output | after a success none: the reader may be slow; else the grace and `UNREAD_MARGIN` without a byte written |
 //! | accept | | closes the listener, drops late children | at once |
 //! | children | closes its links to them | closes its links to them | [`FAREWELL_TIME`], [`FLUSH_TIME`] |
 //! | shells | waits for the remote shells of piped links | waits for remote shells and guardians | [`FAREWELL_TIME`], [`LEAVE_TIME`] |
@@ -74,7 +75,15 @@ pub(super) enum Sweep {
     Draining(oneshot::Receiver<usize>),
     /// All of this agent's own output has been read; the profiles of its ranks are being sent. The channel closes when they are.
     Profiling(oneshot::Receiver<()>),
-    /// All of this agent's own output has been read, and all profiles have been sent.
+    /// All of this agent's own output has been read.
+    Read,
+    /// Files of ranks are being sent. The channel closes when they are.
+    Collecting(oneshot::Receiver<()>),
+    /// Files of ranks were sent.
+    Collected,
+    /// The directory of staged files, which had files of ranks, is being removed; the channel closes when it is.
+    Releasing { removed: oneshot::Receiver<()>, until: Instant },
+    /// Nothing but ends of lanes is left to be sent.
     Drained,
     /// The ends of the output lanes are queued for the parent. The channel closes when they have been written.
     Announcing(oneshot::Receiver<()>),
@@ -122,12 +131,23 @@ impl Sweep {
                 if pipes > 0 {
                     tracing::warn!(pipes, "processes out of reach hold pipes of ranks open");
                 }
+                Self::Read
+            }
+            Self::Collecting(sent) => {
+                // No value is sent: the channel closes when its sender is dropped.
+                let _ = sent.await;
+                Self::Collected
+            }
+            Self::Releasing { removed, until } => {
+                if timeout_at(*until, removed).await.is_err() {
+                    log_late("collect", CLEAN_DEADLINE, "staged files");
+                }
                 Self::Drained
             }
             Self::Profiling(sent) => {
                 // No value is sent: the channel closes when its sender is dropped.
                 let _ = sent.await;
-                Self::Drained
+                Self::Read
             }
             Self::Announcing(written) => {
                 // No value is sent: the channel closes when its senders are dropped.
@@ -138,6 +158,8 @@ impl Sweep {
             | Self::Clearing { .. }
             | Self::Killing { .. }
             | Self::Cleaned { .. }
+            | Self::Read
+            | Self::Collected
             | Self::Drained
             | Self::Announced => pending().await,
         }
@@ -154,16 +176,27 @@ impl AgentDriver {
             let (report, leftovers) = (std::mem::take(report), *leftovers);
             self.end_sweep(leftovers, report);
         }
-        if matches!(self.sweep, Sweep::Drained)
+        if matches!(self.sweep, Sweep::Read)
             && let Some(file) = self.startup.as_mut().and_then(|startup| startup.profile.take())
         {
             self.sweep = Sweep::Profiling(profile::send(file, self.parent.clone(), &self.links.tasks));
+        } else if let Sweep::Read = self.sweep {
+            self.sweep = match self.collect() {
+                Some(sent) => Sweep::Collecting(sent),
+                None => Sweep::Collected,
+            };
+        }
+        if let Sweep::Collected = self.sweep {
+            self.sweep = match self.staging.close() {
+                Some(removed) => Sweep::Releasing { removed, until: Instant::now() + CLEAN_DEADLINE },
+                None => Sweep::Drained,
+            };
         }
         if matches!(self.sweep, Sweep::Drained) && self.children.have_ended_output() && !self.core.awaits_agents() {
             let (queued, written) = oneshot::channel::<()>();
             let queued = Arc::new(queued);
             let profile = self.children.sends_profiles.then_some(Lane::Profile);
-            for lane in [Lane::Stdout, Lane::Stderr].into_iter().chain(profile) {
+            for lane in [Lane::Stdout, Lane::Stderr, Lane::Stage].into_iter().chain(profile) {
                 self.parent.send(lane, Bytes::new(), Receipt::holding(Arc::clone(&queued)));
             }
             self.sweep = Sweep::Announcing(written);
@@ -227,14 +260,17 @@ impl AgentDriver {
     /// Reports that no process is left, and which files were, and goes on to the drain.
     fn end_sweep(&mut self, leftovers: u64, report: FileReport) {
         // Before the end is reported: a launcher that does not wait for guardians exits soon afterwards.
-        if let Some(removed) = self.staging.close() {
+        // A directory whose files are collected stays until then.
+        if self.collects().is_none()
+            && let Some(removed) = self.staging.close()
+        {
             let until = Instant::now() + CLEAN_DEADLINE;
             self.sweep = Sweep::Unstaging { removed, until, report, leftovers };
             return;
         }
         self.sweep = match &self.startup {
             Some(startup) => Sweep::Draining(startup.pump.finish()),
-            None => Sweep::Drained,
+            None => Sweep::Read,
         };
         if !report.is_empty() {
             self.handle(Input::FilesLeft(report));

@@ -5,9 +5,10 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use super::turns::Turns;
 use crate::core::{
     AgentId, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason,
-    STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, staged_program,
+    STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, in_stage_directory, is_staged_program,
 };
 use crate::link::Clock;
 use crate::sys::{self, Child, Launching, PMI_FD, ProfileFile, ShellState};
@@ -49,6 +50,13 @@ pub(super) struct Local {
     pub(super) in_segment: usize,
     /// Keeps its PMI port open.
     shared: Rc<Shared>,
+}
+
+impl Local {
+    /// Returns the plan of the namespace.
+    pub(super) fn plan(&self) -> &NamespacePlan {
+        &self.shared.plan
+    }
 }
 
 /// The data that the ranks of a namespace share.
@@ -314,6 +322,11 @@ impl Startup {
         self.stage = Some(directory);
     }
 
+    /// Returns the directory of the session's files.
+    pub(super) fn stage_directory(&self) -> Option<PathBuf> {
+        self.stage.clone()
+    }
+
     /// Returns the session's plan.
     pub(super) fn session(&self) -> &SessionPlan {
         &self.session
@@ -549,11 +562,27 @@ fn command_of(
 }
 
 /// Returns a command whose ranks find the session's files in `directory`, and execute their program there if it is one of them.
+/// Words that begin with the variable of the directory name files in it: no shell of the node replaces them.
 fn with_files(of_ranks: Command, command: &CommandPlan, files: &StagePlan, directory: &Path) -> Command {
     const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH";
     let directory = directory.as_os_str().as_encoded_bytes();
-    let staged = command.staged.as_ref().map(|name| staged_program(directory, name));
-    let program = staged.unwrap_or(of_ranks.program);
+    let mut argv = of_ranks.argv;
+    for word in argv.iter_mut().skip(1) {
+        if let Some(path) = in_stage_directory(word) {
+            *word = [directory, path].concat();
+        }
+    }
+    let program = match &command.staged {
+        Some(path) => {
+            let program = [directory, path].join(&b'/');
+            if !is_staged_program(path) {
+                // A Python interpreter finds its environment by this name.
+                argv[..1].clone_from_slice(std::slice::from_ref(&program));
+            }
+            program
+        }
+        None => of_ranks.program,
+    };
     let mut environment = of_ranks.environment;
     let before = environment.iter().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| &value[..]);
     let libraries = files.library_path(directory, before).map(|path| (LIBRARY_PATH.to_vec(), path));
@@ -561,7 +590,20 @@ fn with_files(of_ranks: Command, command: &CommandPlan, files: &StagePlan, direc
         libraries.into_iter().chain([(STAGE_DIRECTORY.as_bytes().to_vec(), directory.to_vec())]).collect();
     environment.retain(|(name, _)| set.iter().all(|(other, _)| other != name));
     environment.extend(set);
-    Command { program, environment, ..of_ranks }
+    Command { program, argv, environment, ..of_ranks }
+}
+
+/// Returns the working directory of each rank that the agent has.
+pub(super) fn rank_places(plan: &NamespacePlan, agent: AgentId) -> Vec<(Rank, PathBuf)> {
+    let own = plan.placement.iter().filter(|(of, _)| *of == agent).flat_map(|(_, ranks)| ranks.iter());
+    let command = |rank: Rank| {
+        let mut first = 0;
+        plan.commands.iter().find(|command| {
+            first += command.nprocs;
+            rank.0 < first
+        })
+    };
+    own.filter_map(|rank| Some((rank, PathBuf::from(OsStr::from_bytes(&command(rank)?.wdir))))).collect()
 }
 
 /// This agent's first rank. A spare agent has none.

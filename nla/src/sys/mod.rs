@@ -21,6 +21,7 @@
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
 pub mod allocator;
+pub mod below;
 mod cgroup;
 mod cgroup_files;
 mod child;
@@ -50,6 +51,7 @@ pub mod shared_files;
 pub mod shell;
 mod signs;
 pub mod spawn;
+pub mod stage_cache;
 pub mod stage_directory;
 mod survivors;
 pub mod tcp_peer;
@@ -58,6 +60,7 @@ mod timer;
 mod users;
 
 pub use allocator::{LargePages, keep_freed_memory};
+pub use below::{Below, BelowEntry};
 pub use cgroup::end_group_of;
 pub use cgroup_files::{memory_left, processes_left};
 pub use cpu_marks::CpuMarks;
@@ -102,7 +105,8 @@ pub use spawn::{
     Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, let_kernel_reap,
     reset_sigchld, restore_termination_signals,
 };
-pub use stage_directory::{StageDirectory, StageNote, StageRoom, stage_room};
+pub use stage_cache::StageCache;
+pub use stage_directory::{StageDirectory, StageNote, StageRoom, set_modified, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use tcp_peer::{SocketDiag, uid_in_table};
 pub use timer::Timer;

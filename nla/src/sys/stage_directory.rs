@@ -4,12 +4,17 @@
 //! whenever the agent was killed. The name has 64 random bits: no other session makes a directory of this name, on any host
 //! that shares the file system. (mkdtemp tells the name only once the directory exists.)
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::AT_FDCWD;
+use nix::sys::stat::{UtimensatFlags, futimens, utimensat};
 use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
 
 use super::signs::Signs;
@@ -60,13 +65,35 @@ impl StageDirectory {
     }
 
     /// Creates a file in it, whose name must be new. `name` is relative to it and does not lead out of it.
-    pub fn create(&self, name: &Path, is_executable: bool) -> io::Result<File> {
-        let mode = if is_executable { 0o700 } else { 0o600 };
+    pub fn create(&self, name: &Path, mode: u32) -> io::Result<File> {
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(self.path.join(name))?;
         // Whatever the umask is.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         Ok(file)
     }
+
+    /// Makes a symbolic link in it, whose name must be new. `name` is relative to it and does not lead out of it.
+    pub fn link(&self, target: &[u8], name: &Path) -> io::Result<()> {
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.path.join(name))
+    }
+
+    /// Sets the mode and the times of a directory in it, which is complete.
+    pub fn complete(&self, name: &Path, mode: u32, modified: (i64, u32)) -> io::Result<()> {
+        let path = self.path.join(name);
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        let time = time(modified);
+        Ok(utimensat(AT_FDCWD, &path, &time, &time, UtimensatFlags::NoFollowSymlink)?)
+    }
+}
+
+/// Sets the times of a file that is complete.
+pub fn set_modified(file: &File, modified: (i64, u32)) -> io::Result<()> {
+    let time = time(modified);
+    Ok(futimens(file, &time, &time)?)
+}
+
+fn time((seconds, nanoseconds): (i64, u32)) -> TimeSpec {
+    TimeSpec::new(seconds, i64::from(nanoseconds.min(999_999_999)))
 }
 
 impl Drop for StageDirectory {
@@ -146,10 +173,17 @@ mod tests {
         assert_eq!((path.parent(), mode(&path)), (Some(parent.path()), 0o700));
         assert_eq!(note.0.announced_directory().as_deref(), Some(&*path));
         made.make_inside(Path::new("bin")).unwrap();
-        made.create(Path::new("bin/a"), true).unwrap();
-        made.create(Path::new("data"), false).unwrap();
-        assert_eq!(["bin", "bin/a", "data"].map(|name| mode(&path.join(name))), [0o700, 0o700, 0o600]);
-        let again = made.create(Path::new("data"), false).unwrap_err();
+        made.create(Path::new("bin/a"), 0o755).unwrap();
+        let data = made.create(Path::new("data"), 0o600).unwrap();
+        set_modified(&data, (1_000_000_000, 7)).unwrap();
+        made.link(b"data", Path::new("link")).unwrap();
+        made.complete(Path::new("bin"), 0o750, (-5, 0)).unwrap();
+        assert_eq!(["bin", "bin/a", "data"].map(|name| mode(&path.join(name))), [0o750, 0o755, 0o600]);
+        let modified =
+            |name: &str| fs::symlink_metadata(path.join(name)).map(|found| (found.mtime(), found.mtime_nsec()));
+        assert_eq!((modified("data").unwrap(), modified("bin").unwrap()), ((1_000_000_000, 7), (-5, 0)));
+        assert_eq!(fs::read_link(path.join("link")).unwrap(), Path::new("data"));
+        let again = made.create(Path::new("data"), 0o600).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         drop(made);
         assert!(!path.exists() && note.0.announced_directory().is_none());

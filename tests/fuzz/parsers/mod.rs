@@ -30,6 +30,7 @@ mod recordings;
 mod shell_channel;
 mod spawns;
 mod ssh;
+mod staging;
 mod steps;
 mod topologies;
 
@@ -71,6 +72,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "shell_channel", check: shell_channel::check },
     Target { name: "spawns", check: spawns::check },
     Target { name: "ssh", check: ssh::check },
+    Target { name: "staging", check: staging::check },
     Target { name: "steps", check: steps::check },
     Target { name: "topologies", check: topologies::check },
 ];

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use nla::core::{
-    AcceleratorPlan, Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CommandPlan, DriverCounts, Exit,
-    FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, RankSessions, Root, RootAction, RootInput, RootSettings,
-    SessionPlan, StagePlan, Subtree, Time, TraceScope, Up, owners, place,
+    AcceleratorPlan, Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CollectPlan, CommandPlan,
+    DriverCounts, Exit, FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, RankSessions, Root, RootAction,
+    RootInput, RootSettings, SessionPlan, StagePlan, Subtree, Time, TraceScope, Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -152,6 +152,7 @@ fn root() -> Root {
         piece_bytes: None,
         stage: StagePlan::default(),
         profile: false,
+        collect: CollectPlan::default(),
         sent: Duration::ZERO,
     };
     let mut root = Root::new(RootSettings {

@@ -39,6 +39,7 @@ use crate::plan::launch::AgentHosts;
 use crate::plan::{InputSource, Plan};
 use crate::run::assemble::{given_up_text, without_host};
 use crate::run::binding_text::Bindings;
+use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
 use crate::run::front::Front;
 use crate::run::input::{Reader, cannot_be_read};
@@ -329,6 +330,8 @@ struct Session {
     wants_survey: bool,
     out: Writer,
     err: Writer,
+    /// Writes files of ranks that are brought back.
+    collector: Option<Collector>,
     output: UnboundedReceiver<OutputEvent>,
     /// The sending side of `output`, for the thread that reads the input.
     events: UnboundedSender<OutputEvent>,
@@ -411,8 +414,10 @@ impl Session {
                 self.progress.show(self.clock.now(), &counts);
             }
             Event::FlowDue => {
-                let progress = self.out.progress().wrapping_add(self.err.progress());
-                let is_pending = self.out.is_pending() || self.err.is_pending();
+                let collected =
+                    self.collector.as_ref().map_or((0, false), |files| (files.progress(), files.is_pending()));
+                let progress = self.out.progress().wrapping_add(self.err.progress()).wrapping_add(collected.0);
+                let is_pending = self.out.is_pending() || self.err.is_pending() || collected.1;
                 let flow = (progress, is_pending);
                 if std::mem::replace(&mut self.flow, flow) != flow {
                     self.root.handle(RootInput::OutputFlow { progress, is_pending });
@@ -422,6 +427,7 @@ impl Session {
             Event::Root(RootEvent::OutputEnded) => {
                 self.out.end();
                 self.err.end();
+                self.collector.iter().for_each(Collector::end);
             }
             // `live` handles these.
             Event::Root(RootEvent::Suspended | RootEvent::Over(_)) => {}
@@ -556,10 +562,11 @@ impl Session {
             OutputEvent::Closed(Stream::Err, _) => {}
             OutputEvent::Done => {
                 self.writers_done += 1;
-                if self.writers_done == 2 {
+                if self.writers_done == 2 + u8::from(self.collector.is_some()) {
                     self.root.handle(RootInput::OutputDone);
                 }
             }
+            OutputEvent::Noted(text) => self.reporter.note(&text),
             OutputEvent::Failed(text) => {
                 self.reporter.error(&text);
                 self.root.handle(RootInput::OutputLost);

@@ -25,6 +25,7 @@ use crate::plan::remote_launch::RemoteLaunch;
 use crate::plan::request::{Mpi, Options};
 use crate::run::assemble::{addresses, assemble};
 use crate::run::binding_text::Bindings;
+use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
@@ -100,6 +101,10 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     // Bounded by two closed streams, two ends, the input and the number of files: each is reported once.
     let (events, output) = unbounded_channel();
     let (out, err) = writers(&options, &locations, &plan.label, &events, &tasks);
+    let collector = (!plan.collect_to.is_empty()).then(|| {
+        let (collect, to) = (&plan.settings.session.collect, plan.collect_to.clone());
+        Collector::new(collect, to, &plan.label, &locations, events.clone(), &tasks)
+    });
     let Plan { mut settings, input, demo, files, .. } = plan;
     if log.is_some() {
         // Agents read long epochs there.
@@ -113,7 +118,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     if let Some(profile) = &own.profile {
         profile.borrow_mut().begin(&first);
     }
-    let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress, own.profile.clone()));
+    let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress, own.profile.clone(), collector.as_ref()));
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink, files };
     let root = RootDriver::start(setup, &tasks);
     own.limit = own.limit.or_else(|| options.timeout.map(|limit| (limit, Instant::now() + limit)));
@@ -141,6 +146,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         wants_survey: false,
         out,
         err,
+        collector,
         output,
         events,
         writers_done: 0,
@@ -260,15 +266,23 @@ fn writers(
     (writer(Stream::Out), writer(Stream::Err))
 }
 
-/// Sends output to the threads that write it, and ends the progress line at the first output. Puts profiles together.
+/// Sends output to the threads that write it, and ends the progress line at the first output. Puts profiles together, and hands
+/// files of ranks to the collector.
 fn output_sink(
     out: &Writer,
     err: &Writer,
     progress: &Rc<Progress>,
     profile: Option<Rc<RefCell<CommProfile>>>,
+    collector: Option<&Collector>,
 ) -> OutputSink {
-    let (out, err, progress) = (out.clone(), err.clone(), Rc::clone(progress));
+    let (out, err, progress, collector) = (out.clone(), err.clone(), Rc::clone(progress), collector.cloned());
     Rc::new(move |lane, bytes, receipt| {
+        if lane == Lane::Stage {
+            if let Some(collector) = &collector {
+                collector.take(bytes, receipt);
+            }
+            return;
+        }
         if lane == Lane::Profile {
             if let Some(profile) = &profile {
                 profile.borrow_mut().take(&bytes);

@@ -65,6 +65,7 @@ impl World {
             piece_bytes: std::num::NonZeroU32::new(100),
             stage: crate::core::StagePlan::default(),
             profile: false,
+            collect: crate::core::CollectPlan::default(),
             sent: Duration::ZERO,
         }
     }

@@ -52,6 +52,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             piece_bytes: None,
             stage: crate::core::StagePlan::default(),
             profile: false,
+            collect: crate::core::CollectPlan::default(),
             sent: Duration::ZERO,
         },
         first: plan_of(size, place(size, &ids)),

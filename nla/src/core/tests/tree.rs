@@ -133,6 +133,7 @@ impl Tree {
                 piece_bytes: std::num::NonZeroU32::new(if seed % 2 == 1 { 40 } else { 1 << 18 }),
                 stage: crate::core::StagePlan::default(),
                 profile: false,
+                collect: crate::core::CollectPlan::default(),
                 sent: std::time::Duration::ZERO,
             },
             first: NamespacePlan { mapping, owners, ..super::plan_of(size, placement) },

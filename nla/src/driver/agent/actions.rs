@@ -155,8 +155,8 @@ impl AgentDriver {
         };
         if !session.stage.is_empty() {
             // All children have joined: the launcher sends the plan once the tree is complete.
-            let begun =
-                self.staging.begin(&session, self.children.links(), self.guardian.stage_note(), &self.links.tasks);
+            let (children, note) = (self.children.links(), self.guardian.stage_note());
+            let begun = self.staging.begin(&session, children, self.parent.clone(), note, &self.links.tasks);
             begun.err().into_iter().for_each(|why| self.handle(Input::NotStaged(why)));
         }
         let (input, events, tasks) = (Rc::clone(&self.input), self.ranks.sender(), self.links.tasks.clone());

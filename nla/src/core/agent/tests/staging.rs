@@ -7,7 +7,8 @@ impl World {
     /// Gives the agent a session's plan with a file.
     fn begin_staging(&mut self) -> Vec<Action> {
         let file = StagedFile { kind: StagedKind::File, name: b"data".to_vec(), bytes: 9, is_executable: false };
-        let session = SessionPlan { stage: StagePlan::new(vec![file]).unwrap(), ..World::session(false) };
+        let session =
+            SessionPlan { stage: StagePlan::new(vec![file], Vec::new(), None).unwrap(), ..World::session(false) };
         self.after(T, Input::FromParent(Down::Session(Box::new(session))))
     }
 }

@@ -12,7 +12,7 @@ impl World {
     fn staging_under(on_failure: crate::core::FailurePolicy) -> Self {
         let mut settings = settings(4, 2, 2);
         let file = StagedFile { kind: StagedKind::File, name: b"data".to_vec(), bytes: 9, is_executable: false };
-        settings.session.stage = StagePlan::new(vec![file]).unwrap();
+        settings.session.stage = StagePlan::new(vec![file], Vec::new(), None).unwrap();
         settings.session.on_failure = on_failure;
         let mut world = Self { root: Root::new(settings) };
         world.up(T, 1, Up::Ready);

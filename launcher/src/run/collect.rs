@@ -1,0 +1,518 @@
+//! Writes the files of ranks that agents send at the end of a session.
+//!
+//! A thread writes them to a directory of their own inside the user's, under numbers. When all have arrived, they get their
+//! names: only then is it known which names several ranks have. No name of a rank leads out of the user's directory, and no link
+//! there is followed. A file of the same name is replaced.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use bytes::Bytes;
+use nla::core::limits::COLLECTED_FILES_MAX;
+use nla::core::{AgentId, CollectPlan, Collected, CollectedFile, StageUp, printable};
+use nla::figures;
+use nla::link::Receipt;
+use nla::sys::Below;
+use nla::tasks::Tasks;
+use pmi::Rank;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::cluster::hosts::fold_within;
+use crate::run::output::OutputEvent;
+use crate::run::rank_locations::RankLocations;
+
+/// The beginning of the name of the directory for files that are not complete.
+const PREFIX: &str = ".scela-collect-";
+/// Files that are open at a time. Further ones are opened for each message.
+const FILES_OPEN_MAX: usize = 256;
+/// The most reasons why files are missing that are reported, and the most bytes of a list of hosts.
+const REASONS_MAX: usize = 8;
+const HOSTS_BYTES_MAX: usize = 200;
+
+/// An order to the thread.
+enum Order {
+    Take(Bytes, Receipt),
+    End,
+}
+
+/// The sending side. The thread starts with the first message.
+#[derive(Clone)]
+pub(crate) struct Collector {
+    orders: Sender<Order>,
+    waiting: Rc<RefCell<Option<(Receiver<Order>, Writing)>>>,
+    flow: Arc<Flow>,
+    events: UnboundedSender<OutputEvent>,
+    tasks: Tasks,
+}
+
+/// How far the thread is, in bytes of messages.
+#[derive(Debug, Default)]
+struct Flow {
+    queued: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Collector {
+    /// Prepares the thread. `directories` has one for each pattern of the plan. `label` is the session's.
+    pub(crate) fn new(
+        plan: &CollectPlan,
+        directories: Vec<PathBuf>,
+        label: &str,
+        locations: &Arc<RankLocations>,
+        events: UnboundedSender<OutputEvent>,
+        tasks: &Tasks,
+    ) -> Self {
+        // Bounded by the windows of the links that fill it.
+        let (orders, incoming) = channel();
+        let patterns = plan.patterns().iter().map(|pattern| pattern.text()).collect();
+        let writing = Writing {
+            patterns,
+            directories,
+            name: format!("{PREFIX}{label}-{}", std::process::id()),
+            locations: Arc::clone(locations),
+            bytes_max: plan.bytes_max(),
+            bytes: 0,
+            places: BTreeMap::new(),
+            open: HashMap::new(),
+            complete: Vec::new(),
+            count: 0,
+            failures: BTreeMap::new(),
+        };
+        let waiting = Rc::new(RefCell::new(Some((incoming, writing))));
+        Self { orders, waiting, flow: Arc::default(), events, tasks: tasks.clone() }
+    }
+
+    /// Takes a message of an agent.
+    pub(crate) fn take(&self, message: Bytes, receipt: Receipt) {
+        self.flow.queued.fetch_add(message.len() as u64, Ordering::Relaxed);
+        self.order(Order::Take(message, receipt));
+    }
+
+    /// Gives the files their names: [`OutputEvent::Done`] follows.
+    pub(crate) fn end(&self) {
+        self.order(Order::End);
+    }
+
+    /// Returns whether messages were taken that have not been written.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.flow.queued.load(Ordering::Relaxed) > self.flow.done.load(Ordering::Relaxed)
+    }
+
+    /// Returns a number that grows whenever the thread has written something.
+    pub(crate) fn progress(&self) -> u64 {
+        self.flow.done.load(Ordering::Relaxed)
+    }
+
+    fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+        let Some((incoming, mut writing)) = self.waiting.borrow_mut().take() else { return };
+        let (events, flow) = (self.events.clone(), Arc::clone(&self.flow));
+        let started = self.tasks.spawn_thread("collected", move || {
+            while let Ok(Order::Take(message, receipt)) = incoming.recv() {
+                writing.take(&message);
+                flow.done.fetch_add(message.len() as u64, Ordering::Relaxed);
+                drop(receipt);
+            }
+            writing.finish().into_iter().for_each(|event| drop(events.send(event)));
+            let _ = events.send(OutputEvent::Done);
+        });
+        if let Err(error) = started {
+            let text = format!("files of ranks cannot be collected: no thread can be started: {error}");
+            let _ = self.events.send(OutputEvent::Failed(text));
+            let _ = self.events.send(OutputEvent::Done);
+        }
+    }
+}
+
+/// The user's directory, and the one in it for files that are not complete.
+struct Place {
+    target: Below,
+    unfinished: Below,
+}
+
+/// A file that is being written.
+struct Unfinished {
+    pattern: usize,
+    rank: Rank,
+    name: Vec<u8>,
+    number: String,
+    file: Option<File>,
+    hash: Sha256,
+}
+
+/// A file that is complete.
+struct Complete {
+    pattern: usize,
+    rank: Rank,
+    name: Vec<u8>,
+    file: Numbered,
+}
+
+/// A file that is complete: its number and its hash.
+type Numbered = (String, [u8; 32]);
+
+struct Writing {
+    patterns: Vec<String>,
+    directories: Vec<PathBuf>,
+    name: String,
+    locations: Arc<RankLocations>,
+    bytes_max: u64,
+    bytes: u64,
+    places: BTreeMap<PathBuf, Place>,
+    /// The file that each agent is sending.
+    open: HashMap<AgentId, Unfinished>,
+    complete: Vec<Complete>,
+    count: usize,
+    /// The agents of whose ranks files are missing, by the reason.
+    failures: BTreeMap<String, BTreeSet<AgentId>>,
+}
+
+impl Writing {
+    fn take(&mut self, message: &[u8]) {
+        let Some(StageUp::Collected(agent, collected)) = StageUp::parse(message) else {
+            self.fail(AgentId::ROOT, "a message was malformed".to_owned());
+            return;
+        };
+        match collected {
+            Collected::File(file) => self.begin(agent, file),
+            Collected::Data(bytes) => self.write(agent, bytes),
+            Collected::Complete => {
+                if let Some(Unfinished { pattern, rank, name, number, hash, .. }) = self.open.remove(&agent) {
+                    self.complete.push(Complete { pattern, rank, name, file: (number, hash.finalize().into()) });
+                }
+            }
+            Collected::Failed(why) => {
+                self.drop_unfinished(agent);
+                self.fail(agent, printable(&String::from_utf8_lossy(why)).to_string());
+            }
+        }
+    }
+
+    fn fail(&mut self, agent: AgentId, why: String) {
+        if self.failures.len() < REASONS_MAX || self.failures.contains_key(&why) {
+            self.failures.entry(why).or_default().insert(agent);
+        }
+    }
+
+    fn begin(&mut self, agent: AgentId, file: CollectedFile<'_>) {
+        self.drop_unfinished(agent);
+        let pattern = file.pattern as usize;
+        self.count += 1;
+        if self.count > COLLECTED_FILES_MAX {
+            return self.fail(agent, format!("there are more than {COLLECTED_FILES_MAX} files"));
+        }
+        let Some(directory) = self.directories.get(pattern).cloned() else {
+            return self.fail(agent, "a file has no pattern".to_owned());
+        };
+        let number = self.count.to_string();
+        let created =
+            self.place(&directory).and_then(|place| place.unfinished.create(OsStr::new(&number), file.is_executable));
+        match created {
+            Ok(created) => {
+                let created = (self.open.len() < FILES_OPEN_MAX).then_some(created);
+                let name = file.name.to_vec();
+                self.open.insert(
+                    agent,
+                    Unfinished { pattern, rank: file.rank, name, number, file: created, hash: Sha256::new() },
+                );
+            }
+            Err(error) => self.fail(agent, format!("'{}' cannot be written: {error}", directory.display())),
+        }
+    }
+
+    /// Returns the places in a directory of the user's, which is made if there is none.
+    fn place(&mut self, directory: &Path) -> io::Result<&Place> {
+        if !self.places.contains_key(directory) {
+            let target = Below::make(directory)?;
+            let unfinished = target.directory(OsStr::new(&self.name))?;
+            self.places.insert(directory.to_owned(), Place { target, unfinished });
+        }
+        self.places.get(directory).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn write(&mut self, agent: AgentId, bytes: &[u8]) {
+        // The file could not be created.
+        let Some(unfinished) = self.open.get_mut(&agent) else { return };
+        self.bytes = self.bytes.saturating_add(bytes.len() as u64);
+        unfinished.hash.update(bytes);
+        let directory = &self.directories[unfinished.pattern];
+        let written = match (&mut unfinished.file, self.places.get(directory)) {
+            _ if self.bytes > self.bytes_max => Err(io::Error::other(format!(
+                "the files of all ranks have more than {}",
+                figures::bytes(self.bytes_max)
+            ))),
+            (Some(file), _) => file.write_all(bytes),
+            (None, Some(place)) => {
+                place.unfinished.append(OsStr::new(&unfinished.number)).and_then(|mut file| file.write_all(bytes))
+            }
+            (None, None) => Err(io::ErrorKind::NotFound.into()),
+        };
+        if let Err(error) = written {
+            let text = format!("'{}' cannot be written: {error}", directory.display());
+            self.drop_unfinished(agent);
+            self.fail(agent, text);
+        }
+    }
+
+    fn drop_unfinished(&mut self, agent: AgentId) {
+        if let Some(unfinished) = self.open.remove(&agent)
+            && let Some(place) =
+                self.directories.get(unfinished.pattern).and_then(|directory| self.places.get(directory))
+        {
+            let _ = place.unfinished.remove(OsStr::new(&unfinished.number));
+        }
+    }
+
+    /// Gives the files their names, and returns what is to be reported.
+    fn finish(mut self) -> Vec<OutputEvent> {
+        let left: Vec<AgentId> = self.open.keys().copied().collect();
+        for agent in left {
+            self.drop_unfinished(agent);
+            self.fail(agent, "a file has not arrived completely".to_owned());
+        }
+        let complete = std::mem::take(&mut self.complete);
+        let matched: BTreeSet<usize> = complete.iter().map(|file| file.pattern).collect();
+        let mut names: BTreeMap<(PathBuf, Vec<u8>), BTreeMap<Rank, Numbered>> = BTreeMap::new();
+        for Complete { pattern, rank, name, file } in complete {
+            let directory = self.directories[pattern].clone();
+            // Two patterns may match one file.
+            let twice = names.entry((directory.clone(), name)).or_default().insert(rank, file);
+            twice.into_iter().for_each(|twice| self.remove(&directory, &twice));
+        }
+        for ((directory, _), ranks) in &mut names {
+            // Ranks that share a directory have the same files, whatever their hosts are.
+            let mut hashes = ranks.values().map(|(_, hash)| *hash);
+            let first = hashes.next();
+            if hashes.all(|hash| Some(hash) == first) {
+                while let Some((_, twice)) = (ranks.len() > 1).then(|| ranks.pop_last()).flatten() {
+                    self.remove(directory, &twice);
+                }
+            }
+        }
+        let mut taken: BTreeSet<(PathBuf, Vec<u8>)> =
+            names.iter().filter(|(_, ranks)| ranks.len() == 1).map(|(name, _)| name.clone()).collect();
+        let mut failed = BTreeSet::new();
+        for ((directory, name), ranks) in &names {
+            let Some(place) = self.places.get(directory) else { continue };
+            for (rank, (number, _)) in ranks {
+                let mut own = name.clone();
+                while ranks.len() > 1 && (own == *name || taken.contains(&(directory.clone(), own.clone()))) {
+                    own.extend(format!(".{rank}").bytes());
+                }
+                if ranks.len() > 1 {
+                    taken.insert((directory.clone(), own.clone()));
+                }
+                if let Err(error) = settle(place, number, &own) {
+                    let path = directory.join(OsStr::from_bytes(&own));
+                    failed.insert(format!("'{}' cannot be written: {error}", path.display()));
+                    let _ = place.unfinished.remove(OsStr::new(number));
+                }
+            }
+        }
+        failed.into_iter().for_each(|why| self.fail(AgentId::ROOT, why));
+        for place in self.places.values() {
+            let _ = place.target.remove_directory(OsStr::new(&self.name));
+        }
+        self.reports(&matched)
+    }
+
+    /// Removes a file that is complete.
+    fn remove(&self, directory: &Path, (number, _): &Numbered) {
+        if let Some(place) = self.places.get(directory) {
+            let _ = place.unfinished.remove(OsStr::new(number));
+        }
+    }
+
+    fn reports(&self, matched: &BTreeSet<usize>) -> Vec<OutputEvent> {
+        let mut events = Vec::new();
+        if self.failures.is_empty() {
+            let unmatched: Vec<_> = (0..self.patterns.len()).filter(|pattern| !matched.contains(pattern)).collect();
+            let text = |pattern: usize| format!("warning: no file of a rank matches '{}'", self.patterns[pattern]);
+            events.extend(unmatched.into_iter().map(|pattern| OutputEvent::Noted(text(pattern))));
+        }
+        for (why, agents) in &self.failures {
+            let hosts: BTreeSet<&str> = agents
+                .iter()
+                .filter(|agent| **agent != AgentId::ROOT)
+                .map(|agent| self.locations.of_agent(*agent))
+                .collect();
+            let on =
+                if hosts.is_empty() { String::new() } else { format!(" from {}", fold_within(hosts, HOSTS_BYTES_MAX)) };
+            events.push(OutputEvent::Failed(format!("files were not collected{on}: {why}")));
+        }
+        events
+    }
+}
+
+/// Moves a complete file to its name, whose directories are made.
+fn settle(place: &Place, number: &str, name: &[u8]) -> io::Result<()> {
+    let mut components: Vec<OsString> =
+        name.split(|byte| *byte == b'/').map(|component| OsString::from_vec(component.to_vec())).collect();
+    let Some(last) = components.pop() else { return Err(io::ErrorKind::InvalidFilename.into()) };
+    let mut inner: Option<Below> = None;
+    for component in components {
+        let directory = inner.as_ref().unwrap_or(&place.target).directory(&component)?;
+        inner = Some(directory);
+    }
+    place.unfinished.rename(OsStr::new(number), inner.as_ref().unwrap_or(&place.target), &last)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    struct World {
+        place: tempfile::TempDir,
+        writing: Writing,
+    }
+
+    impl World {
+        fn new(bytes_max: u64) -> Self {
+            let place = tempfile::tempdir().unwrap();
+            let locations = RankLocations::of_agents("front".into(), vec!["n1".into(), "n2".into(), "n3".into()]);
+            let writing = Writing {
+                patterns: vec!["*".to_owned(), "b*".to_owned()],
+                directories: vec![place.path().join("to"); 2],
+                name: format!("{PREFIX}x"),
+                locations: Arc::new(locations),
+                bytes_max,
+                bytes: 0,
+                places: BTreeMap::new(),
+                open: HashMap::new(),
+                complete: Vec::new(),
+                count: 0,
+                failures: BTreeMap::new(),
+            };
+            Self { place, writing }
+        }
+
+        fn send(&mut self, agent: u32, collected: Collected<'_>) {
+            self.writing.take(&StageUp::Collected(AgentId(agent), collected).message());
+        }
+
+        fn begin(&mut self, agent: u32, rank: u32, pattern: u32, name: &str) {
+            let file = CollectedFile { rank: Rank(rank), pattern, is_executable: false, name: name.as_bytes() };
+            self.send(agent, Collected::File(file));
+        }
+
+        fn file(&mut self, agent: u32, rank: u32, name: &str) {
+            self.begin(agent, rank, 0, name);
+            self.send(agent, Collected::Data(format!("of {rank}").as_bytes()));
+            self.send(agent, Collected::Complete);
+        }
+
+        /// Returns the files with their texts, and the reports.
+        fn finish(self) -> (Vec<String>, Vec<String>) {
+            let reports = self.writing.finish().into_iter().map(|event| match event {
+                OutputEvent::Failed(text) | OutputEvent::Noted(text) => text,
+                other => panic!("{other:?}"),
+            });
+            let reports = reports.map(|text| text.replace(&self.place.path().display().to_string(), "PLACE")).collect();
+            let (mut files, mut left) = (Vec::new(), vec![self.place.path().join("to")]);
+            while let Some(directory) = left.pop() {
+                for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
+                    let path = entry.path();
+                    if path.is_dir() && !path.is_symlink() {
+                        left.push(path);
+                    } else {
+                        let name = path.strip_prefix(self.place.path().join("to")).unwrap();
+                        files.push(format!("{} {}", name.display(), fs::read_to_string(&path).unwrap_or_default()));
+                    }
+                }
+            }
+            files.sort();
+            (files, reports)
+        }
+    }
+
+    #[test]
+    fn names_that_several_ranks_have_get_their_numbers() {
+        let mut world = World::new(1000);
+        world.file(1, 0, "out/a");
+        world.file(2, 1, "out/a");
+        world.file(2, 1, "out/a.1");
+        world.file(3, 2, "b");
+        for agent in [1, 2] {
+            // As if both had the same directory.
+            world.begin(agent, agent, 0, "shared");
+            world.send(agent, Collected::Complete);
+        }
+        let (files, reports) = world.finish();
+        assert_eq!(files, ["b of 2", "out/a.0 of 0", "out/a.1 of 1", "out/a.1.1 of 1", "shared "]);
+        assert_eq!(reports, ["warning: no file of a rank matches 'b*'"]);
+    }
+
+    #[test]
+    fn files_of_agents_may_arrive_in_turns() {
+        let mut world = World::new(1000);
+        world.begin(1, 0, 0, "a");
+        world.begin(2, 1, 1, "b");
+        world.send(1, Collected::Data(b"1"));
+        world.send(2, Collected::Data(b"2"));
+        world.send(1, Collected::Data(b"3"));
+        world.send(2, Collected::Complete);
+        world.send(1, Collected::Complete);
+        assert_eq!(world.finish(), (vec!["a 13".to_owned(), "b 2".to_owned()], Vec::new()));
+    }
+
+    #[test]
+    fn failures_are_folded_by_host_and_leave_nothing_unfinished() {
+        let mut world = World::new(5);
+        world.send(1, Collected::Failed(b"'x' cannot be read: Permission denied"));
+        world.begin(2, 1, 0, "half");
+        world.send(2, Collected::Data(b"..."));
+        world.send(2, Collected::Failed(b"'x' cannot be read: Permission denied"));
+        world.begin(3, 2, 0, "large");
+        world.send(3, Collected::Data(b"....."));
+        world.begin(1, 2, 0, "open");
+        let (files, reports) = world.finish();
+        let expected = [
+            "files were not collected from n[1-2]: 'x' cannot be read: Permission denied",
+            "files were not collected from n3: 'PLACE/to' cannot be written: the files of all ranks have more than 5 B",
+            "files were not collected from n1: a file has not arrived completely",
+        ];
+        assert_eq!(files, Vec::<String>::new());
+        let mut expected = expected.map(str::to_owned).to_vec();
+        expected.sort();
+        let mut reports = reports;
+        reports.sort();
+        assert_eq!(reports, expected);
+    }
+
+    #[test]
+    fn no_name_leads_out_and_no_link_is_followed() {
+        let mut world = World::new(1000);
+        let outside = tempfile::tempdir().unwrap();
+        let (to, other) = (world.place.path().join("to"), outside.path().to_owned());
+        fs::create_dir_all(&to).unwrap();
+        fs::write(other.join("f"), "kept").unwrap();
+        symlink(&other, to.join("d")).unwrap();
+        symlink(other.join("f"), to.join("l")).unwrap();
+        world.file(1, 0, "d/f");
+        world.file(1, 0, "l");
+        let file = CollectedFile { rank: Rank(0), pattern: 0, is_executable: false, name: b"../g" };
+        world.writing.take(&StageUp::Collected(AgentId(1), Collected::File(file)).message());
+        let (files, reports) = world.finish();
+        assert_eq!(files, ["d ", "l of 0"], "the link to a file was replaced");
+        assert!(
+            reports.iter().any(|text| text.contains("'PLACE/to/d/f' cannot be written: Not a directory")),
+            "{reports:?}"
+        );
+        assert!(reports.iter().any(|text| text.contains("a message was malformed")), "{reports:?}");
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(other.join("f")).unwrap(), "kept");
+    }
+}
