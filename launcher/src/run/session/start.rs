@@ -118,7 +118,8 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     if let Some(profile) = &own.profile {
         profile.borrow_mut().begin(&first);
     }
-    let (session, sink) = ((id, secrets.key), output_sink(&out, &err, &progress, own.profile.clone(), collector.as_ref()));
+    let (session, sink) =
+        ((id, secrets.key), output_sink(&out, &err, &progress, own.profile.clone(), collector.as_ref()));
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink, files };
     let root = RootDriver::start(setup, &tasks);
     own.limit = own.limit.or_else(|| options.timeout.map(|limit| (limit, Instant::now() + limit)));
