@@ -175,7 +175,7 @@ impl<'a> Arguments<'a> {
         let is_variable = |word: Word| word != 0 && fortran_in_place().contains(&word);
         // SAFETY: a buffer has an address; a description begins with one; unequal values mean nothing.
         is_variable(word)
-            || word != 0 && word % align_of::<Word>() == 0 && is_variable(unsafe { *(word as *const Word) })
+            || word != 0 && word.is_multiple_of(align_of::<Word>()) && is_variable(unsafe { *(word as *const Word) })
     }
 }
 

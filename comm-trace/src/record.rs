@@ -133,7 +133,7 @@ impl Drop for Outermost {
 #[inline]
 pub(crate) fn before(effect: &Effect, words: &[Word], language: Language) {
     if let Effect::Before(act) = effect {
-        with_state(words, language, |state, arguments| act(state, arguments));
+        with_state(words, language, act);
     }
 }
 
@@ -291,8 +291,8 @@ fn one_sided(
 ) -> Option<()> {
     let job = state.job(a)?;
     let peers = state.handles.win(&job, a.win(win))?;
-    sent.into_iter().for_each(|bytes| out.add(&peers, a.int(target), bytes, false));
-    fetched.into_iter().for_each(|bytes| out.add(&peers, a.int(target), bytes, true));
+    sent.into_iter().for_each(|bytes| out.add(peers, a.int(target), bytes, false));
+    fetched.into_iter().for_each(|bytes| out.add(peers, a.int(target), bytes, true));
     Some(())
 }
 

@@ -63,14 +63,15 @@ impl Pattern {
 
 /// The factors of a number, as nearly equal as they can be, the largest first.
 pub fn grid<const N: usize>(ranks: u32) -> [u32; N] {
-    let mut sizes = [1; N];
+    let mut sizes = [1_u32; N];
     let mut rest = ranks.max(1);
-    for at in 0..N {
+    for (at, size) in sizes.iter_mut().enumerate() {
         let left = (N - at) as f64;
         let goal = f64::from(rest).powf(1.0 / left).round().max(1.0) as u32;
-        let factor = (1..=rest).filter(|factor| rest % factor == 0).min_by_key(|factor| factor.abs_diff(goal));
-        sizes[at] = if at + 1 == N { rest } else { factor.unwrap_or(1) };
-        rest /= sizes[at];
+        let factor =
+            (1..=rest).filter(|factor| rest.is_multiple_of(*factor)).min_by_key(|factor| factor.abs_diff(goal));
+        *size = if at + 1 == N { rest } else { factor.unwrap_or(1) };
+        rest /= *size;
     }
     sizes.sort_unstable_by(|a, b| b.cmp(a));
     sizes

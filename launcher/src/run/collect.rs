@@ -45,11 +45,14 @@ enum Order {
     End,
 }
 
+/// The state of the thread before it starts.
+type Waiting = (Receiver<Order>, Writing);
+
 /// The sending side. The thread starts with the first message.
 #[derive(Clone)]
 pub(crate) struct Collector {
     orders: Sender<Order>,
-    waiting: Rc<RefCell<Option<(Receiver<Order>, Writing)>>>,
+    waiting: Rc<RefCell<Option<Waiting>>>,
     flow: Arc<Flow>,
     events: UnboundedSender<OutputEvent>,
     tasks: Tasks,

@@ -310,8 +310,7 @@ mod tests {
             sink.lock().unwrap().push(line);
         });
         Collecting { plan: &plan, agent: AgentId(7), outlet, files: 0, bytes: 0, entries: 0 }.all(ranks, stage);
-        let lines = sent.lock().unwrap().clone();
-        lines
+        sent.lock().unwrap().clone()
     }
 
     #[test]

@@ -18,6 +18,9 @@ use placement::topology::Topology;
 /// The seeds of matrices and mappings.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
+/// A figure of Scotch's mapping: its metrics, its time and the most ranks on a host, and ours for the same graph.
+type ValueOf<'a> = dyn Fn(&(Metrics, Duration, u32), &Compared) -> f64 + 'a;
+
 /// A mapping by both programs.
 struct Compared {
     mapped: Mapped,
@@ -123,9 +126,8 @@ fn graphs(directory: &Path, only: Option<&str>, counts: &mut [u32; 4]) -> String
             let time = mean(&|one| one.time.as_secs_f64() * 1000.0);
             let _ = write!(text, "| {} | {ranks} | {} | {block:.3} | {mapped:.3} ", pattern.name(), &words[6..]);
             if all.iter().all(|one| one.scotch.is_some()) {
-                let of = |value: &dyn Fn(&(Metrics, Duration, u32), &Compared) -> f64| {
-                    mean(&|one| one.scotch.as_ref().map_or(0.0, |scotch| value(scotch, one)))
-                };
+                let of =
+                    |value: &ValueOf<'_>| mean(&|one| one.scotch.as_ref().map_or(0.0, |scotch| value(scotch, one)));
                 let scotch = of(&|(metrics, ..), _| metrics.hops_per_byte());
                 let load = of(&|(metrics, ..), one| metrics.heaviest as f64 / one.mapped.before.heaviest as f64);
                 let its_time = of(&|(_, time, _), _| time.as_secs_f64() * 1000.0);

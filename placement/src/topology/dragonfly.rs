@@ -97,7 +97,7 @@ impl Dragonfly {
 
     pub(super) fn link_name(&self, link: u32, host: &dyn Fn(u32) -> String) -> String {
         if let Some(place) = self.host_of(link) {
-            let way = if link % 2 == 0 { "up" } else { "down" };
+            let way = if link.is_multiple_of(2) { "up" } else { "down" };
             return format!("{} {way}", host(place));
         }
         let rest = link - 2 * self.places();

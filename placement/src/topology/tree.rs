@@ -127,7 +127,7 @@ impl Tree {
             None if self.names[vertex as usize].is_empty() => format!("switch {vertex}"),
             None => self.names[vertex as usize].clone(),
         };
-        if link % 2 == 0 { format!("{below} up") } else { format!("{below} down") }
+        if link.is_multiple_of(2) { format!("{below} up") } else { format!("{below} down") }
     }
 
     /// Returns the vertex that is `level` below the top on the way to a place, or the place itself if there is none.

@@ -41,7 +41,7 @@ fn number(text: &str) -> Option<u32> {
 /// Makes a fat tree of switches with `ports` ports each: half of them lead downwards, and at the top level all. The top
 /// switches are one vertex here: every one of them reaches every subtree.
 fn fat_tree(levels: u32, ports: u32, text: &str) -> Result<super::Tree, TopologyError> {
-    if ports < 2 || ports % 2 != 0 || levels > crate::limits::LEVELS_MAX {
+    if ports < 2 || !ports.is_multiple_of(2) || levels > crate::limits::LEVELS_MAX {
         return Err(TopologyError::Numbers(text.to_owned()));
     }
     let half = u64::from(ports / 2);

@@ -28,12 +28,15 @@ pub(super) struct Sent {
     pub(super) copy: Vec<u8>,
 }
 
-/// What to do with entries of a directory.
+/// The parts of a text, between which agents put the path of their directory.
+pub(super) type TextParts = Vec<Vec<u8>>;
+
+/// Decides about the entries of a directory.
 pub(super) struct Rules<'a> {
     /// Returns whether an entry of this name is left out. The number says how many directories of the tree are above it.
     pub(super) leaves_out: &'a dyn Fn(&OsStr, usize) -> bool,
     /// Returns the parts of a text that names its directory. Gets the path relative to the tree.
-    pub(super) text: &'a dyn Fn(&Path, &Path) -> Option<Vec<Vec<u8>>>,
+    pub(super) text: &'a dyn Fn(&Path, &Path) -> Option<TextParts>,
     /// Files to which links lead out are sent in place of the links.
     pub(super) follows_links: bool,
 }

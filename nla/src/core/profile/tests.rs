@@ -29,8 +29,11 @@ fn piece(rank: u32, size: u32, left: u32, outside: (u64, u64), entries: &[(u32, 
     [&(body.len() as u32).to_le_bytes()[..], &body].concat()
 }
 
-/// Takes messages and returns the entries, the last result and the ranks that are missing.
-fn take(size: u32, messages: &[Vec<u8>]) -> (Vec<(u32, u32, u64, u64)>, Result<(), ProfileError>, String) {
+/// The entries, the last result and the ranks that are missing.
+type Taken = (Vec<(u32, u32, u64, u64)>, Result<(), ProfileError>, String);
+
+/// Takes messages one after another.
+fn take(size: u32, messages: &[Vec<u8>]) -> Taken {
     let (mut rows, mut entries, mut last) = (ProfileRows::new(size), Vec::new(), Ok(()));
     for message in messages {
         let add = |entry: ProfileEntry| {

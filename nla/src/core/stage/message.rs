@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn the_largest_messages_fit_into_the_lane() {
-        assert!(HEADER_BYTES + BLOCK_BYTES + DIGEST_BYTES <= STREAM_BYTES_MAX);
-        assert!(1 + DIGESTS_PER_MESSAGE * DIGEST_BYTES <= STREAM_BYTES_MAX);
-        assert!(1 + crate::core::limits::STAGED_CHUNKS_MAX / 8 <= STREAM_BYTES_MAX);
+        const { assert!(HEADER_BYTES + BLOCK_BYTES + DIGEST_BYTES <= STREAM_BYTES_MAX) };
+        const { assert!(DIGESTS_PER_MESSAGE * DIGEST_BYTES < STREAM_BYTES_MAX) };
+        const { assert!(crate::core::limits::STAGED_CHUNKS_MAX / 8 < STREAM_BYTES_MAX) };
     }
 
     #[test]
