@@ -1,6 +1,6 @@
 //! Maps ranks to hosts so that bytes cross few links, and no link carries much more than others.
 //!
-//! Recursive bipartition ([`distribute`]) gives a first placement. Exchanges of ranks ([`refine`]) shorten it, and then take
+//! Recursive bipartition (`distribute`) gives a first placement. Exchanges of ranks (`refine`) shorten it, and then take
 //! load from the heaviest link. The result is compared with the placement that the job would have otherwise, block
 //! placement: it is never worse in any figure of [`Metrics`].
 

@@ -103,7 +103,7 @@ fn add_row(collector: &mut Collector, row: usize, numbers: &[u64]) -> Result<(),
     Ok(())
 }
 
-/// Adds a line FROM TO BYTES [MESSAGES].
+/// Adds a line `FROM TO BYTES` or `FROM TO BYTES MESSAGES`.
 fn add_pair(collector: &mut Collector, numbers: &[u64]) -> Result<(), Reason> {
     let rank = |rank: u64| u32::try_from(rank).map_err(|_| Reason::ManyRanks);
     let messages = numbers.get(3).copied().unwrap_or(u64::from(numbers[2] > 0));
