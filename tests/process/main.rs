@@ -64,6 +64,7 @@ mod maps;
 mod output;
 mod output_files;
 mod panics;
+mod placements;
 mod pools;
 mod profiles;
 mod recordings;

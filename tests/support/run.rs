@@ -320,6 +320,8 @@ impl Run {
     pub(crate) fn set_environment(&self, command: &mut Command) {
         let (name, label) = self.world.mark();
         command.env(name, label).env("TMPDIR", self.world.temporary());
+        // The history of lost hosts in the user's home must not learn of the tests' hosts.
+        command.env("XDG_STATE_HOME", self.world.file("state"));
         // A SCELA_LOG in the tests' own environment must not change what the run prints.
         command.env_remove("SCELA_LOG");
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));

@@ -110,12 +110,8 @@ fn without_faults(
         let node = &listed[*at];
         let outage = outage(node)?;
         let hours = now_s.saturating_sub(outage.last_s) / 3600;
-        Some(format!(
-            "{} ({:.0} %, lost {} times, last {hours} h ago)",
-            node.name,
-            outage.probability * 100.0,
-            outage.events
-        ))
+        let times = if outage.events == 1 { "once,".to_owned() } else { format!("{} times, last", outage.events) };
+        Some(format!("{} ({:.0} %, lost {times} {hours} h ago)", node.name, outage.probability * 100.0))
     };
     if faulty > 0 {
         let named: Vec<String> = order[sound..].iter().take(FAULTY_SHOWN).filter_map(words).collect();

@@ -1,0 +1,66 @@
+//! Placement by what ranks send to each other, and away from hosts that were lost: on the command line, without starting anything.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+use tests::{Run, scela, sh};
+
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(TempDir::new().expect("a directory"))
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.0.path().join(name);
+        fs::write(&file, text).expect("the file is written");
+        file
+    }
+
+    /// Four ranks of which each sends to the one after the next.
+    fn matrix(&self) -> PathBuf {
+        self.file("m", "scela-comm 1 ranks 4 pairs 4\n0 2 1000 1\n2 0 1000 1\n1 3 1000 1\n3 1 1000 1\n")
+    }
+}
+
+fn explained(hosts: &str) -> Run {
+    scela().np(4).args(["-hosts", hosts, "--explain"]).program(sh("true"))
+}
+
+#[test]
+fn ranks_are_placed_beside_those_that_they_send_to() {
+    let place = Place::new();
+    let saved = place.0.path().join("map");
+    let run = explained("a:2,b:2").args(["--map-by", "comm", "--topology", "torus:2"]);
+    let outcome = run.arg("--comm-matrix").arg(place.matrix()).arg("--save-rankmap").arg(&saved).run();
+    outcome.has_code(0).wrote_among_others("  hops per byte           1.000        0.000\n");
+    let map = fs::read_to_string(&saved).expect("the rank map is saved");
+    let again = explained("a:2,b:2").arg("-rankmap").arg(format!("@{}", saved.display())).run();
+    again.has_code(0).wrote_among_others("a,b: 2 ranks on each");
+    assert!(map.contains("*0") && map.contains("*1"), "{map}");
+}
+
+#[test]
+fn a_matrix_that_cannot_be_used_is_refused() {
+    let place = Place::new();
+    let run = |file: PathBuf| explained("a:2,b:2").args(["--map-by", "comm"]).arg("--comm-matrix").arg(file).run();
+    run(place.file("bad", "scela-comm 1 ranks 4 pairs 1\n0 9 1 1\n")).has_code(2).says("line 2");
+    run(place.0.path().join("none")).has_code(2).says("No such file or directory");
+    run(place.file("large", "scela-comm 1 ranks 8 pairs 1\n0 7 1 1\n"))
+        .has_code(2)
+        .says("is of 8 ranks, and the job has 4");
+}
+
+#[test]
+fn hosts_that_were_lost_are_used_last_if_the_user_asks_for_it() {
+    let place = Place::new();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let history = place.file("faults", &format!("scela-faults 1\n{now} a\n"));
+    let run = || explained("a:4,b:4").arg("--fault-history").arg(&history);
+    run().run().has_code(0).wrote_among_others("a: 4 ranks");
+    let outcome = run().arg("--avoid-faults").run();
+    outcome.has_code(0).wrote_among_others("b: 4 ranks").says("hosts that may fail");
+}
