@@ -23,7 +23,8 @@ pub const BUG: u8 = 253;
 pub const EXIT_CODES: &[(&str, &str)] = &[
     ("0", "every rank ended with 0"),
     ("1-255", "the code of the rank that failed first (1 for a multiple of 256)"),
-    ("1", "the ranks of an MPI program ended with 0, and none used PMI or PMIx, or output could not be written"),
+    ("1", "the ranks of an MPI program ended with 0, and none used PMI or PMIx"),
+    ("1", "output could not be written"),
     ("128+n", "signal n killed the rank that failed first, or ended scela-run or an agent"),
     ("124", "--timeout expired"),
     ("2", "the command line is invalid, or asks for the impossible"),

@@ -110,7 +110,7 @@ macro_rules! targets {
 
 targets! {
     allocations bindings boards boot command_lines config_files fault_histories hello host_lists hosts_files journals lanes mappings matrices messages models
-    patterns pieces pmi1 pmi2 pmix pools recordings shell_channel spawns ssh staging steps topologies
+    patterns pieces pmi1 pmi2 pmix pools profiles recordings shell_channel spawns ssh staging steps topologies
 }
 
 #[test]

@@ -272,7 +272,7 @@ mod tests {
         let unknown =
             "--map-by comm: the network is unknown, so all hosts count as equally far apart; --topology describes it";
         let none = "No topology information available";
-        let begin = "line 1: a line must begin with SwitchName= or BlockName=";
+        let begin = "line 1: the topology has none of tree, block and torus3d";
         let told = format!("{unknown} (scontrol show topology: {begin})");
         assert_eq!(found(&Fake::default().answer(ASKED, none), &slurm), (None, told));
         let strangers = named("n[1-5]", Some(Manager::Slurm));

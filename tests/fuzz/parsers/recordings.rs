@@ -121,7 +121,7 @@ fn root() -> Root {
     };
     let first = NamespacePlan {
         id: NamespaceId::FIRST,
-        kvsname: "kvs_1".to_owned(),
+        kvsname: "kvs_0".to_owned(),
         size,
         universe: -1,
         spawner: None,

@@ -220,7 +220,7 @@ mod tests {
         assert_eq!((nodes[0], nodes[1]), (nodes[2], nodes[3]));
         assert_ne!(nodes[0], nodes[1]);
         assert_eq!(talked.remark, None);
-        assert!(talked.lines.contains(&"between nodes           4.00 kB          0 B".to_owned()), "{talked:?}");
+        assert!(talked.lines.contains(&"between nodes         4.00 kB          0 B".to_owned()), "{talked:?}");
     }
 
     #[test]
