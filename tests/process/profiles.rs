@@ -24,7 +24,7 @@ fn profile(run: Run) -> (Outcome, Vec<String>) {
 
 #[test]
 fn rows_of_all_ranks_travel_over_the_tree() {
-    let run = scela().np(4).agents(4).fanout(1).program(sh(&row("$PMI_RANK")));
+    let run = scela().np(4).agents(4).fanout(2).program(sh(&row("$PMI_RANK")));
     let (outcome, lines) = profile(run);
     outcome.is_quiet_success();
     assert_eq!(lines, ["scela-comm 1 ranks 4 pairs 4", "0 0 0 1", "1 0 1 1", "2 0 2 1", "3 0 3 1"]);

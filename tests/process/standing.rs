@@ -100,18 +100,6 @@ fn a_limit_on_the_sizes_of_the_clients_files_is_none_for_its_job() {
 }
 
 #[test]
-fn a_failed_job_whose_ranks_have_all_ended_ends_at_once() {
-    let pool = Pool::start(&["--slots", "4"]);
-    let took = || {
-        let outcome = pool.job().np(4).program(sh("exit 3")).run();
-        outcome.has_code(3).took
-    };
-    // The window for other causes alone takes 0.1 s.
-    let least = (0..10).map(|_| took()).min();
-    assert!(least < Some(Duration::from_millis(90)), "{least:?}");
-}
-
-#[test]
 fn the_demo_runs_after_the_file_of_the_program_was_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let pool = Pool::unstarted();
