@@ -207,7 +207,7 @@ mod tests {
             assert!(line.trim_start().starts_with(left));
         }
         let codes: Vec<_> = EXIT_CODES.iter().map(|(code, _)| *code).collect();
-        assert_eq!(codes, ["0", "1-255", "1", "128+n", "124", "2", "251", "252", "253"]);
+        assert_eq!(codes, ["0", "1-255", "1", "1", "128+n", "124", "2", "251", "252", "253"]);
     }
 
     #[test]
