@@ -246,31 +246,7 @@ impl Client {
         loop {
             self.wait_for_event()
                 .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
-            while let Ok(Some(info)) = self.signals.read_signal() {
-                let signal = info.ssi_signo as i32;
-                let has_started = self.handed.has_started();
-                if !has_started && ENDING.iter().any(|end| *end as i32 == signal) {
-                    // The end of the connection withdraws the job, or ends it if it has just started.
-                    self.note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
-                    return Ok(exit::signalled(signal));
-                }
-                if !has_started && signal == Signal::SIGTSTP as i32 {
-                    let _ = raise(Signal::SIGSTOP);
-                    continue;
-                }
-                if ENDING.iter().any(|end| *end as i32 == signal) {
-                    asked_to_end += 1;
-                    if asked_to_end > ENDS_WITHOUT_ANSWER {
-                        let text = "the launcher of the job does not answer; the job ends when it does";
-                        stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
-                        return Ok(exit::signalled(signal));
-                    }
-                }
-                if [Signal::SIGTSTP, Signal::SIGCONT].iter().any(|stop| *stop as i32 == signal) {
-                    stops = signal == Signal::SIGTSTP as i32;
-                }
-                let _ = self.line.send(&packed(&ToJob::Signal(signal)), &[], false);
-            }
+            // Before the signals: the job may have begun.
             let controller = self.controller.as_ref().and_then(received);
             let from_controller = controller.and_then(|packet| self.handed.on_controller(packet.as_ref()));
             let from_launcher = received(&self.line).and_then(|packet| self.handed.on_launcher(packet.as_ref()));
@@ -296,6 +272,31 @@ impl Client {
                         return Ok(exit::LOST);
                     }
                 }
+            }
+            while let Ok(Some(info)) = self.signals.read_signal() {
+                let signal = info.ssi_signo as i32;
+                let has_started = self.handed.has_started();
+                if !has_started && ENDING.iter().any(|end| *end as i32 == signal) {
+                    // The end of the connection withdraws the job, or ends it if it has just started.
+                    self.note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
+                    return Ok(exit::signalled(signal));
+                }
+                if !has_started && signal == Signal::SIGTSTP as i32 {
+                    let _ = raise(Signal::SIGSTOP);
+                    continue;
+                }
+                if ENDING.iter().any(|end| *end as i32 == signal) {
+                    asked_to_end += 1;
+                    if asked_to_end > ENDS_WITHOUT_ANSWER {
+                        let text = "the launcher of the job does not answer; the job ends when it does";
+                        stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
+                        return Ok(exit::signalled(signal));
+                    }
+                }
+                if [Signal::SIGTSTP, Signal::SIGCONT].iter().any(|stop| *stop as i32 == signal) {
+                    stops = signal == Signal::SIGTSTP as i32;
+                }
+                let _ = self.line.send(&packed(&ToJob::Signal(signal)), &[], false);
             }
         }
     }

@@ -134,6 +134,11 @@ impl Handed {
     /// Handles a packet of the launcher, or the end of its connection.
     pub(super) fn on_launcher(&mut self, packet: Option<&Packet>) -> Option<Event> {
         Some(match message(packet) {
+            // The controller may say so later than the job's first output.
+            Some(FromJob::Begins(job)) => {
+                self.job = Some(job);
+                return None;
+            }
             Some(FromJob::Suspended) => Event::Suspended,
             Some(FromJob::NotStarted(why)) => Event::NotLaunched(why),
             Some(FromJob::Ended(code)) => Event::Ended(code),
@@ -240,6 +245,9 @@ mod tests {
         assert_eq!(handed.on_controller(Some(&refused)), Some(Event::Refused(JobRefusal::Full)));
         assert_eq!(handed.on_controller(Some(&packet(&ToClient::Done))), None);
         assert_eq!(handed.on_launcher(Some(&packet(&FromJob::Ended(3)))), Some(Event::Ended(3)));
+        let mut early = Handed::new("p");
+        assert_eq!(early.on_launcher(Some(&packet(&FromJob::Begins(7)))), None);
+        assert!(early.has_started());
         let why = FromJob::NotStarted("no".to_owned());
         assert_eq!(handed.on_launcher(Some(&packet(&why))), Some(Event::NotLaunched("no".to_owned())));
     }

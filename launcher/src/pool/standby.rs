@@ -92,6 +92,8 @@ impl Arrived {
         let [description, directory, input, output, error, line] =
             <[OwnedFd; JOB_DESCRIPTORS]>::try_from(descriptors).map_err(wrong)?;
         let line = Packets::of(line);
+        // A client that is gone needs no answer.
+        let _ = line.send(&packed(&FromJob::Begins(job)), &[], false);
         let taken = description.try_clone().and_then(|file| {
             let description = Description::from_file(description)?;
             // A pipe can be read once.

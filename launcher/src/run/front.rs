@@ -34,6 +34,8 @@ pub enum ToJob {
 /// A message of a launcher to its client.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromJob {
+    /// The launcher has taken the job of this number, and gets the client's signals. The first message: no rank runs before.
+    Begins(u64),
     /// The ranks are stopped: the client may stop itself.
     Suspended,
     /// The job cannot run, for this reason.

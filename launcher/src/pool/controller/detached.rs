@@ -130,7 +130,7 @@ impl Actor {
                 }
             }
             // It is continued with the signal that continues it.
-            DetachedEvent::Line(_, Some(FromJob::Suspended)) => {}
+            DetachedEvent::Line(_, Some(FromJob::Begins(_) | FromJob::Suspended)) => {}
             DetachedEvent::Line(job, Some(FromJob::NotStarted(why))) => {
                 self.end_detached(
                     job,

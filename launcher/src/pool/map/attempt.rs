@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
+use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nla::sys::{self, Packets, WatchedPackets};
+use nla::sys::{self, Packet, Packets, WatchedPackets};
 use tokio::time::sleep;
 
 use super::spool::Spool;
@@ -95,17 +96,44 @@ async fn submit(controller: &Packets, ask: &Ask, description: &Description, spoo
 /// Waits until the job has started, which sets `line`, or does not start.
 async fn wait_for_start(controller: Packets, other: Packets, handed: &mut Handed, line: &Line) -> io::Result<Event> {
     let controller = WatchedPackets::of(controller)?;
+    let mut other = Some(WatchedPackets::of(other)?);
     loop {
-        let packet = controller.receive().await.ok().flatten();
+        let packet = tokio::select! {
+            packet = controller.receive() => packet.ok().flatten(),
+            packet = from_launcher(&other) => {
+                handed.on_launcher(packet.as_ref());
+                if handed.has_started() {
+                    // Signals go to the launcher from now on. The next message of the controller says that the job has started.
+                    set(line, &mut other);
+                }
+                // After the end of the line, the controller says more.
+                other = None;
+                continue;
+            }
+        };
         match handed.on_controller(packet.as_ref()) {
             Some(Event::Waits(_)) | None => {}
             Some(Event::Started) => {
-                // Set only here, once for each attempt.
-                let _ = line.set(WatchedPackets::of(other)?);
+                set(line, &mut other);
                 return Ok(Event::Started);
             }
             Some(event) => return Ok(event),
         }
+    }
+}
+
+/// Waits for the first packet of a launcher, or the end of the line.
+async fn from_launcher(other: &Option<WatchedPackets>) -> Option<Packet> {
+    match other {
+        Some(other) => other.receive().await.ok().flatten(),
+        None => pending().await,
+    }
+}
+
+/// Sets the line of a job that has begun, once for each attempt.
+fn set(line: &Line, other: &mut Option<WatchedPackets>) {
+    if let Some(other) = other.take() {
+        let _ = line.set(other);
     }
 }
 
