@@ -105,7 +105,9 @@ fn the_demo_runs_after_the_file_of_the_program_was_replaced() {
     let pool = Pool::unstarted();
     let path = |name: &str| directory.path().join(name);
     let install = |name: &str| {
-        fs::copy(scela_run().with_file_name(name), path("new")).unwrap();
+        // By another process: while this one has the copy open to write, a child of another test could keep it open.
+        let copied = Command::new("cp").arg(scela_run().with_file_name(name)).arg(path("new")).status().unwrap();
+        assert!(copied.success());
         fs::rename(path("new"), path(name)).unwrap();
     };
     let run = |name: &str, words: &[&str]| {
