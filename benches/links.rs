@@ -13,14 +13,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use benches::programs::compile_static;
+use benches::slow_link::{PAYLOAD, limit};
 use clap::{Arg, ArgMatches, value_parser};
 use sim::{BoardCosts, Costs, Pattern, Spec};
 use tests::{Cluster, Host};
 
-/// The share of a frame that is TCP's payload: 1448 of 1514 bytes.
-const PAYLOAD: f64 = 1448.0 / 1514.0;
-/// The bytes that a token bucket lets pass at once: one batch of segments of the kernel.
-const BURST: &str = "64kb";
 /// The bytes that each host sends while the cost of carrying them is measured.
 const FLOOD_BYTES: u64 = 5_000_000;
 /// The length of each value, in bytes.
@@ -184,15 +181,6 @@ fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32, carried_
     let report = sim::run(&spec).map_err(|error| error.to_string())?;
     let fence = report.fences.first().ok_or("no fence was simulated")?;
     Ok(Duration::from_nanos(fence.releasing))
-}
-
-/// Limits the rate at which a host sends.
-fn limit(host: &Host, mbit: u32) -> Result<(), String> {
-    let rate = format!("{mbit}mbit");
-    let words = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", BURST, "limit", "16mb"];
-    let output = host.run(words);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("tc on {}: {said}", host.name())) }
 }
 
 fn arguments() -> ArgMatches {

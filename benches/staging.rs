@@ -13,14 +13,11 @@ use benches::error::BenchError;
 use benches::machine::Machine;
 use benches::programs::compile_static;
 use benches::results::replace_table;
+use benches::slow_link::{PAYLOAD, limit};
 use clap::{Arg, ArgMatches, value_parser};
 use serde_json::Value;
-use tests::{Cluster, Host, Slurm};
+use tests::{Cluster, Slurm};
 
-/// The share of a frame that is TCP's payload: 1448 of 1514 bytes.
-const PAYLOAD: f64 = 1448.0 / 1514.0;
-/// The bytes that a token bucket lets pass at once: one batch of segments of the kernel.
-const BURST: &str = "64kb";
 /// The page with the table, and the table's name there.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/staging.md");
 const PLACE: &str = "staging";
@@ -218,15 +215,6 @@ fn random_file(path: &Path, bytes: u64) -> Result<(), String> {
     });
     let content: Vec<u8> = words.flatten().take(bytes as usize).collect();
     fs::write(path, content).map_err(|error| error.to_string())
-}
-
-/// Limits the rate at which a host sends.
-fn limit(host: &Host, mbit: u32) -> Result<(), String> {
-    let rate = format!("{mbit}mbit");
-    let words = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", BURST, "limit", "16mb"];
-    let output = host.run(words);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if output.status.success() { Ok(()) } else { Err(format!("tc on {}: {said}", host.name())) }
 }
 
 fn arguments() -> ArgMatches {

@@ -5,35 +5,11 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "request.h"
+
 enum { BYTES_MAX = 1023 };
-
-static FILE *server;
-
-/* Sends a request and reads the reply, which must begin like `expected`. */
-static void call(const char *request, const char *expected)
-{
-    char line[4096];
-    fputs(request, server);
-    fflush(server);
-    if (!fgets(line, sizeof line, server) || strncmp(line, expected, strlen(expected)) != 0) {
-        fprintf(stderr, "no %s: %s", expected, line);
-        exit(1);
-    }
-}
-
-static uint64_t now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
-}
 
 int main(int argc, char **argv)
 {

@@ -37,6 +37,7 @@ pub mod run;
 pub mod scratch;
 pub mod sections;
 pub mod services;
+pub mod slow_link;
 pub mod smaps;
 pub mod stats;
 pub mod suite;

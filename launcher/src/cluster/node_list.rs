@@ -58,7 +58,7 @@ pub struct HostOptions {
     pub fault_history: Option<PathBuf>,
     /// `--avoid-faults`: whether hosts that were lost lately are used last.
     pub avoid_faults: bool,
-    /// What `comm_matrix` and `topology` contain, once the node list is known.
+    /// The contents of `comm_matrix` and `topology`, once the node list is known.
     pub talk: Option<Talk>,
 }
 

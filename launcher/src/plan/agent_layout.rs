@@ -41,7 +41,7 @@ pub(super) struct AgentLayout {
     pub(super) node_of_agent: Vec<usize>,
     /// A note for the user.
     pub(super) remark: Option<String>,
-    /// What mapping by traffic has gained.
+    /// The gain of mapping by traffic.
     pub(super) talked: Option<Talked>,
 }
 

@@ -79,7 +79,7 @@ pub struct Plan {
     pub remarks: Vec<String>,
     /// The files that every node gets, in the order of the session's plan.
     pub files: Vec<StageSource>,
-    /// What mapping by traffic has gained; `None` if ranks are placed otherwise.
+    /// The gain of mapping by traffic; `None` if ranks are placed otherwise.
     pub talked: Option<Talked>,
     /// The directory for each pattern of files that are brought back.
     pub collect_to: Vec<PathBuf>,

@@ -30,7 +30,7 @@ const HOSTS_LINE: &str = "# hosts ";
 /// Bytes of the names of hosts in a message.
 const NAMES_BYTES_MAX: usize = 120;
 
-/// How many hosts that may fail a note names.
+/// The number of hosts that may fail that a note names.
 const FAULTY_SHOWN: usize = 4;
 
 /// Reads the files that the options name, and puts what they contain into the options. Adds lines for the user to

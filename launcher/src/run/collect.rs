@@ -78,19 +78,8 @@ impl Collector {
         // Bounded by the windows of the links that fill it.
         let (orders, incoming) = channel();
         let patterns = plan.patterns().iter().map(|pattern| pattern.text()).collect();
-        let writing = Writing {
-            patterns,
-            directories,
-            name: format!("{PREFIX}{label}-{}", std::process::id()),
-            locations: Arc::clone(locations),
-            bytes_max: plan.bytes_max(),
-            bytes: 0,
-            places: BTreeMap::new(),
-            open: HashMap::new(),
-            complete: Vec::new(),
-            count: 0,
-            failures: BTreeMap::new(),
-        };
+        let name = format!("{PREFIX}{label}-{}", std::process::id());
+        let writing = Writing::new(patterns, directories, name, Arc::clone(locations), plan.bytes_max());
         let waiting = Rc::new(RefCell::new(Some((incoming, writing))));
         Self { orders, waiting, flow: Arc::default(), events, tasks: tasks.clone() }
     }
@@ -181,6 +170,29 @@ struct Writing {
 }
 
 impl Writing {
+    /// Creates the state before the first message. `name` is that of the directory for unfinished files.
+    fn new(
+        patterns: Vec<String>,
+        directories: Vec<PathBuf>,
+        name: String,
+        locations: Arc<RankLocations>,
+        bytes_max: u64,
+    ) -> Self {
+        Self {
+            patterns,
+            directories,
+            name,
+            locations,
+            bytes_max,
+            bytes: 0,
+            places: BTreeMap::new(),
+            open: HashMap::new(),
+            complete: Vec::new(),
+            count: 0,
+            failures: BTreeMap::new(),
+        }
+    }
+
     fn take(&mut self, message: &[u8]) {
         let Some(StageUp::Collected(agent, collected)) = StageUp::parse(message) else {
             self.fail(AgentId::ROOT, "a message was malformed".to_owned());
@@ -386,19 +398,9 @@ mod tests {
         fn new(bytes_max: u64) -> Self {
             let place = tempfile::tempdir().unwrap();
             let locations = RankLocations::of_agents("front".into(), vec!["n1".into(), "n2".into(), "n3".into()]);
-            let writing = Writing {
-                patterns: vec!["*".to_owned(), "b*".to_owned()],
-                directories: vec![place.path().join("to"); 2],
-                name: format!("{PREFIX}x"),
-                locations: Arc::new(locations),
-                bytes_max,
-                bytes: 0,
-                places: BTreeMap::new(),
-                open: HashMap::new(),
-                complete: Vec::new(),
-                count: 0,
-                failures: BTreeMap::new(),
-            };
+            let patterns = vec!["*".to_owned(), "b*".to_owned()];
+            let directories = vec![place.path().join("to"); 2];
+            let writing = Writing::new(patterns, directories, format!("{PREFIX}x"), Arc::new(locations), bytes_max);
             Self { place, writing }
         }
 

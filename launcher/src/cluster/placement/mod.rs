@@ -91,7 +91,7 @@ pub struct Placement {
     runs: Vec<Run>,
     /// A line for the user.
     pub remark: Option<String>,
-    /// What mapping by traffic has gained.
+    /// The gain of mapping by traffic.
     pub talked: Option<Talked>,
 }
 

@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 /// The seed of the mapping: the same job gets the same placement each time.
 const SEED: u64 = 1;
 
-/// What the ranks of a job send to each other, and the network. Clones share it; it is never changed.
+/// The traffic between the ranks of a job, and the network. Clones share it; it is never changed.
 #[derive(Clone)]
 pub struct Talk(Arc<Inner>);
 
@@ -38,7 +38,7 @@ struct Key {
     block: Vec<u32>,
 }
 
-/// What a mapping has gained.
+/// The gain of a mapping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Talked {
     /// The lines of `--explain`.

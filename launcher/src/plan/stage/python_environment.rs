@@ -69,7 +69,7 @@ impl Environment {
         let version = setting("version").or_else(|| setting("version_info")).unwrap_or_default();
         let version: Vec<_> = version.split('.').take(2).collect();
         let version = format!("python{}", version.join("."));
-        // That of the interpreter's file, and that of `home`, which may be a link.
+        // The prefixes of the interpreter's file and of `home`, which may be a link.
         let home = setting(HOME).map(PathBuf::from);
         let prefixes = [interpreter.parent().and_then(Path::parent), home.as_deref().and_then(Path::parent)];
         let libraries = prefixes

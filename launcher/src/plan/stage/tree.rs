@@ -48,7 +48,7 @@ pub(super) struct Tree {
     pub(super) sources: Vec<StageSource>,
     /// The paths of all files that are named like libraries.
     pub(super) libraries: Vec<PathBuf>,
-    /// What else is sent.
+    /// The other files that are sent.
     sent: Vec<Sent>,
 }
 
