@@ -293,7 +293,7 @@ struct Session {
     ready: Option<Ready>,
 }
 
-/// What a launcher of a pool has for its sessions.
+/// The settings of a pool's launcher for its sessions.
 struct Ready {
     /// `None` once it was dismissed, or if the pool is on other hosts.
     standing: Option<Box<Standing>>,

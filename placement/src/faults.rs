@@ -41,7 +41,7 @@ pub struct History {
     events: Vec<Event>,
 }
 
-/// What a history says about a host.
+/// The statement of a history about a host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outage {
     /// The probability that the host fails, by decay of its events.

@@ -91,7 +91,7 @@ pub(crate) struct RankState {
     pending: PendingPuts,
     /// The rank has started again, and has left no fence together with the others.
     pub(crate) catches_up: bool,
-    /// What fences of groups have shown since the last fence of all ranks.
+    /// The entries that fences of groups have shown since the last fence of all ranks.
     learned: Board,
     /// The length of the encoded puts that follow the last command.
     pub(crate) puts_bytes: Option<usize>,

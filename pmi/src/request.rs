@@ -246,7 +246,7 @@ pub enum RootRequest {
         #[serde(with = "serde_bytes")]
         key: Vec<u8>,
     },
-    /// What only ranks that speak PMIx ask. Answered by [`Answer::Pmix`].
+    /// A request that only ranks that speak PMIx make. Answered by [`Answer::Pmix`].
     Pmix(PmixRequest),
 }
 

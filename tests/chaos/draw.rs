@@ -37,7 +37,7 @@ pub(crate) struct Session {
     pub(crate) linger: Duration,
 }
 
-/// Where the agents are.
+/// The places of the agents.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// On this machine.

@@ -14,7 +14,7 @@ use tests::{Run, Running, event_timeout, quote, scela, scela_run, skip};
 use crate::library::{program, wheels};
 
 const PROCESSORS: u32 = 4;
-/// What charmrun prints before the port at which it accepts requests of CCS clients.
+/// The text that charmrun prints before the port at which it accepts requests of CCS clients.
 const PORT: &str = "Server port = ";
 
 /// Begins a run of `reduce.py`: charmrun with these options runs `scela-run` with those of `configure`.

@@ -1,5 +1,5 @@
-//! Which programs get the path of ScELA's libpmi.so. The tests of all libraries check that Open MPI's ranks then
-//! form a world and end as they should.
+//! Programs that get the path of ScELA's libpmi.so, and others that do not. The tests of all libraries check that Open MPI's
+//! ranks then form a world and end as they should.
 
 use tests::{Outcome, quote, sh};
 

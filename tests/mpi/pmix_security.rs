@@ -151,7 +151,7 @@ fn a_client_with_a_guessed_namespace_is_refused() {
     mpi.scela().np(2).program(program).run().has_code(0).wrote("refused\nrefused\n");
 }
 
-/// What an enclosing launcher has set for its own ranks is not for these.
+/// Variables that an enclosing launcher has set for its own ranks are not for these.
 #[test]
 fn inherited_variables_of_pmix_do_not_reach_ranks() {
     let Some(mpi) = open_mpi_5() else { return };

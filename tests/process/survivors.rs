@@ -1,4 +1,4 @@
-//! What a lost agent leaves, if its guardian is stopped or killed as well: it ends before the ranks start again elsewhere.
+//! Processes that a lost agent leaves, if its guardian is stopped or killed as well, end before the ranks start again elsewhere.
 
 use nix::sys::signal::Signal;
 use tests::{Process, Program, Run, Running, scela, sh};

@@ -25,7 +25,7 @@ struct Variable {
     meaning: Meaning,
 }
 
-/// What a variable means to scela-run.
+/// The meaning of a variable to scela-run.
 #[derive(Debug)]
 enum Meaning {
     /// That of this option, unless it is typed.

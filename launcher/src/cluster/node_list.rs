@@ -33,7 +33,7 @@ impl HostSource {
     }
 }
 
-/// Which hosts a session may use, and how its ranks are placed on them.
+/// The hosts that a session may use, and the placement of its ranks on them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct HostOptions {
     /// `-hosts` and `-f`, in the order typed.

@@ -31,7 +31,7 @@ pub struct Recommended {
     pub packs: bool,
 }
 
-/// Which process starts the agents.
+/// The process that starts the agents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// The launcher starts all agents.
@@ -56,7 +56,7 @@ pub struct RemoteLaunch {
     pub nodes: Vec<Node>,
     /// The nodes that are this machine, as indices. The launcher starts their agents without the method.
     pub here: BTreeSet<usize>,
-    /// Which of the nodes are used, and the targets on them.
+    /// The nodes that are used, and the targets on them.
     pub choice: NodeChoice,
     /// How links reach the agents.
     pub links: Links,

@@ -267,7 +267,7 @@ pub struct AcceleratorOptions {
 /// The options of the whole session. The default is a command line without options.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Which hosts, and which ranks on them.
+    /// The hosts, and the ranks on them.
     pub hosts: HostOptions,
     /// How agents are started there.
     pub launch: LaunchOptions,
@@ -308,7 +308,7 @@ pub struct Options {
     pub mpi: Mpi,
     /// To which processors and memory ranks are bound.
     pub binding: BindingOptions,
-    /// Which devices each rank gets.
+    /// The devices that each rank gets.
     pub accelerators: AcceleratorOptions,
     /// `-memory-alloc-kinds`: the kinds of memory that the MPI library is asked to support.
     pub memory_alloc_kinds: Option<String>,

@@ -48,7 +48,7 @@ pub struct Options {
     pub launch: Vec<OsString>,
 }
 
-/// Which process [`start`] has returned in.
+/// The process in which [`start`] has returned.
 pub enum Role {
     /// The process that was typed: the pool runs, and this is the text about it.
     Starter(String),
@@ -62,7 +62,7 @@ pub enum Role {
     Launcher {
         /// The connection.
         controller: Packets,
-        /// What its jobs have from the pool.
+        /// The settings that its jobs have from the pool.
         shared: SharedOptions,
     },
 }

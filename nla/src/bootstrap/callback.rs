@@ -27,7 +27,7 @@ const QUEUE: usize = 64;
 
 /// A port for callbacks. It is closed once all expected agents have connected, or when this is dropped.
 pub(super) struct CallbackListener {
-    /// Where agents find it, the likeliest first.
+    /// The addresses at which agents find it, the likeliest first.
     pub(super) addresses: Vec<SocketAddr>,
     /// The connections whose other ends have proved that they know the key.
     pub(super) arrivals: mpsc::Receiver<Accepted>,
@@ -75,7 +75,7 @@ type Expected = LiteMap<u32, oneshot::Sender<Accepted>>;
 
 /// The callbacks of the agents that remote shells start.
 pub(super) struct Callbacks {
-    /// Where the agents find this process, the likeliest first.
+    /// The addresses at which agents find this process, the likeliest first.
     pub(super) addresses: Vec<SocketAddr>,
     expected: Rc<RefCell<Expected>>,
 }

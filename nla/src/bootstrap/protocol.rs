@@ -289,7 +289,7 @@ pub enum BootReport {
     },
     /// The agent runs.
     Here {
-        /// Where its children connect, the likeliest first; empty if it will have none.
+        /// The addresses to which its children connect, the likeliest first; empty if it will have none.
         #[serde(deserialize_with = "deserialize_addresses")]
         addresses: Vec<SocketAddr>,
         /// The name that its host gives itself.

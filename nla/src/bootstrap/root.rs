@@ -290,7 +290,7 @@ impl Bootstrap {
     }
 }
 
-/// Where a plan has its agents.
+/// The places of a plan's agents.
 #[derive(Clone, Debug)]
 pub struct PlannedTree {
     /// The node of each agent, among those that the plan was made for.

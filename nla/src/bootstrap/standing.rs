@@ -19,7 +19,7 @@ use crate::wire::{SessionId, TreePosition, decode, secret_frame};
 /// The target and the number of the agent: it is the only one.
 pub(super) const STANDING_TARGET: u32 = 1;
 
-/// What is known of a session before it begins.
+/// The facts of a session that are known before it begins.
 #[derive(Debug)]
 pub struct SessionAhead {
     /// Its public number.

@@ -99,7 +99,7 @@ pub(super) struct Shared {
     pub(super) forked: RefCell<Vec<(ForkedGuardian, Started)>>,
     /// The guardians that were forked here and have not been reaped, by target.
     pub(super) guardians: RefCell<Vec<(u32, Started)>>,
-    /// Where started agents call back, if they do.
+    /// The address that started agents call back, if they do.
     pub(super) callbacks: OnceCell<Callbacks>,
     /// The session's clock, and the queue for links over channels. Set before any agent is told to join.
     pub(super) links: OnceCell<(Clock, mpsc::Sender<Accepted>)>,

@@ -53,7 +53,7 @@ struct Running {
     is_needed: bool,
     /// The lines that the command writes to standard error.
     lines: mpsc::Receiver<String>,
-    /// Where its tasks connect. A task that connects after the listener has closed exits.
+    /// The address to which its tasks connect. A task that connects after the listener has closed exits.
     listener: CallbackListener,
     /// The agents that have reported, by node, with their first reports.
     agents: LiteMap<String, Box<(Accepted, BootReport)>>,

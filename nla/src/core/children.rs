@@ -1,6 +1,6 @@
 //! The children of the root or of an agent: how far each one is, and the statistics that it reported.
 //!
-//! Where the session goes on after the loss of a child, the child's children take its place: they are orphaned until they
+//! If the session goes on after the loss of a child, the child's children take its place: they are orphaned until they
 //! have joined here.
 
 use std::collections::BTreeSet;

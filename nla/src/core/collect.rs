@@ -112,7 +112,7 @@ impl<'de> Deserialize<'de> for CollectPlan {
     }
 }
 
-/// What an entry of a directory is for a pattern.
+/// The meaning of a directory's entry for a pattern.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Matching<'a> {
     /// The entry matches the whole pattern.

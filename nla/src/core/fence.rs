@@ -5,7 +5,7 @@
 //! place has at most one open fence per namespace, and a contribution to another one is a fault of the peer. Fences
 //! never expire by themselves: a rank may compute for hours before it calls MPI_Finalize.
 //!
-//! Where the session goes on after the death of a rank, a fence does not wait for ranks that have died. What they
+//! If the session goes on after the death of a rank, a fence does not wait for ranks that have died. What they
 //! contributed before they died counts. A fence to which no rank has contributed is never complete.
 //!
 //! A ring (`PMIX_Ring`) is a fence to which each rank contributes values for its neighbours instead of puts. The first

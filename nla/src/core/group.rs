@@ -7,7 +7,7 @@
 //!
 //! # Deaths
 //!
-//! Where the session goes on after the death of a rank, each place learns of a death by the root's broadcast. All group fences
+//! If the session goes on after the death of a rank, each place learns of a death by the root's broadcast. All group fences
 //! that are open at a place fail then, and so does each later one of a group with a dead rank. A contribution says how many
 //! deaths its sender knew: one that was sent before the last broadcast is dropped, because its sender fails it as well. So no
 //! contribution to a failed fence is left behind. One fence may be released at one place and fail at another.
@@ -59,7 +59,7 @@ pub enum GroupError {
     TooMany,
 }
 
-/// What follows from a contribution.
+/// The consequence of a contribution.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum GroupStep {
     /// Ranks of the subtree are missing.

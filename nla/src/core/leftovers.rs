@@ -27,7 +27,7 @@ const SIGUSR2: i32 = 12;
 const SIGCONT: i32 = 18;
 const SIGSTOP: i32 = 19;
 
-/// Which files in /dev/shm agents remove after an abnormal end.
+/// The files in /dev/shm that agents remove after an abnormal end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum CleanShm {
     /// No files; agents do not look for any.

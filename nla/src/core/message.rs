@@ -194,7 +194,7 @@ pub enum Up {
     Bound {
         /// The agent.
         agent: AgentId,
-        /// What it has bound.
+        /// The bindings that it has made.
         report: Box<BindingReport>,
     },
     /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream

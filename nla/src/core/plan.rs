@@ -100,7 +100,7 @@ pub struct SessionPlan {
     pub kill_grace: Duration,
     /// The cache policy of the bulletin boards.
     pub cache: CachePolicy,
-    /// Which files that killed ranks leave in /dev/shm agents remove.
+    /// The files of killed ranks in /dev/shm that agents remove.
     pub clean_shm: CleanShm,
     /// The action after the failure of a rank or an agent.
     pub on_failure: FailurePolicy,
@@ -108,7 +108,7 @@ pub struct SessionPlan {
     pub dead_time: Duration,
     /// Agents listen for other agents, so that one whose parent is lost can join an ancestor.
     pub has_ports: bool,
-    /// Which ranks lead sessions of their own. The others lead only process groups.
+    /// The ranks that lead sessions of their own. The others lead only process groups.
     pub rank_sessions: RankSessions,
     /// Each agent reports its statistics at the end.
     pub stats: bool,
@@ -164,7 +164,7 @@ impl fmt::Debug for PmixPlan {
     }
 }
 
-/// Which ranks lead sessions of their own.
+/// The ranks that lead sessions of their own.
 ///
 /// The kernel shares the processor out among sessions (sched_autogroup), so beside other load a session for each rank gives
 /// each the share of one program. But a rank that calls sched_yield while it waits lets only tasks of its own session run. Open
@@ -261,7 +261,7 @@ impl fmt::Debug for SessionPlan {
     }
 }
 
-/// Which part of [`SessionPlan::environment`] a command's ranks inherit.
+/// The part of [`SessionPlan::environment`] that a command's ranks inherit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Inherit {
     /// All variables.

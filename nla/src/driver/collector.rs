@@ -251,7 +251,7 @@ impl Collecting<'_> {
     }
 }
 
-/// Where a search is.
+/// The position of a search.
 struct Search {
     rank: Rank,
     pattern: u32,

@@ -54,7 +54,7 @@ struct Member {
     needs: Option<ChunkSet>,
 }
 
-/// What the report to the parent needs.
+/// The facts that the report to the parent needs.
 struct Caches {
     parent: Uplink,
     /// The number of chunks.

@@ -30,7 +30,7 @@ const RANK: &str = "PMI_RANK";
 /// The variables that agents inherit, as from a login.
 const VARIABLES: [&str; 8] = ["HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "TMPDIR", "XDG_RUNTIME_DIR"];
 
-/// Which process [`keep_node`] has returned in.
+/// The process in which [`keep_node`] has returned.
 pub enum Kept {
     /// The keeper, or its fork server, at its end.
     Ended,

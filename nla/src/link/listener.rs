@@ -1,4 +1,4 @@
-//! Where an agent or the launcher listens, at which addresses others reach it, and in which order they try these.
+//! The listener of an agent or the launcher, the addresses at which others reach it, and the order in which they try these.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -24,7 +24,7 @@ const SETS: &str = "pmix.qry.psets";
 /// The members of a process set.
 const SET: &str = "pmix.qry.pmems";
 
-/// What an agent knows about the session and its own node.
+/// An agent's knowledge of the session and of its own node.
 pub(super) struct View<'a> {
     /// The nodes and the names of namespaces.
     pub(super) plan: &'a PmixPlan,

@@ -108,7 +108,7 @@ pub(super) struct Order<'a> {
     /// The highest slot, or the highest of [`KEPT`] if that is higher.
     pub(super) highest: c_int,
     pub(super) table: Table,
-    /// Where the child notes which system call it is about to make.
+    /// The child notes here which system call it is about to make.
     pub(super) step: &'a AtomicU8,
     pub(super) outcome: UnsafeCell<(Progress, c_int)>,
 }

@@ -180,7 +180,7 @@ impl Standby {
     }
 }
 
-/// Which process [`fork_standing`] has returned in.
+/// The process in which [`fork_standing`] has returned.
 #[derive(Debug)]
 pub enum ForkedStanding {
     /// The launcher, with the guardian.
@@ -241,7 +241,7 @@ pub fn name_process(name: &CStr, words: &str) {
     let _ = show_as(if words.is_empty() { shown.into_owned() } else { format!("{shown} {words}") }.as_str());
 }
 
-/// Which process [`fork_guardians`] has returned in.
+/// The process in which [`fork_guardians`] has returned.
 #[derive(Debug)]
 pub enum Forked {
     /// The launcher, with its guardians.

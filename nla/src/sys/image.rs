@@ -39,7 +39,7 @@ pub enum ImageError {
     NotFound {
         /// The name as the user typed it.
         program: String,
-        /// Where the program was searched, in words.
+        /// The places that were searched for the program, in words.
         searched: String,
     },
     /// The program exists, but this user may not execute it.

@@ -55,7 +55,7 @@ impl Walk {
             self.directory = open(AT_FDCWD, OsStr::new("/"), OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())?;
         }
         if bytes.ends_with(b"/") {
-            // What is in front of a final slash is a directory.
+            // The name before a final slash is a directory.
             self.rest.push(".".into());
         }
         let names = bytes.split(|byte| *byte == b'/').rev().filter(|name| !name.is_empty());

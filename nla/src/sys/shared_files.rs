@@ -16,7 +16,7 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, major, minor};
 use nix::unistd::{Uid, UnlinkatFlags, unlinkat};
 
-/// Where Linux has shared memory.
+/// Linux's directory of shared memory.
 const SHARED_MEMORY: &str = "/dev/shm";
 /// The most bytes of a process's maps that are read: some 80,000 mappings, more than the kernel allows by default.
 const MAPS_BYTES_MAX: u64 = 8 << 20;

@@ -28,7 +28,7 @@ pub(super) struct Weighted {
     pub(super) weights: Vec<i64>,
     /// The ranks that a vertex stands for.
     pub(super) sizes: Vec<u32>,
-    /// What a vertex costs in part 0 more than in part 1.
+    /// The cost of each vertex in part 0 less its cost in part 1.
     pub(super) pulls: Vec<i64>,
 }
 

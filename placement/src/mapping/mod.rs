@@ -43,13 +43,13 @@ pub struct Job<'a> {
     pub places: &'a [u32],
     /// The most ranks of each host. Together they are at least the number of ranks.
     pub capacities: &'a [u32],
-    /// Which places may fail, by place: links at them count as [`FAULTY_LINK`] links each.
+    /// Whether each place may fail, by place: links at them count as [`FAULTY_LINK`] links each.
     pub is_faulty: Option<&'a [bool]>,
     /// The seed of all random choices.
     pub seed: u64,
 }
 
-/// Which placement was chosen.
+/// The placement that was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chosen {
     /// The one by bipartition and exchanges, as it was.

@@ -29,7 +29,7 @@ pub enum MapBy {
     Comm,
 }
 
-/// Which node gets the next rank.
+/// Chooses the node that gets the next rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rule {
     /// The same node, until its slots are taken, or its share if its number of slots is unknown.

@@ -42,7 +42,7 @@ pub(super) struct Setup {
     pub(super) pool: String,
     /// The commands.
     pub(super) list: List,
-    /// Which of them are not run, because they have succeeded before.
+    /// The commands that are not run, because they have succeeded before.
     pub(super) skipped: Vec<bool>,
     /// The rules, as typed.
     pub(super) rules: Rules,

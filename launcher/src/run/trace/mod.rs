@@ -22,7 +22,7 @@ pub struct TraceFile {
 
 /// The session that a trace is about, and what its agents have reported.
 pub struct Traced<'a> {
-    /// Which agents were to report.
+    /// The agents that were to report.
     pub scope: TraceScope,
     /// The number of agents.
     pub agents: u32,

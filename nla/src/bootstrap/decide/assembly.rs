@@ -1,4 +1,4 @@
-//! Which target gets which position in the tree, and when its agent is ordered to join.
+//! Gives each target its position in the tree, and decides when its agent is ordered to join.
 //!
 //! A session on one machine knows its tree from the beginning: [`Assembly::place`] gives out all positions, and each
 //! agent joins as soon as it and its parent have reported. On other nodes the tree consists of the agents that could
@@ -59,7 +59,7 @@ pub(in crate::bootstrap) struct Assembly {
 
 #[derive(Clone, Default)]
 struct TargetState {
-    /// Where its agent listens, if it has reported and has not failed since.
+    /// The addresses at which its agent listens, if it has reported and has not failed since.
     addresses: Option<Vec<SocketAddr>>,
     /// The guardian of its agent.
     guardian: Option<GuardianAt>,

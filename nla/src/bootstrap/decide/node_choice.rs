@@ -1,4 +1,4 @@
-//! Which nodes of the node list a launch uses when some of them fail.
+//! Chooses the nodes of the node list that a launch uses when some of them fail.
 //!
 //! Nodes are numbered by their index in the node list. The plan is made for the nodes that are not left out, so its
 //! node numbers count only those.

@@ -1,4 +1,4 @@
-//! Which agent is started next, when a refused start is tried again, and when a target is given up.
+//! Decides which agent is started next, when a refused start is tried again, and when a target is given up.
 //!
 //! A target that is given up gets no agent. The targets below it, which its agent would have started, are then started
 //! from here: see [`tasks_below`].

@@ -1,4 +1,4 @@
-//! What an agent orders its driver to do.
+//! The orders of an agent to its driver.
 
 use pmi::{Answer, Board, Epoch, Rank, Ranks};
 use serde::{Serialize, Serializer};

@@ -12,7 +12,7 @@ use crate::core::parent::Parent;
 impl Agent {
     /// One of this agent's ranks has arrived at a fence of a group.
     ///
-    /// Where single ranks start again, the fence fails: a rank that has started again does not know in which fences its
+    /// If single ranks start again, the fence fails: a rank that has started again does not know in which fences its
     /// former process has been.
     pub(super) fn on_group_arrived(
         &mut self,

@@ -1,4 +1,4 @@
-//! What happens to an agent.
+//! The events that an agent handles.
 
 use std::time::Duration;
 

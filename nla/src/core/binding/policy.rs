@@ -8,7 +8,7 @@ use super::topology::Level;
 /// How the ranks of a session are bound. The default binds nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct BindingPolicy {
-    /// What each rank is bound to.
+    /// The unit that each rank is bound to.
     pub bind_to: BindTo,
     /// How ranks are distributed within a node; `None`: parts of the kind that they are bound to are filled in their order.
     pub map_within: Option<MapWithin>,
@@ -24,7 +24,7 @@ pub struct BindingPolicy {
     pub is_one_machine: bool,
 }
 
-/// What each rank is bound to.
+/// The unit that each rank is bound to.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum BindTo {
     /// To nothing: it may use the processors that its agent may use.

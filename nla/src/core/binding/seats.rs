@@ -196,7 +196,7 @@ impl Node<'_> {
         let pools = |parts: &[CpuSet]| -> Vec<Vec<CpuSet>> {
             parts.iter().map(|part| chunks(&within(part), per_rank)).collect()
         };
-        // What a rank may use beyond its own units.
+        // The units that a rank may use beyond its own.
         let wider = if level == unit { Vec::new() } else { groups(&self.parts(level), count.max(1) as usize) };
         // The parts that a rank's units must not leave, and their level.
         let bounds = match policy.map_within {

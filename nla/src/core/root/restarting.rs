@@ -203,7 +203,7 @@ impl Root {
         self.launch(plan, None, turn);
     }
 
-    /// Where the ranks start again; `None` if no agent can take over the ranks of a lost one.
+    /// The agents on which the ranks start again; `None` if no agent can take over the ranks of a lost one.
     fn next_placement(&self) -> Option<Vec<(AgentId, Ranks)>> {
         without_lost(&self.restarts.origin.placement, &self.nodes, &self.lost)
     }

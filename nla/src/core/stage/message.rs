@@ -73,7 +73,7 @@ fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
 pub enum StageUp<'a> {
     /// The chunks that the subtree lacks, as a [`ChunkSet`](super::ChunkSet).
     Needs(&'a [u8]),
-    /// What this agent has collected.
+    /// The files that this agent has collected.
     Collected(AgentId, Collected<'a>),
 }
 

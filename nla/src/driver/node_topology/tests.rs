@@ -102,7 +102,7 @@ impl Tree {
         Some(text.lines().map(|line| of_mask(line).to_string()).collect())
     }
 
-    /// What lstopo writes about the tree; `None` if it is not installed.
+    /// The output of lstopo for the tree; `None` if it is not installed.
     fn lstopo(&self, options: &[&str]) -> Option<String> {
         lstopo(
             Command::new("lstopo-no-graphics")
@@ -114,7 +114,7 @@ impl Tree {
     }
 }
 
-/// What lstopo shows of a node that is described by this text.
+/// The objects that lstopo shows of a node that is described by this text.
 fn of_xml(text: &str) -> String {
     let file = tempfile::Builder::new().suffix(".xml").tempfile().unwrap();
     fs::write(file.path(), text).unwrap();
@@ -277,7 +277,7 @@ fn dies_and_clusters_of_cores_are_shown_where_they_differ_from_other_parts() {
     tree.check_xml();
 }
 
-/// What hwloc finds in other places than these files must not be missing.
+/// Objects that hwloc finds in other places than these files must not be missing.
 #[test]
 fn hwloc_sees_this_machine_the_same_way() {
     let hardware = hardware(Path::new("/"));

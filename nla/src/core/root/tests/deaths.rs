@@ -381,7 +381,7 @@ fn an_agent_without_a_guardian_gives_its_ranks_their_grace_before_they_are_ended
     reported(&mut world);
     let lost = world.after(at(6), RootInput::ChildLost(AgentId(1), LossReason::Closed));
     assert_eq!(ended_guardians(&lost), [1], "it was killed as well");
-    // Where the session goes on, the agent kills its ranks at once.
+    // If the session goes on, the agent kills its ranks at once.
     let mut world = World::going_on();
     assert_eq!(ended_guardians(&reported(&mut world)), [1]);
 }

@@ -32,7 +32,7 @@ struct Session {
     /// The ranks of the honest subtree that have not been reported as ended, and the messages that it has still to send.
     running: LiteMap<NamespaceId, Ranks>,
     unsent: VecDeque<Up>,
-    /// What happened, for a failed assertion.
+    /// The events so far, for a failed assertion.
     log: Vec<String>,
 }
 
