@@ -16,6 +16,8 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::limits::{FAULT_EVENTS_MAX, FAULT_HOSTS_MAX, FAULT_NAME_BYTES_MAX};
+use crate::matrix::Matrix;
+use crate::topology::Topology;
 
 /// The first line of a file.
 const HEADER: &str = "scela-faults 1";
@@ -142,6 +144,62 @@ pub fn window(is_faulty: &[bool], slots: &[u64], ranks: u64) -> Option<Range<usi
     None
 }
 
+/// The links that [`quiet_window`] follows in total.
+const FOLLOWED_LINKS: usize = 16_000_000;
+
+/// Returns the first [`window`] of places, with a rank on each, between whose places no route passes a place that may
+/// fail. If there is none, or the search takes too long, it is the first window at all.
+pub fn quiet_window(topology: &Topology, is_faulty: &[bool], ranks: u32) -> Option<Range<usize>> {
+    let slots = vec![1; is_faulty.len()];
+    let any = window(is_faulty, &slots, u64::from(ranks))?;
+    let mut left = FOLLOWED_LINKS;
+    let mut route = Vec::new();
+    let mut is_quiet = |range: &Range<usize>| {
+        let places = || range.clone().map(|place| place as u32);
+        for (from, to) in places().flat_map(|from| places().map(move |to| (from, to))).filter(|(from, to)| from != to) {
+            route.clear();
+            topology.route(from, to, &mut route);
+            left = left.checked_sub(route.len())?;
+            let mut ends = route.iter().flat_map(|link| topology.ends(*link)).flatten();
+            if ends.any(|place| is_faulty[place as usize]) {
+                return Some(false);
+            }
+        }
+        Some(true)
+    };
+    let mut first = any.start;
+    while let Some(found) = window(&is_faulty[first..], &slots[first..], u64::from(ranks)) {
+        let range = first + found.start..first + found.end;
+        match is_quiet(&range) {
+            Some(true) => return Some(range),
+            Some(false) => first = range.start + 1,
+            None => break,
+        }
+    }
+    Some(any)
+}
+
+/// Returns which places a job needs: those of its ranks, and those that its messages pass.
+pub fn needed(matrix: &Matrix, topology: &Topology, place_of: &[u32]) -> Vec<bool> {
+    let mut needed = vec![false; topology.places() as usize];
+    place_of.iter().for_each(|place| needed[*place as usize] = true);
+    let mut route = Vec::new();
+    for pair in matrix.pairs() {
+        route.clear();
+        topology.route(place_of[pair.from as usize], place_of[pair.to as usize], &mut route);
+        for link in &route {
+            topology.ends(*link).into_iter().flatten().for_each(|place| needed[place as usize] = true);
+        }
+    }
+    needed
+}
+
+/// Returns how many of the places that a job needs may fail.
+pub fn exposure(matrix: &Matrix, topology: &Topology, place_of: &[u32], is_faulty: &[bool]) -> usize {
+    let needed = needed(matrix, topology, place_of);
+    needed.iter().zip(is_faulty).filter(|(needed, faulty)| **needed && **faulty).count()
+}
+
 /// Returns the order in which hosts are used: the [`window`] first, then the other sound ones, then those that may fail.
 /// Only the last number of hosts may fail; it is the second value.
 pub fn ordered(is_faulty: &[bool], slots: &[u64], ranks: u64) -> (Vec<usize>, usize) {
@@ -184,6 +242,30 @@ mod tests {
         let many: Vec<String> = (0..1000).map(|at| format!("n{at}")).collect();
         history.add(u64::MAX, many.iter().map(String::as_str));
         assert_eq!(history.events().last().unwrap().hosts.len(), FAULT_HOSTS_MAX);
+    }
+
+    #[test]
+    fn a_window_is_quiet_if_its_messages_pass_sound_places_only() {
+        let torus = Topology::torus(&[4, 4]).unwrap();
+        let faulty = |places: &[usize]| (0..16).map(|place| places.contains(&place)).collect::<Vec<bool>>();
+        // Place 1 is (0,1). Routes go along columns first: from (1,1) to (0,2) through (0,1).
+        assert_eq!(quiet_window(&torus, &faulty(&[1]), 4), Some(4..8));
+        assert_eq!(window(&faulty(&[1]), &[1; 16], 4), Some(2..6));
+        // Without a quiet window, the first one.
+        assert_eq!(quiet_window(&torus, &faulty(&[0, 9]), 7), Some(1..8));
+        assert_eq!(quiet_window(&torus, &faulty(&[0, 9]), 9), None);
+    }
+
+    #[test]
+    fn a_job_needs_its_places_and_those_on_its_ways() {
+        let torus = Topology::torus(&[8]).unwrap();
+        let mut collector = crate::matrix::Collector::new(2).unwrap();
+        collector.add(0, 1, crate::matrix::Traffic { bytes: 0, messages: 1 }).unwrap();
+        let matrix = collector.finish();
+        let needed = needed(&matrix, &torus, &[1, 4]);
+        assert_eq!(needed, [false, true, true, true, true, false, false, false]);
+        let is_faulty = [true, false, true, false, true, false, true, false];
+        assert_eq!(exposure(&matrix, &torus, &[1, 4], &is_faulty), 2);
     }
 
     #[test]

@@ -10,6 +10,11 @@ impl Random {
         Self(seed)
     }
 
+    /// Starts a sequence that belongs to these numbers. Other numbers have an independent one.
+    pub fn of(seed: u64, numbers: &[u64]) -> Self {
+        Self(numbers.iter().fold(seed, |state, number| Self(state).draw() ^ number))
+    }
+
     /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
