@@ -43,6 +43,7 @@ pub mod stats;
 pub mod suite;
 pub mod switches;
 pub mod table;
+pub mod torus;
 
 use std::process::ExitCode;
 

@@ -9,8 +9,13 @@ const BURST: &str = "64kb";
 
 /// Limits the rate at which a host sends, in megabits per second. Fails with the words of `tc`.
 pub fn limit(host: &Host, mbit: u32) -> Result<(), String> {
+    limit_interface(host, "eth0", mbit)
+}
+
+/// Limits the rate at which a host sends over an interface, as [`limit`].
+pub fn limit_interface(host: &Host, interface: &str, mbit: u32) -> Result<(), String> {
     let rate = format!("{mbit}mbit");
-    let words = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", BURST, "limit", "16mb"];
+    let words = ["tc", "qdisc", "add", "dev", interface, "root", "tbf", "rate", &rate, "burst", BURST, "limit", "16mb"];
     let output = host.run(words);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     if output.status.success() { Ok(()) } else { Err(format!("tc on {}: {said}", host.name())) }
