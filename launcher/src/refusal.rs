@@ -59,6 +59,11 @@ pub(crate) fn shown(text: &str, chars_max: usize) -> String {
     shown
 }
 
+/// Returns the number with its noun.
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -78,16 +78,6 @@ fn many_ranks_start_under_a_low_descriptor_limit() {
 }
 
 #[test]
-fn too_low_a_hard_limit_on_open_files_is_named() {
-    let run = scela().np(40).args(["--agents-per-node", "1"]).shell("ulimit -Sn 64; ulimit -Hn 64");
-    let outcome = run.program(sh("exec sleep 1000")).run();
-    outcome
-        .has_code(251)
-        .says("Too many open files")
-        .says("hint: allow an agent some 307 open files: 'ulimit -n 307' before scela-run; the hard limit here is 64");
-}
-
-#[test]
 fn ranks_have_the_umask_and_directory_of_the_shell() {
     let run = scela().np(1).shell("umask 027");
     let directory = fs::canonicalize(run.world().file("")).unwrap();

@@ -18,6 +18,7 @@
 //! | `staging` | staged programs and files: ranks run the copies, and nothing of them is left |
 //! | `stalls` | programs on a file system that does not answer |
 //! | `panics` | tasks that panic, in agents and in the launcher |
+//! | `limits` | limits on open files and processes: advice that is enough when it is followed |
 //! | `malformed` | input that no PMI client should send |
 //! | `output`, `input` | standard streams: complete, in order, in bounded memory |
 //! | `signals` | signals and the terminal |
@@ -58,6 +59,7 @@ mod input;
 mod invocation;
 mod key;
 mod leftovers;
+mod limits;
 mod losses;
 mod malformed;
 mod maps;

@@ -1,7 +1,7 @@
 //! The layout of agents: how many each node gets, and which ranks each of them starts.
 
 use litemap::LiteMap;
-use nla::core::limits::{AGENTS_MAX, RANKS_PER_AGENT, unauthenticated_max};
+use nla::core::limits::{AGENTS_MAX, RANKS_PER_AGENT};
 use nla::core::{AgentId, place};
 use nla::sys::ShellState;
 use pmi::limits::MAPPING_BLOCKS_MAX;
@@ -10,15 +10,13 @@ use pmi::{Mapping, Ranks};
 use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::talk::Talked;
 use crate::cluster::placement::{self, MapBy, Placement, RankMap, Rule};
+use crate::plan::fitting::{Wish, fitting_agents};
 use crate::plan::launch::asked_for;
 use crate::plan::machine::Machine;
+use crate::plan::needs::LocalJob;
 use crate::plan::request::{LaunchShape, Options};
 use crate::refusal::Refusal;
 
-/// Descriptors that an agent needs for one rank: stdout, stderr, PMI and possibly stdin.
-const DESCRIPTORS_PER_RANK: u64 = 4;
-/// Descriptors that an agent needs for itself, beside those that strangers may take.
-const DESCRIPTORS_OF_AGENT: u64 = 128;
 /// From this many ranks on, each core gets an agent. Below, one more agent costs more than it saves.
 const RANKS_FOR_AGENT_PER_CORE: u32 = 64;
 /// The number of ranks per agent that is fastest. The agent and its ranks still fit into a core's caches: with 4
@@ -66,9 +64,10 @@ pub(super) fn rule(options: &Options) -> Result<Rule, Refusal> {
     })
 }
 
-/// Lays out the agents of `size` ranks.
+/// Lays out the agents of `size` ranks, of which so many get standard input.
 pub(super) fn agent_layout(
     size: u32,
+    readers: u32,
     options: &Options,
     machine: &Machine,
     node_list: &NodeList,
@@ -77,7 +76,7 @@ pub(super) fn agent_layout(
     match node_list {
         NodeList::Local { slots, max_slots, .. } => {
             let node = Node { slots: *slots, max_slots: *max_slots, ..Node::named("this machine") };
-            local_layout(size, options, machine, &node, rule)
+            local_layout(size, readers, options, machine, &node, rule)
         }
         NodeList::Named { .. } if options.agents_as_nodes => Err(Refusal::new(
             "--agents-as-nodes plays several nodes on this machine, and cannot be used with hosts",
@@ -99,13 +98,23 @@ pub(super) fn agent_layout(
 /// Lays out all agents on this machine.
 fn local_layout(
     size: u32,
+    readers: u32,
     options: &Options,
     machine: &Machine,
     node: &Node,
     rule: &Rule,
 ) -> Result<AgentLayout, Refusal> {
-    let agents = local_agents(size, options, rule.per_node(), machine);
     let spares = options.launch.spares;
+    let per_node = rule.per_node();
+    let job = LocalJob {
+        ranks: size,
+        readers,
+        fanout: options.fanout(),
+        cores: machine.cores,
+        block: per_node.filter(|_| options.agents_as_nodes).unwrap_or(1),
+        spares,
+    };
+    let agents = fitting_agents(&job, wished_agents(size, options, per_node, machine.cores), machine)?;
     let (nodes, hint) = if options.agents_as_nodes {
         (agents, "play more nodes with --agents-per-node, or write a smaller number")
     } else {
@@ -211,30 +220,19 @@ fn parts(ranks: &Ranks, count: u64) -> Vec<Ranks> {
     (0..count).map(part).collect()
 }
 
-/// Returns the number of agents of a session on this machine alone.
-fn local_agents(size: u32, options: &Options, per_node: Option<u32>, machine: &Machine) -> u32 {
+/// Returns the wanted number of agents of a session on this machine alone.
+fn wished_agents(size: u32, options: &Options, per_node: Option<u32>, cores: u32) -> Wish {
     if let Some(agents) = options.agents_per_node {
-        return agents;
+        return Wish::Fixed(agents);
     }
     if let (true, Some(ppn)) = (options.agents_as_nodes, per_node) {
-        return size.div_ceil(ppn);
+        return Wish::Fixed(size.div_ceil(ppn));
     }
-    let open_files = open_files_max(&machine.shell);
-    // Under a low limit, more agents with fewer ranks each: what an agent needs for itself is an upper bound.
-    let own = (DESCRIPTORS_OF_AGENT + unauthenticated_max(open_files) as u64).min(open_files / 8 * 7);
-    let by_descriptors = open_files.saturating_sub(own) / DESCRIPTORS_PER_RANK;
-    let ranks_max = u64::from(RANKS_PER_AGENT).min(by_descriptors).max(1) as u32;
     // One agent that stands by is faster than several that do not.
     let ranks_for_more = if options.has_standing_agent { RANKS_PER_AGENT_BEST + 1 } else { RANKS_FOR_AGENT_PER_CORE };
-    let by_cores = if size >= ranks_for_more { machine.cores } else { 1 };
-    let by_speed = size.div_ceil(RANKS_PER_AGENT_BEST).min(machine.cores.saturating_mul(AGENTS_PER_CORE_BEST));
-    size.div_ceil(ranks_max).max(by_cores).max(by_speed).max(1)
-}
-
-/// Returns a limit on open files that is enough for an agent with so many ranks.
-pub(crate) fn open_files_of(ranks: u32) -> u64 {
-    let own = u64::from(ranks) * DESCRIPTORS_PER_RANK + DESCRIPTORS_OF_AGENT;
-    own + unauthenticated_max(own + own / 15) as u64
+    let by_cores = if size >= ranks_for_more { cores } else { 1 };
+    let by_speed = size.div_ceil(RANKS_PER_AGENT_BEST).min(cores.saturating_mul(AGENTS_PER_CORE_BEST));
+    Wish::Fastest(size.div_ceil(RANKS_PER_AGENT).max(by_cores).max(by_speed).max(1))
 }
 
 /// Returns the hard limit on open files, to which an agent raises its own limit.

@@ -5,13 +5,13 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{geteuid, getpgrp, tcgetpgrp};
+use nix::unistd::{getpgrp, tcgetpgrp};
 use nla::core::Level;
 use nla::driver::this_node;
 use nla::sys::{self, ShellState};
 
 use super::environment::environment_of_process;
+use super::process_limits::{MemoryLimit, TaskLimit, memory_limits, task_limits};
 
 /// The machine and the process that the launcher runs on.
 #[derive(Clone, Debug)]
@@ -32,10 +32,10 @@ pub struct Machine {
     pub stdout_is_terminal: bool,
     /// Whether standard input is a terminal and the launcher runs in its background.
     pub stdin_in_background: bool,
-    /// Reads the limits on the number of processes: where each is set, and how many it allows.
-    pub process_limits: fn() -> Vec<(String, u64)>,
-    /// Reads how many bytes of memory are left for processes, and the file that says so.
-    pub memory_left: fn() -> Option<(String, u64)>,
+    /// Reads the limits that so many processes and threads may exceed.
+    pub task_limits: fn(u64) -> Vec<TaskLimit>,
+    /// Reads how much memory is left for so many processes and threads.
+    pub memory_limits: fn(u64) -> Vec<MemoryLimit>,
     /// The session's public number.
     pub session: u64,
 }
@@ -61,8 +61,8 @@ impl Machine {
             shell: ShellState::recorded(),
             stdout_is_terminal: io::stdout().is_terminal(),
             stdin_in_background: is_background(stdin.as_fd()),
-            process_limits,
-            memory_left,
+            task_limits,
+            memory_limits,
             session,
         })
     }
@@ -71,27 +71,6 @@ impl Machine {
 fn usable_parts(level: Level) -> u32 {
     let (topology, allowed) = this_node();
     topology.parts(level).iter().filter(|part| !part.is_disjoint(&allowed.cpus)).count() as u32
-}
-
-/// All of these count threads, too. RLIMIT_NPROC does not apply to root, and counts the user's other processes too.
-fn process_limits() -> Vec<(String, u64)> {
-    let of_kernel = ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"].into_iter().filter_map(|path| {
-        let text = std::fs::read_to_string(path).ok()?;
-        Some((path.to_owned(), text.trim().parse().ok()?))
-    });
-    let of_user = getrlimit(Resource::RLIMIT_NPROC).ok().filter(|_| !geteuid().is_root());
-    let of_cgroup = sys::processes_left().map(|(file, left)| (format!("{} still", file.display()), left));
-    of_kernel.chain(of_user.map(|(soft, _)| ("ulimit -u".to_owned(), soft))).chain(of_cgroup).collect()
-}
-
-fn memory_left() -> Option<(String, u64)> {
-    let of_kernel = || {
-        let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"))?;
-        Some(("MemAvailable in /proc/meminfo".to_owned(), kib.parse::<u64>().ok()?.saturating_mul(1024)))
-    };
-    let of_cgroup = sys::memory_left().map(|(file, left)| (file.display().to_string(), left));
-    of_kernel().into_iter().chain(of_cgroup).min_by_key(|(_, left)| *left)
 }
 
 /// Returns whether `terminal` is a terminal and this process runs in its background.

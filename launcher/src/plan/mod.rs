@@ -8,15 +8,18 @@ pub mod checks;
 pub mod collect;
 mod elf;
 pub mod environment;
+mod fitting;
 pub mod launch;
 pub(crate) mod library;
 pub mod machine;
 pub mod mpi;
 mod mpi_user;
+pub(crate) mod needs;
 pub mod pattern;
 pub mod placing;
 pub mod pmix;
 pub mod pool_name;
+pub mod process_limits;
 mod profile;
 mod python;
 pub mod remote_launch;
@@ -145,16 +148,13 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     // `sizes` has checked that the sum is at most RANKS_MAX.
     let size = commands.iter().map(|command| command.nprocs).sum();
     accelerators::check(&requests, node_list, size)?;
+    let (stdin, input) = stdin(options, size, machine)?;
     let AgentLayout { nodes, placement, mapping, node_of_agent, remark, talked } =
-        agent_layout(size, options, machine, &limited, &rule)?;
+        agent_layout(size, stdin.len() as u32, options, machine, &limited, &rule)?;
     let offers = accelerators::offers(&requests, node_list, &placement, &node_of_agent)?;
     remarks.extend(remark);
     remarks.extend(talked.as_ref().and_then(|talked| talked.remark.clone()));
     let agents = nodes.len() as u32;
-    if let NodeList::Local { .. } = node_list {
-        check_processes(size, agents, machine)?;
-    }
-    let (stdin, input) = stdin(options, size, machine)?;
     let settings = RootSettings {
         stuck_after: options.stuck_after,
         max_restarts: options.max_restarts.unwrap_or(request::MAX_RESTARTS_DEFAULT),
@@ -211,79 +211,6 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let (options, demo, files) = (options.clone(), request.is_demo(), Vec::new());
     let collect_to = Vec::new();
     Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files, collect_to, talked })
-}
-
-/// The open files without which a session fails after its start: with a hard limit of 36 the first rank cannot be started.
-const OPEN_FILES_MIN: u64 = 40;
-
-/// Limits are not read for fewer processes: that takes time, and small jobs shall start fast. If one cannot be started, its
-/// error says why.
-const PROCESSES_CHECKED_MIN: u64 = 64;
-
-/// The fewest threads of an agent: the one that serves ranks, one that starts them, one that reads their output.
-const THREADS_PER_AGENT: u64 = 3;
-/// The threads of the launcher that read its input and write its output.
-const LAUNCHER_THREADS: u64 = 3;
-
-/// The open files of the launcher: pipes to and from each agent, and its own.
-const LAUNCHER_FILES_PER_AGENT: u64 = 2;
-const LAUNCHER_FILES: u64 = 28;
-
-/// The least memory of a rank. An idle static program of 20 lines has 125 KiB (Linux 6.18, x86-64: page tables 42, kernel stack 16,
-/// slabs 28, and its own pages). A real MPI program has a hundred times as much.
-const RANK_BYTES_MIN: u64 = 96 << 10;
-
-/// Checks that this machine allows the processes (ranks, agents and one guardian for each agent), their threads, open files and
-/// memory.
-fn check_processes(ranks: u32, agents: u32, machine: &Machine) -> Result<(), Refusal> {
-    let files = agent_layout::open_files_max(&machine.shell);
-    if files < OPEN_FILES_MIN {
-        return Err(Refusal::new(
-            format!(
-                "an agent needs at least {OPEN_FILES_MIN} open files, and the hard limit (ulimit -Hn) allows {files}"
-            ),
-            "run it from a shell with a higher hard limit (limits.conf); 1024 is usual",
-        ));
-    }
-    let all = format!("{ranks} ranks and {agents} agents do not fit on this machine");
-    let needed = u64::from(agents) * LAUNCHER_FILES_PER_AGENT + LAUNCHER_FILES;
-    if files < needed {
-        let text = format!(
-            "{all}: scela-run needs {needed} open files for them, and the hard limit (ulimit -Hn) allows {files}"
-        );
-        let agents_max = files.saturating_sub(LAUNCHER_FILES) / LAUNCHER_FILES_PER_AGENT;
-        let hint = format!(
-            "run it from a shell with a higher hard limit, or with at most {agents_max} agents (--agents-per-node)"
-        );
-        return Err(Refusal::new(text, hint));
-    }
-    let fewer = "start fewer ranks with -np, or name other hosts with -hosts or -f";
-    let (ranks, agents) = (u64::from(ranks), u64::from(agents));
-    // A guardian has one thread.
-    let threads = ranks + agents * (1 + THREADS_PER_AGENT) + LAUNCHER_THREADS;
-    if threads < PROCESSES_CHECKED_MIN {
-        return Ok(());
-    }
-    if let Some((limit, max)) = (machine.process_limits)().into_iter().find(|(_, max)| threads > *max) {
-        let text = format!(
-            "{all}: with a guardian and {THREADS_PER_AGENT} threads for each agent they are {threads} processes and threads, and \
-             {limit} allows {max}"
-        );
-        return Err(Refusal::new(text, fewer));
-    }
-    let needed = ranks * RANK_BYTES_MIN;
-    match (machine.memory_left)().filter(|(_, left)| needed > *left) {
-        Some((file, left)) => {
-            let text = format!(
-                "{all}: even the smallest programs need {} MiB of memory, {} KiB each, and {file} leaves {} MiB",
-                needed >> 20,
-                RANK_BYTES_MIN >> 10,
-                left >> 20
-            );
-            Err(Refusal::new(text, format!("{fewer}; or end other programs")))
-        }
-        None => Ok(()),
-    }
 }
 
 fn command_plan(

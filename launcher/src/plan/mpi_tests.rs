@@ -21,8 +21,8 @@ fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
         shell: ShellState { umask: 0o22, limits: Vec::new(), blocked: 0, ignored: 0, bounds_hard: false },
         stdout_is_terminal: false,
         stdin_in_background: false,
-        process_limits: Vec::new,
-        memory_left: || None,
+        task_limits: |_| Vec::new(),
+        memory_limits: |_| Vec::new(),
         session: 0x1234_5678_9abc_def0,
     }
 }

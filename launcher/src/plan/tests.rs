@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use nla::core::{AgentId, Inherit};
 
 use super::agent_layout::libc_nofile;
+use super::process_limits::{MemoryLimit, TaskLimit, TaskLimitPlace};
 use super::*;
 use crate::cli::{Typed, parse};
 use crate::cluster::node_list::HostOptions;
@@ -29,8 +30,8 @@ pub(super) fn machine() -> Machine {
         },
         stdout_is_terminal: false,
         stdin_in_background: false,
-        process_limits: Vec::new,
-        memory_left: || None,
+        task_limits: |_| Vec::new(),
+        memory_limits: |_| Vec::new(),
         session: 0x1234_5678_9abc_def0,
     }
 }
@@ -71,13 +72,13 @@ fn the_number_of_agents_follows_from_ranks_and_descriptors() {
     assert_eq!(plan_of("-np 64 ./a").agents(), 2, "one per core");
     assert_eq!(plan_of("-np 512 ./a").agents(), 4, "128 ranks each");
     assert_eq!(plan_of("-np 1024 ./a").agents(), 4, "two per core");
-    assert_eq!(plan_of("-np 4000 ./a").agents(), 5, "928 ranks each, as their descriptors allow");
-    assert_eq!(plan_of("-np 16000 ./a").agents(), 18, "4096 descriptors serve 928 ranks");
+    assert_eq!(plan_of("-np 4000 ./a").agents(), 4, "1,000 ranks each");
+    assert_eq!(plan_of("-np 16000 ./a").agents(), 16);
     assert_eq!(plan_of("-np 8 --agents-per-node 5 ./a").agents(), 5);
     let mut poor = machine();
     poor.shell.limits = vec![(libc_nofile(), 256, 256)];
-    assert_eq!(planned("-np 64 ./a", &poor).unwrap().agents(), 3);
-    assert_eq!(planned("-np 320 ./a", &poor).unwrap().agents(), 12);
+    assert_eq!(planned("-np 64 ./a", &poor).unwrap().agents(), 2);
+    assert_eq!(planned("-np 320 ./a", &poor).unwrap().agents(), 9);
 }
 
 #[test]
@@ -351,57 +352,63 @@ fn ranks_get_no_input_if_standard_input_lists_the_hosts() {
     assert!(plan_on("-np 4 ./a", "a,b").input.is_some());
 }
 
+/// Returns the fictitious machine with this hard limit on open files.
+fn with_open_files(files: u64) -> Machine {
+    let shell = ShellState { limits: vec![(libc_nofile(), files, files)], ..machine().shell };
+    Machine { shell, ..machine() }
+}
+
 #[test]
 fn more_processes_than_the_machine_allows_are_refused() {
-    let limits = || vec![("/proc/sys/kernel/pid_max".to_owned(), 32_768), ("ulimit -u".to_owned(), 100)];
-    let small = Machine { process_limits: limits, ..machine() };
+    let limits = |_| {
+        let limit = |place, max| TaskLimit { place, max, others: 0 };
+        vec![limit(TaskLimitPlace::Kernel("pid_max"), 32_768), limit(TaskLimitPlace::User, 108)]
+    };
+    let small = Machine { task_limits: limits, ..machine() };
     let error = planned("-np 99 ./a", &small).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "99 ranks and 2 agents do not fit on this machine: with a guardian and 3 threads for each agent they are 110 processes \
-         and threads, and ulimit -u allows 100"
+    let text = "99 ranks and 1 agent do not fit on this machine: with guardians and threads they are 109 processes and threads, \
+                and ulimit -u allows 108";
+    assert_eq!(error.to_string(), text);
+    assert!(
+        error.hint().starts_with("'ulimit -u 109' lets it start, with 1 agent; or start fewer ranks"),
+        "{}",
+        error.hint()
     );
-    assert_eq!(error.hint(), "start fewer ranks with -np, or name other hosts with -hosts or -f");
-    assert!(planned("-np 50 ./a", &small).is_ok());
-    let first = planned("-np 1000000 ./a", &small).unwrap_err().to_string();
-    assert!(first.ends_with("and /proc/sys/kernel/pid_max allows 32768"), "{first}");
+    assert_eq!(
+        planned("-np 98 ./a", &small).unwrap().agents(),
+        1,
+        "two agents, as on other machines, would be too many processes"
+    );
+    assert_eq!(planned("-np 80 ./a", &small).unwrap().agents(), 2);
 }
 
 #[test]
 fn more_ranks_than_the_memory_holds_are_refused() {
-    let small = Machine { memory_left: || Some(("/sys/fs/cgroup/memory.max".to_owned(), 96 << 20)), ..machine() };
+    let limits =
+        |_| vec![MemoryLimit { name: "/sys/fs/cgroup/memory.max".to_owned(), left: 101 << 20, is_of_cgroup: true }];
+    let small = Machine { memory_limits: limits, ..machine() };
     assert!(planned("-np 1024 ./a", &small).is_ok());
     let error = planned("-np 1200 ./a", &small).unwrap_err();
-    let expected = "do not fit on this machine: even the smallest programs need 112 MiB of memory, 96 KiB each, and \
-                    /sys/fs/cgroup/memory.max leaves 96 MiB";
+    let expected = "do not fit on this machine: even the smallest programs need 116 MiB of memory, 96 KiB each, and \
+                    /sys/fs/cgroup/memory.max leaves 101 MiB";
     assert!(error.to_string().ends_with(expected), "{error}");
-    let hint = "start fewer ranks with -np, or name other hosts with -hosts or -f; or end other programs";
-    assert_eq!(error.hint(), hint);
-}
-
-#[test]
-fn a_hard_limit_below_the_open_files_of_an_agent_is_refused() {
-    let limited = |files: u64| {
-        let shell = ShellState { limits: vec![(libc_nofile(), files, files)], ..machine().shell };
-        planned("-np 1 ./a", &Machine { shell, ..machine() })
-    };
-    let error = limited(39).unwrap_err();
-    assert_eq!(error.to_string(), "an agent needs at least 40 open files, and the hard limit (ulimit -Hn) allows 39");
-    assert_eq!(error.hint(), "run it from a shell with a higher hard limit (limits.conf); 1024 is usual");
-    assert!(limited(40).is_ok());
 }
 
 #[test]
 fn low_limits_on_open_files_give_more_agents_until_the_launcher_has_too_few() {
-    let limited = |files: u64| {
-        let shell = ShellState { limits: vec![(libc_nofile(), files, files)], ..machine().shell };
-        planned("-np 64 ./a", &Machine { shell, ..machine() })
-    };
+    let limited = |files: u64| planned("-np 64 ./a", &with_open_files(files));
     let agents = |files: u64| limited(files).expect("it fits").agents();
-    assert_eq!([256, 128].map(agents), [3, 16]);
+    assert_eq!([256, 128].map(agents), [2, 6]);
     let error = limited(64).unwrap_err();
-    let expected = "64 ranks and 32 agents do not fit on this machine: scela-run needs 92 open files for them, and the hard limit \
-                    (ulimit -Hn) allows 64";
+    let expected = "64 ranks and 22 agents do not fit on this machine: scela-run needs 72 open files, and the hard limit (ulimit -Hn) \
+                    allows 64";
     assert_eq!(error.to_string(), expected);
-    assert!(error.hint().ends_with("or with at most 18 agents (--agents-per-node)"), "{}", error.hint());
+    assert!(error.hint().starts_with("'ulimit -n 72' "), "{}", error.hint());
+    let one = |files: u64| planned("-np 1 ./a", &with_open_files(files));
+    assert!(one(58).is_ok());
+    let error = one(57).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "1 rank and 1 agent do not fit on this machine: an agent needs 58 open files, and the hard limit (ulimit -Hn) allows 57"
+    );
 }

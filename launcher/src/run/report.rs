@@ -9,9 +9,9 @@ use nla::figures;
 use nla::sys::signal_name;
 use pmi::Ranks;
 
-use crate::plan::agent_layout::open_files_of;
+use crate::plan::needs::agent_files;
 use crate::plan::request::Options;
-use crate::refusal::shown;
+use crate::refusal::{counted, shown};
 use crate::run::stderr::{self, Kind};
 
 /// The amount of reports.
@@ -198,10 +198,6 @@ fn of(namespace: NamespaceId) -> String {
     if namespace == NamespaceId::FIRST { String::new() } else { format!(" of namespace {namespace}") }
 }
 
-fn counted(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
-}
-
 fn name_ranks(ranks: &Ranks, namespace: NamespaceId) -> String {
     format!("{} {ranks}{}", if ranks.len() == 1 { "rank" } else { "ranks" }, of(namespace))
 }
@@ -245,9 +241,18 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
     }
 }
 
+/// The limits of this machine, for a job whose agents run on it, and its needs.
+#[derive(Copy, Clone, Debug)]
+pub struct Here {
+    /// The hard limit on open files.
+    pub files_max: u64,
+    /// The number of the job's processes and threads.
+    pub tasks: u64,
+}
+
 /// Returns what the user may try after a failure, if anything. `size` is the number of ranks of the first namespace,
-/// `files_max` the hard limit on open files if agents run on this machine.
-fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> {
+/// `here` what this machine allows if agents run on it.
+fn hint(failure: &Failure, size: u32, here: Option<&Here>) -> Option<String> {
     Some(match &failure.cause {
         Cause::Signal { out_of_memory: true, .. } => {
             "give the job more memory, or start fewer ranks on the node".to_owned()
@@ -266,9 +271,15 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
             "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
         }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
-            let files = open_files_of(size.min(RANKS_PER_AGENT));
-            let limit = files_max.map(|limit| format!("; the hard limit here is {limit}")).unwrap_or_default();
+            let files = agent_files(size.min(RANKS_PER_AGENT));
+            let limit = here.map(|here| format!("; the hard limit here is {}", here.files_max)).unwrap_or_default();
             format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run{limit}")
+        }
+        Cause::NotStarted { why } if why.to_string().contains("no process could be created") => {
+            let tasks = here?.tasks;
+            format!(
+                "allow {tasks} processes and threads for the job, beside those of others ('ulimit -u', pids.max of its cgroups)"
+            )
         }
         Cause::NotStarted { why } if why.to_string().contains(nla::sys::pmix::NO_DIRECTORY) => {
             "name another directory in TMPDIR".to_owned()
@@ -288,12 +299,12 @@ fn hint(failure: &Failure, size: u32, files_max: Option<u64>) -> Option<String> 
 const WORDS_MAX: usize = 4096;
 
 /// Returns the report on the end of a session; `None` if none is needed. `size` is the number of ranks of the first
-/// namespace, `files_max` the hard limit on open files if agents run on this machine, `restarts` the number of restarts if more
+/// namespace, `here` what this machine allows if agents run on it, `restarts` the number of restarts if more
 /// would have been needed.
 pub fn epilogue(
     outcome: &Outcome,
     size: u32,
-    files_max: Option<u64>,
+    here: Option<&Here>,
     restarts: Option<u32>,
     host: impl Fn(&Failure) -> String,
 ) -> Option<String> {
@@ -328,7 +339,7 @@ pub fn epilogue(
                 let again = if restarts == 1 { "once" } else { &format!("{restarts} times") };
                 let _ = write!(text, "\n  ranks had started again {again}, as often as --max-restarts allows");
             }
-            if let Some(hint) = hint(first, size, files_max) {
+            if let Some(hint) = hint(first, size, here) {
                 let _ = write!(text, "\n  hint: {hint}");
             }
             Some(text)

@@ -13,7 +13,10 @@ fn failure(ranks: &str, cause: Cause) -> Failure {
 }
 
 fn report_of(size: u32, others: u64, first: Failure) -> String {
-    epilogue(&Outcome::Failed { first, others }, size, Some(4096), None, |_| "n0427".to_owned()).unwrap()
+    epilogue(&Outcome::Failed { first, others }, size, Some(&Here { files_max: 4096, tasks: 77 }), None, |_| {
+        "n0427".to_owned()
+    })
+    .unwrap()
 }
 
 #[test]
@@ -166,11 +169,19 @@ fn control_characters_of_names_are_not_printed() {
 }
 
 #[test]
+fn a_lack_of_processes_is_reported_with_the_needed_number() {
+    let why = nla::core::NotStartedReason::Reported("no process could be created: Try again (errno 11)".into());
+    let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
+    let hint = "\n  hint: allow 77 processes and threads for the job, beside those of others ('ulimit -u', pids.max of its cgroups)";
+    assert!(text.ends_with(hint), "{text}");
+}
+
+#[test]
 fn a_lack_of_descriptors_is_reported_with_the_needed_number() {
     let why =
         nla::core::NotStartedReason::Reported("no socket could be made: Too many open files (os error 24)".into());
     let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
-    assert!(text.ends_with("\n  hint: allow an agent some 273 open files: 'ulimit -n 273' before scela-run; the hard limit here is 4096"), "{text}");
+    assert!(text.ends_with("\n  hint: allow an agent some 306 open files: 'ulimit -n 306' before scela-run; the hard limit here is 4096"), "{text}");
 }
 
 #[test]

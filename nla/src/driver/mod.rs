@@ -48,4 +48,5 @@ pub use output::{STREAM_HEADER_BYTES, split_stream_message};
 pub use pmix::PMIX_ARGUMENT;
 pub use process::{run_agent, run_standing_agent};
 pub use root::{OutputSink, RootDriver, RootEvent, RootPort, RootSetup};
+pub use spawners::{ORDERS_MAX, spawner_threads};
 pub use stage_source::StageSource;

@@ -24,9 +24,15 @@ use crate::sys::{
 use crate::tasks::Tasks;
 
 /// The maximum number of orders that the spawner threads have not completed: each has four descriptors or more.
-const ORDERS_MAX: usize = 32;
+pub const ORDERS_MAX: usize = 32;
 /// The number of ranks that make a thread worth its own start.
 const RANKS_PER_THREAD: usize = 8;
+
+/// Returns how many threads an agent has to start `ranks` ranks on a machine with so many usable cores.
+pub fn spawner_threads(ranks: usize, cores: usize) -> usize {
+    (ranks / RANKS_PER_THREAD).min(cores).clamp(1, SPAWNERS_MAX)
+}
+
 /// A thread that must rebind itself is chosen only if it has at least this many fewer orders than one that need not.
 const REBINDING_COST: usize = 4;
 
@@ -134,7 +140,7 @@ impl<T> Spawners<T> {
 
     /// Starts as many threads as are useful for `ranks` ranks on this machine. Goes on with fewer if one cannot be started.
     pub(super) fn grow(&mut self, ranks: usize) {
-        let wanted = (ranks / RANKS_PER_THREAD).min(sys::cores()).min(SPAWNERS_MAX);
+        let wanted = spawner_threads(ranks, sys::cores());
         while self.workers.len() < wanted {
             if let Err(error) = self.add_thread() {
                 tracing::warn!(%error, "ranks are started by fewer threads");

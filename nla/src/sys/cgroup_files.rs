@@ -67,21 +67,20 @@ pub(super) fn cgroup_mount<'a>(line: &'a str, controller: Option<&str>) -> Optio
     is_wanted.then_some((mount.next()?, mount.next()?))
 }
 
-/// Returns how many processes and threads may still be started in this process's cgroups, and the file that limits them;
-/// `None` if nothing does.
-pub fn processes_left() -> Option<(PathBuf, u64)> {
+/// Returns the limits on processes and threads of this process's cgroups: the file, the limit, and how many there are.
+pub fn process_limits() -> Vec<(PathBuf, u64, u64)> {
     const MAX: ControllerFile = ControllerFile { controller: "pids", v1: "pids.max", v2: "pids.max" };
-    let left = |max: PathBuf| {
+    let limit = |max: PathBuf| {
         let current = fs::read_to_string(max.with_file_name("pids.current")).ok()?;
-        let left = processes_left_of(&fs::read_to_string(&max).ok()?, &current)?;
-        Some((max, left))
+        let (limit, used) = process_limit_of(&fs::read_to_string(&max).ok()?, &current)?;
+        Some((max, limit, used))
     };
-    MAX.of_this_process().into_iter().filter_map(left).min_by_key(|(_, left)| *left)
+    MAX.of_this_process().into_iter().filter_map(limit).collect()
 }
 
-/// Returns how many bytes of memory processes may still get in this process's cgroups, and the file that limits them; `None` if
-/// nothing does. The kernel can reclaim cached files, so they count as free.
-pub fn memory_left() -> Option<(PathBuf, u64)> {
+/// Returns the limits on memory of this process's cgroups: the file, and how many bytes processes may still get. The kernel can
+/// reclaim cached files, so they count as free.
+pub fn memory_limits() -> Vec<(PathBuf, u64)> {
     const MAX: ControllerFile = ControllerFile { controller: "memory", v1: "memory.limit_in_bytes", v2: "memory.max" };
     let left = |max: PathBuf| {
         let read = |name: &str| fs::read_to_string(max.with_file_name(name)).ok();
@@ -89,7 +88,7 @@ pub fn memory_left() -> Option<(PathBuf, u64)> {
         let left = memory_left_of(&fs::read_to_string(&max).ok()?, &used, &read("memory.stat")?)?;
         Some((max, left))
     };
-    MAX.of_this_process().into_iter().filter_map(left).min_by_key(|(_, left)| *left)
+    MAX.of_this_process().into_iter().filter_map(left).collect()
 }
 
 /// `max`, `used` and `stat` are the contents of the three files.
@@ -104,11 +103,10 @@ fn memory_left_of(max: &str, used: &str, stat: &str) -> Option<u64> {
     Some(max.saturating_sub(used.trim().parse::<u64>().ok()?.saturating_sub(cached.unwrap_or(0))))
 }
 
-/// `max` and `current` are the contents of the two files.
-fn processes_left_of(max: &str, current: &str) -> Option<u64> {
+/// `max` and `current` are the contents of the two files. Returns both numbers.
+fn process_limit_of(max: &str, current: &str) -> Option<(u64, u64)> {
     // `max` stands for no limit.
-    let max: u64 = max.trim().parse().ok()?;
-    Some(max.saturating_sub(current.trim().parse().ok()?))
+    Some((max.trim().parse().ok()?, current.trim().parse().ok()?))
 }
 
 #[cfg(test)]
@@ -134,11 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_leaves_what_is_not_in_use() {
-        assert_eq!(processes_left_of("100\n", "30\n"), Some(70));
-        assert_eq!(processes_left_of("100\n", "130\n"), Some(0), "the limit was lowered");
-        assert_eq!(processes_left_of("max\n", "30\n"), None);
-        assert_eq!(processes_left_of("100\n", ""), None);
+    fn a_limit_on_processes_is_read_with_their_number() {
+        assert_eq!(process_limit_of("100\n", "30\n"), Some((100, 30)));
+        assert_eq!(process_limit_of("max\n", "30\n"), None);
+        assert_eq!(process_limit_of("100\n", ""), None);
     }
 
     #[test]

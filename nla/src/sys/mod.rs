@@ -62,7 +62,7 @@ mod users;
 pub use allocator::{LargePages, keep_freed_memory};
 pub use below::{Below, BelowEntry};
 pub use cgroup::end_group_of;
-pub use cgroup_files::{memory_left, processes_left};
+pub use cgroup_files::{memory_limits, process_limits};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, close_inherited, dev_null, inode, input_pipe, leave_to_program, make_room, open_descriptors,

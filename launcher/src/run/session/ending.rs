@@ -12,10 +12,11 @@ use crate::exit;
 use crate::plan::agent_layout::open_files_max;
 use crate::plan::checks::missing_program_hint;
 use crate::plan::library::{explain_silence, possible_user};
+use crate::plan::needs;
 use crate::plan::wrapper::mpi_users;
 use crate::run::assemble::given_up_text;
 use crate::run::output::print;
-use crate::run::report::{Verbosity, demo_text, doubt, epilogue};
+use crate::run::report::{Here, Verbosity, demo_text, doubt, epilogue};
 use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
@@ -92,8 +93,11 @@ impl Session {
     /// Reports the outcome if it is no success.
     pub(super) fn report_outcome(&self, outcome: &Outcome) {
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
-        let files_max = (!self.agent_hosts.is_remote()).then(|| open_files_max(&ShellState::recorded()));
-        if let Some(mut text) = epilogue(outcome, self.first.size, files_max, self.restarts_used, host) {
+        let here = (!self.agent_hosts.is_remote()).then(|| Here {
+            files_max: open_files_max(&ShellState::recorded()),
+            tasks: needs::tasks(self.first.size, self.first.placement.len() as u32),
+        });
+        if let Some(mut text) = epilogue(outcome, self.first.size, here.as_ref(), self.restarts_used, host) {
             if let Some(exit) = &self.first_exit
                 && let Some(doubt) = doubt(outcome, exit, self.locations.of_agent(exit.agent))
             {
