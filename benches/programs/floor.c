@@ -5,56 +5,18 @@
  * bench itself, so that no large page tables or extra descriptors slow it down. It writes its time to the page, from
  * before the first worker is forked until the last one is reaped. */
 #define _GNU_SOURCE
-#include "page.h"
-
-#include <errno.h>
-#include <spawn.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/wait.h>
-
-extern char **environ;
-
-enum { EXIT_SPAWN = 92, EXIT_CHILD = 93 };
-
-/* Reaps all children; returns 0 if one of them failed. */
-static int reap_all(void)
-{
-    int status, good = 1;
-    for (;;) {
-        pid_t pid = wait(&status);
-        if (pid < 0 && errno == EINTR)
-            continue;
-        if (pid < 0)
-            return good;
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-            good = 0;
-    }
-}
+#include "spawn.h"
 
 static void work(char *program, char *path, uint64_t first, uint64_t end)
 {
-    size_t count = 0;
-    while (environ[count])
-        count++;
-    char **env = malloc((count + 2) * sizeof *env);
     char rank_text[32];
-    if (!env)
-        _exit(EXIT_SPAWN);
-    memcpy(env, environ, count * sizeof *env);
-    env[count] = rank_text;
-    env[count + 1] = 0;
-
-    posix_spawnattr_t own_group;
-    posix_spawnattr_init(&own_group);
-    posix_spawnattr_setflags(&own_group, POSIX_SPAWN_SETPGROUP);
+    char *added[] = { rank_text };
+    struct starts starts = starts_prepare(added, 1);
     char *args[] = { program, path, "bare", 0 };
 
     for (uint64_t rank = first; rank < end; rank++) {
-        pid_t pid;
         snprintf(rank_text, sizeof rank_text, "PMI_RANK=%llu", (unsigned long long)rank);
-        if (posix_spawn(&pid, program, 0, &own_group, args, env) != 0)
-            _exit(EXIT_SPAWN);
+        start_rank(&starts, 0, args);
     }
     _exit(reap_all() ? 0 : EXIT_CHILD);
 }

@@ -61,6 +61,9 @@ impl Bench {
             // `--without` does not apply: every ratio is relative to the floor.
             launchers.insert(0, Launcher::floor(programs.floor.clone()));
         }
+        if options.suite == Suite::Scale {
+            launchers.insert(1, Launcher::server(programs.server.clone()));
+        }
 
         // Launchers that were asked for their version may have left processes.
         let _ended = family::settle(services.processes());

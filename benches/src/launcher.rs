@@ -17,7 +17,7 @@ use crate::suite::Suite;
 pub struct Launcher {
     /// The kind of launcher.
     pub kind: Kind,
-    /// Its version; empty for the floor and scela-run.
+    /// Its version; empty for the programs of this repository.
     pub version: String,
     /// The path of its program.
     pub path: PathBuf,
@@ -45,6 +45,8 @@ pub enum Client {
 pub enum Kind {
     /// posix_spawn from one process per core: no launcher, but the minimum that every launcher needs.
     Floor,
+    /// A server of PMI without a tree, which starts ranks as the floor does: the minimum of a job that speaks PMI.
+    Server,
     /// scela-run.
     Scela,
     /// MPICH's mpiexec.hydra.
@@ -62,6 +64,12 @@ impl Launcher {
     #[must_use]
     pub fn floor(path: PathBuf) -> Self {
         rival(Kind::Floor, "", path)
+    }
+
+    /// Returns the PMI server, which is a program of this crate.
+    #[must_use]
+    pub fn server(path: PathBuf) -> Self {
+        rival(Kind::Server, "", path)
     }
 
     /// Returns scela-run.
@@ -135,7 +143,7 @@ impl Launcher {
         let mut label = match (&self.caching, self.kind) {
             (Some(caching), _) => caching.policy.to_string(),
             // There is one of each, with the version of the repository.
-            (None, Kind::Floor | Kind::Scela) => self.kind.name().to_owned(),
+            (None, Kind::Floor | Kind::Server | Kind::Scela) => self.kind.name().to_owned(),
             (None, Kind::Hydra | Kind::Srun | Kind::Flux | Kind::OpenMpi) => {
                 format!("{} {}", self.kind.name(), self.version)
             }
@@ -180,14 +188,14 @@ impl Launcher {
 
     /// Returns the command that starts `program` with `args` as `np` ranks.
     ///
-    /// The floor has other arguments: see [`crate::run`].
+    /// The floor and the PMI server have other arguments: see [`crate::run`].
     #[must_use]
     pub fn command(&self, np: u32, program: &Path) -> Command {
         let mut command = Command::new(&self.path);
         command.envs(self.service.environment.iter().map(|(name, value)| (name, value)));
         let nodes = self.service.nodes_for(np).map(|nodes| format!("--nodes={nodes}"));
         match self.kind {
-            Kind::Floor => {}
+            Kind::Floor | Kind::Server => {}
             Kind::Scela | Kind::Hydra => {
                 command.args(["-n", &np.to_string()]);
                 command.args(self.caching.iter().flat_map(|caching| caching.options(np)));
@@ -235,6 +243,7 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
+            Self::Server => "server",
             Self::Scela => "scela-run",
             Self::Hydra => "hydra",
             Self::Srun => "srun",

@@ -17,6 +17,8 @@ pub struct Programs {
     pub library: Option<PathBuf>,
     /// Starts `empty` as fast as the kernel can.
     pub floor: PathBuf,
+    /// Starts `pmi` as fast as the kernel can, and serves it without a tree.
+    pub server: PathBuf,
 }
 
 impl Programs {
@@ -30,6 +32,7 @@ impl Programs {
             pmi: compile_static("pmi", directory.join("pmi"))?,
             library: library.map(|library| compile_for(library, directory.join("library"))).transpose()?,
             floor: compile_static("floor", directory.join("floor"))?,
+            server: compile_static("server", directory.join("server"))?,
         })
     }
 }

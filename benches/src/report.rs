@@ -48,6 +48,9 @@ impl Report {
         for launcher in launchers {
             let what = match (launcher.kind, launcher.library()) {
                 (Kind::Floor, _) => format!("posix_spawn from {} processes, without PMI", machine.cores),
+                (Kind::Server, _) => {
+                    format!("one process that serves PMI, and {} that call posix_spawn", machine.cores)
+                }
                 (_, Some(library)) => format!("{} with {}", launcher.path.display(), library.display()),
                 (_, None) if launcher.service.description.is_empty() => launcher.path.display().to_string(),
                 (_, None) => format!("{}, {}", launcher.path.display(), launcher.service.description),

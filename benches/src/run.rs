@@ -220,7 +220,7 @@ impl<'a> Running<'a> {
         })
     }
 
-    /// Checks the run and returns its faults, which only rivals may have: scela-run and the floor must
+    /// Checks the run and returns its faults, which only rivals may have: scela-run and the floors must
     /// have none.
     ///
     /// Faults that ranks report come before the launcher's exit status, which is often only their
@@ -238,7 +238,7 @@ impl<'a> Running<'a> {
         if missing > 0 {
             return Err(Void::Failed(format!("{missing} of {} ranks left no mark", self.job.np)));
         }
-        let is_strict = matches!(self.launcher.kind, Kind::Scela | Kind::Floor);
+        let is_strict = matches!(self.launcher.kind, Kind::Scela | Kind::Floor | Kind::Server);
         if is_strict && !faults.is_clean() {
             return Err(Void::Failed(faults.to_string()));
         }
@@ -310,6 +310,11 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
         (Kind::Floor, _) => {
             let mut command = Command::new(&launcher.path);
             command.arg(page).arg(&programs.empty).arg(bench.machine.cores.to_string());
+            command
+        }
+        (Kind::Server, Some(mode)) => {
+            let mut command = Command::new(&launcher.path);
+            command.arg(page).arg(&programs.pmi).arg(mode).arg(bench.machine.cores.to_string());
             command
         }
         (_, None) => {

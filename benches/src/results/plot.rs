@@ -105,11 +105,12 @@ impl Look {
     /// Returns one of four looks that readers can tell apart, by number.
     #[must_use]
     pub fn numbered(number: usize) -> Self {
-        let (colour, marker, stroke) = match number % 4 {
+        let (colour, marker, stroke) = match number % 5 {
             0 => (RGBColor(0, 0, 0), Marker::Cross, Stroke::DOTTED),
             1 => (RGBColor(213, 94, 0), Marker::LargeSquare, Stroke::WIDE),
             2 => (RGBColor(0, 114, 178), Marker::LargeCircle, Stroke::PLAIN),
-            _ => (RGBColor(0, 158, 115), Marker::Triangle, Stroke::DASHED),
+            3 => (RGBColor(0, 158, 115), Marker::Triangle, Stroke::DASHED),
+            _ => (RGBColor(204, 121, 167), Marker::LargeCircle, Stroke::DASHED),
         };
         Self { colour, marker, stroke }
     }

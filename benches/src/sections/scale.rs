@@ -1,7 +1,8 @@
 //! How the costs of scela-run grow with the number of ranks: time, memory and messages.
 //!
-//! The bench fails if the cost of a rank grows by more than [`GROWTH_MAX`]. Times count relative to the floor, because the
-//! kernel's own cost of a process grows, too. It also fails if there are more than [`MESSAGES_MAX`] messages per rank.
+//! The bench fails if the cost of a rank grows by more than [`GROWTH_MAX`]. Times count relative to a floor in the same round,
+//! because the kernel's own cost of a process and of a socket grows, too: the empty program to posix_spawn, PMI to a server
+//! without a tree (`programs/server.c`). It also fails if there are more than [`MESSAGES_MAX`] messages per rank.
 
 use std::ffi::OsString;
 
@@ -34,6 +35,18 @@ struct Turn<'a> {
     name: &'static str,
     launcher: &'a Launcher,
     program: Program,
+    /// The turn that this one is compared with, by its index; `None` for a floor.
+    floor: Option<usize>,
+}
+
+impl Turn<'_> {
+    /// Returns the seconds of a run: from start to end, of an exchange those that its ranks have measured.
+    fn seconds(&self, run: &Finished) -> f64 {
+        match self.program {
+            Program::OneToTwo => run.reading.inside.map_or(f64::NAN, |inside| inside.as_secs_f64()),
+            _ => run.wall.as_secs_f64(),
+        }
+    }
 }
 
 /// The state of a session whose ranks sleep in a fence.
@@ -47,22 +60,37 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
     let launchers = bench.launchers.clone();
     let of_kind = |kind| launchers.iter().find(|launcher| launcher.kind == kind && launcher.client == Client::Wire);
     let library = launchers.iter().find(|launcher| matches!(launcher.client, Client::Library(_)));
-    let missing = || BenchError::new("the floor and scela-run are both needed");
+    let missing = || BenchError::new("the floors and scela-run are all needed");
     let (floor, wire) = (of_kind(Kind::Floor).ok_or_else(missing)?, of_kind(Kind::Scela).ok_or_else(missing)?);
+    let server = of_kind(Kind::Server).ok_or_else(missing)?;
+    let turn = |name, launcher, program, floor| Turn { name, launcher, program, floor };
     let mut turns = vec![
-        Turn { name: "floor", launcher: floor, program: Program::Empty },
-        Turn { name: "empty", launcher: wire, program: Program::Empty },
-        Turn { name: "wire", launcher: wire, program: Program::Hello },
+        turn("floor", floor, Program::Empty, None),
+        turn("empty", wire, Program::Empty, Some(0)),
+        turn("server", server, Program::Hello, None),
+        turn("wire", wire, Program::Hello, Some(2)),
     ];
-    turns.extend(library.map(|launcher| Turn { name: "libpmi", launcher, program: Program::Hello }));
+    turns.extend(library.map(|launcher| turn("libpmi", launcher, Program::Hello, Some(2))));
+    let starts = turns.len();
+    turns.push(turn("exchange: server", server, Program::OneToTwo, None));
+    turns.push(turn("exchange: wire", wire, Program::OneToTwo, Some(starts)));
+    turns.extend(library.map(|launcher| turn("exchange: libpmi", launcher, Program::OneToTwo, Some(starts))));
+    let held_turns = &turns[3..starts];
 
     let mut table = Table::default();
-    table.group("", &["np"]);
-    table.group("floor", &["s"]);
-    for turn in &turns[1..] {
-        table.group(turn.name, &["s", "x floor"]);
+    let mut exchanges = Table::default();
+    for (table, turns) in [(&mut table, &turns[..starts]), (&mut exchanges, &turns[starts..])] {
+        table.group("", &["np"]);
+        for turn in turns {
+            let name = turn.name.trim_start_matches("exchange: ");
+            match turn.floor {
+                None => table.group(name, &["s"]),
+                Some(0) => table.group(name, &["s", "x floor"]),
+                Some(_) => table.group(name, &["s", "x server"]),
+            }
+        }
     }
-    for turn in &turns[2..] {
+    for turn in held_turns {
         table.group(format!("{}: MB", turn.name), &["agents", "launcher"]);
         table.group("", &["messages"]);
     }
@@ -73,28 +101,33 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
         look: Look::numbered(at),
         points: Vec::new(),
     };
-    let mut times: Vec<Line> = turns.iter().enumerate().map(line).collect();
-    let mut memory: Vec<Line> = turns.iter().enumerate().skip(2).map(line).collect();
+    let mut times: Vec<Line> = turns[..starts].iter().enumerate().map(line).collect();
+    // The look of each is that of the same server or client above.
+    times.extend(turns[starts..].iter().enumerate().map(|(at, turn)| line((at + 2, turn))));
+    let mut memory: Vec<Line> = held_turns.iter().enumerate().map(|(at, turn)| line((at + 3, turn))).collect();
     let (mut all_costs, mut too_many) = (Vec::new(), Vec::new());
     for np in bench.sizes(&SIZES) {
         let all = measured(bench, section, np, &turns)?;
         let mut costs = Costs { np, of_rank: Vec::new() };
-        let mut row = vec![np.to_string()];
-        for ((turn, series), line) in turns.iter().zip(&all).zip(&mut times) {
-            let median = series.median(seconds);
+        let mut rows = [vec![np.to_string()], vec![np.to_string()]];
+        for (at, ((turn, series), line)) in turns.iter().zip(&all).zip(&mut times).enumerate() {
+            let row = &mut rows[usize::from(at >= starts)];
+            let median = series.median(|run| turn.seconds(run));
             line.point(np, median);
             row.push(cell(series, number(median)));
-            if turn.launcher.kind != Kind::Floor {
-                let times = series.median_ratio(&all[0], seconds);
+            if let Some(floor) = turn.floor {
+                let times = series.median_ratio(&all[floor], |run| turn.seconds(run));
                 row.push(ratio(times));
                 costs.of_rank.extend(times.map(|times| (format!("time of {}", turn.name), times)));
             }
             notes.take(turn.launcher, np, series, |run| run);
             for (round, run) in series.by_round() {
-                numbers.row(&[&np, &turn.name, &round, &"s", &seconds(run)]);
+                numbers.row(&[&np, &turn.name, &round, &"s", &turn.seconds(run)]);
             }
         }
-        for (turn, line) in turns[2..].iter().zip(&mut memory) {
+        let [mut row, exchange] = rows;
+        exchanges.row(exchange);
+        for (turn, line) in held_turns.iter().zip(&mut memory) {
             match held(bench, turn.launcher, np) {
                 Ok(held) => {
                     let Held { agents_mb, launcher_mb, messages } = held;
@@ -120,12 +153,18 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
         all_costs.push(costs);
     }
     let title = "costs by the number of ranks: the empty program, and the PMI hello over the wire and by libpmi\n\
+                 floor: posix_spawn of the empty program; server: the hello with a PMI server without a tree\n\
                  s: seconds from start to end; MB: PSS while all ranks wait in a fence; messages: over all links";
+    let title_of_exchange = "PMI exchange: each rank puts one entry and gets the entries of its two neighbours\n\
+                             s: seconds from the time when all ranks are ready to the last get";
     let mut findings = Findings::new(section);
     findings.table(bench, title, &table, notes.lines())?;
+    findings.table(bench, title_of_exchange, &exchanges, &[])?;
     let panel = |lines| vec![Panel { title: String::new(), lines }];
     let plot = |title: &str, y, lines| Plot { title: title.to_owned(), x: "ranks", y, panels: panel(lines) };
+    let exchange_times = times.split_off(starts);
     findings.plot("time", plot("Time from start to end", "seconds", times));
+    findings.plot("exchange", plot("Time of an exchange", "seconds", exchange_times));
     findings.plot("memory", plot("PSS of agents and launcher", "MB", memory));
     findings.numbers("runs", numbers);
     findings.write(bench)?;
@@ -146,7 +185,7 @@ fn measured(
     let mut recorded = Ok(());
     let all = rounds(turns, bench.options.runs, |round, turn| {
         let result = run::run(bench, turn.launcher, Job { np, program: turn.program });
-        let values = result.as_ref().map(|run| vec![(turn.name, seconds(run))]).map_err(ToString::to_string);
+        let values = result.as_ref().map(|run| vec![(turn.name, turn.seconds(run))]).map_err(ToString::to_string);
         if recorded.is_ok() {
             recorded = bench.report.record(section, np, turn.launcher, round + 1, values);
         }
@@ -187,11 +226,7 @@ fn growths(all: &[Costs]) -> Vec<String> {
     grown
 }
 
-fn seconds(run: &Finished) -> f64 {
-    run.wall.as_secs_f64()
-}
-
-/// By how much the cost of a rank may grow, with the noise of a shared machine.
+/// By how much the cost of a rank may grow beside that of its floor, with the noise of a shared machine.
 const GROWTH_MAX: f64 = 1.35;
 /// The most messages per rank. Ends of ranks are reported together at fixed intervals, so their number grows with the time in
 /// which ranks end, too.
