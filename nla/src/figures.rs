@@ -23,6 +23,15 @@ pub fn count(number: u64) -> String {
     if number < 100_000 { number.to_string() } else { scaled(number, "") }
 }
 
+/// Formats a number with its noun: `1 rank`, `2 batches`.
+pub fn counted(number: u64, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        _ if noun.ends_with("ch") => format!("{number} {noun}es"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
 /// Formats a number of at least 1,000 with a prefix of the SI.
 fn scaled(number: u64, gap: &str) -> String {
     let power = (number.ilog10() / 3).min(5);
@@ -46,6 +55,13 @@ fn three_digits(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nouns_follow_their_numbers() {
+        let texts = [(1, "rank"), (2, "rank"), (0, "remote shell"), (1, "batch"), (3, "batch")];
+        let texts = texts.map(|(number, noun)| counted(number, noun));
+        assert_eq!(texts, ["1 rank", "2 ranks", "0 remote shells", "1 batch", "3 batches"]);
+    }
 
     #[test]
     fn large_numbers_are_shortened() {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
+use nla::figures::counted;
 use placement::matrix::{Matrix, Pair, Traffic};
 
 use super::nodes::NodeMap;
@@ -101,9 +102,7 @@ fn write_pairs(out: &mut String, matrix: &Matrix, measure: Measure, top: usize) 
 
 fn write_nodes(out: &mut String, matrix: &Matrix, map: &NodeMap, measure: Measure) -> std::fmt::Result {
     let (total, (inside, mut between)) = (matrix.total(), map.traffic(matrix));
-    let nodes = map.nodes();
-    let noun = if nodes == 1 { "node" } else { "nodes" };
-    writeln!(out, "{nodes} {noun}, {}", map.source)?;
+    writeln!(out, "{}, {}", counted(map.nodes() as u64, "node"), map.source)?;
     writeln!(
         out,
         "  inside nodes    {:.1} % of bytes, {:.1} % of messages",

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, value_parser};
+use nla::figures::counted;
 use placement::batch::{Experiment, Result as Simulated, Strategy, run, time_of};
 use placement::limits::PLACES_MAX;
 use placement::patterns::{self, Pattern};
@@ -138,11 +139,13 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<String, String>
     let block: Vec<u32> = (0..ranks).collect();
     experiment.compute_s = real("compute").unwrap_or_else(|| time_of(&experiment, &matrix, &block));
     let mut text = format!(
-        "{} batches of {} jobs: {name}, {ranks} ranks on {}; {faulty} hosts fail with probability {probability} during a job\n\
+        "{} of {}: {name}, {} on {}; {} may fail, each with probability {probability} during a job\n\
          {:<22} {:>14} {:>10} {:>10}\n",
-        experiment.batches,
-        experiment.jobs,
+        counted(experiment.batches.into(), "batch"),
+        counted(experiment.jobs.into(), "job"),
+        counted(ranks.into(), "rank"),
         experiment.topology.text(),
+        counted(faulty.into(), "host"),
         "",
         "batch",
         "of block",
@@ -154,7 +157,9 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<String, String>
     for (strategy, Simulated { batch_s, aborted, windows }) in all {
         let share = if base > 0.0 { batch_s / base * 100.0 } else { 100.0 };
         let note = match strategy {
-            Strategy::Faults => format!("  sound consecutive hosts in {windows} of {} batches", experiment.batches),
+            Strategy::Faults => {
+                format!("  sound consecutive hosts in {windows} of {}", counted(experiment.batches.into(), "batch"))
+            }
             _ => String::new(),
         };
         // Writing to a string cannot fail.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use nla::bootstrap::{Links, NodeChoice};
+use nla::figures::counted;
 use nla::sys;
 
 use crate::cluster::allocation::Allocation;
@@ -242,7 +243,7 @@ fn check_count(option: &str, count: u32, most: usize, list: &str) -> Result<(), 
 
 /// Describes how many nodes an option asks for.
 pub(super) fn asked_for(nodes: u32) -> String {
-    if nodes == 1 { "1 node is asked for".to_owned() } else { format!("{nodes} nodes are asked for") }
+    format!("{} {} asked for", counted(nodes.into(), "node"), if nodes == 1 { "is" } else { "are" })
 }
 
 /// Makes the plan, and adds what the ranks' MPI libraries need. Refuses programs whose library cannot be served.

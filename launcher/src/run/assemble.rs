@@ -12,6 +12,7 @@ use litemap::LiteMap;
 use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
 use nla::core::limits::AGENTS_MAX;
 use nla::core::{AgentId, Subtree, printable};
+use nla::figures::counted;
 use nla::sys;
 
 use crate::cluster::fault_history;
@@ -203,8 +204,7 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
     failed.sort_unstable();
     failed.dedup();
     let all = remote_launch.choice.targets.iter().collect::<BTreeSet<_>>().len();
-    let mut text =
-        format!("{} of {all} {} could not be started", failed.len(), if all == 1 { "host" } else { "hosts" });
+    let mut text = format!("{} of {} could not be started", failed.len(), counted(all as u64, "host"));
     let mut hinted = None;
     for ((phase, words), names) in &by_cause {
         let _ = write!(text, "\n  {}: {words}", fold(names));

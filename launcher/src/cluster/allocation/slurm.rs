@@ -4,6 +4,8 @@
 //! tasks, mostly one. They are not the job's: most of the job would stay unused, or the list would be shorter than
 //! the node list. Seen with Slurm 22.05; the interactive step of `salloc` has the job's tasks.
 
+use nla::figures::counted;
+
 use super::{Allocation, count, count_in, id, missing, names_in, nodes_of, not, unreadable};
 use crate::cluster::hosts::HOSTS_MAX;
 use crate::cluster::manager::Manager;
@@ -65,8 +67,8 @@ fn by_processors(found_by: &str, named: usize, system: &dyn System) -> Result<Ve
 }
 
 fn disagree(variable: &str, nodes: usize, names: &str, named: usize) -> Refusal {
-    let noun = if nodes == 1 { "node" } else { "nodes" };
-    unreadable(format!("{variable} is about {nodes} {noun}, and {names} names {named}"))
+    let nodes = counted(nodes as u64, "node");
+    unreadable(format!("{variable} is about {nodes}, and {names} names {named}"))
 }
 
 /// Parses a variable such as `16(x3),8`, if it is set: a number for each node.

@@ -6,6 +6,7 @@ pub mod talk;
 #[cfg(test)]
 mod tests;
 
+use nla::figures::counted;
 use pmi::Ranks;
 
 use self::share::{fill, shares};
@@ -139,11 +140,8 @@ pub fn place(size: u32, nodes: &[Node], rule: &Rule) -> Result<Placement, Refusa
     };
     let remark = crowded.map(|slots| match per_node {
         Some(ppn) => {
-            let nodes = nodes.len();
-            format!(
-                "-ppn {ppn} on {nodes} {} allows fewer than {size} ranks; all are started anyway",
-                if nodes == 1 { "node" } else { "nodes" }
-            )
+            let nodes = counted(nodes.len() as u64, "node");
+            format!("-ppn {ppn} on {nodes} allows fewer than {size} ranks; all are started anyway")
         }
         None => format!("{size} ranks on {slots} slots: nodes are oversubscribed"),
     });

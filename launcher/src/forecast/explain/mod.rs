@@ -10,6 +10,8 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use nla::figures::counted;
+
 pub use self::planned::explained;
 use crate::cluster::hosts::{fold, fold_within};
 use crate::forecast::model::{Prediction, Recommendation};
@@ -281,10 +283,6 @@ fn checks_section(missing: &[String], is_local: bool) -> String {
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     // Writing to a string cannot fail.
     let _ = writeln!(text, "  {line}");
-}
-
-fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// Formats a time to the millisecond, or to the tenth of a second from 100 s on.
