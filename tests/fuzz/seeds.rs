@@ -9,6 +9,7 @@ use bytes::Bytes;
 use launcher::pool::message::{
     Ask, Description, JobRefusal, JobState, NodeChange, PoolState, Request, ToClient, ToController,
 };
+use launcher::pool::waits::{Needs, Room, Unusable, Wait, Why};
 use launcher::run::front::{FromJob, FromLauncher, ToJob, ToLauncher};
 use nla::bootstrap::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, Place, RemoteProgram, Sent,
@@ -381,7 +382,11 @@ fn pools() -> Vec<Vec<u8>> {
         idle_ms: Some(60_000),
         is_stopping: true,
     };
-    let job = JobState { job: 3, launcher: Some(4712), slots: 4, priority: 0, age_ms: 1500, words };
+    let unusable = Unusable { drained: 1, down: 2, starting: 0 };
+    let room = Room { needs: Needs::Nodes { nodes: 4, each: Some(2), is_exclusive: false }, free: 1, unusable };
+    let needs = Needs::Slots { slots: 4, is_exclusive: true };
+    let wait = Some(Wait { why: Why::Room(Room { needs, ..room }), ahead: 0 });
+    let job = JobState { job: 3, launcher: Some(4712), slots: 4, priority: 0, age_ms: 1500, wait, words };
     let environment = vec![("PATH".into(), "/bin".into())];
     let configfile = Some(("file".into(), b"-np 1 true\n".to_vec()));
     let description = Description::of_process(vec!["scela-run".into(), "true".into()], configfile, environment);
@@ -391,8 +396,9 @@ fn pools() -> Vec<Vec<u8>> {
         encode(&ToController::Stop { kills: true }),
         encode(&ToController::Nodes(NodeChange::Add, "n[1-4]:2".to_owned())),
         encode(&ToController::Signal(vec![1, 2], 15)),
-        encode(&ToClient::Waits { job: 3, needs: 4, free: 1, ahead: 2 }),
-        encode(&ToClient::Refused(JobRefusal::Busy { needs: 4, free: 1 })),
+        encode(&ToClient::Waits(3, Wait { why: Why::Room(room), ahead: 2 })),
+        encode(&ToClient::Waits(4, Wait { why: Why::Kept(3), ahead: 1 })),
+        encode(&ToClient::Refused(JobRefusal::Busy(Why::Launcher))),
         encode(&ToClient::Pool(pool)),
         encode(&ToClient::Job(job)),
         encode(&ToLauncher::Run { job: 3, slots: 8 }),

@@ -112,7 +112,12 @@ fn a_host_can_be_added() {
     let text = String::from_utf8_lossy(&add("node003").stderr).into_owned();
     assert!(text.contains("the pool has node003 already"), "{text}");
     let text = String::from_utf8_lossy(&add("node009").stderr).into_owned();
-    assert!(text.contains("node009 is not up, and is tried again"), "{text}");
+    assert!(text.contains("node009 was not added: 1 of 1 host could not be started"), "{text}");
+    let names = pool.state()["nodes"].as_array().map(|nodes| nodes.iter().map(|node| node["node"].clone()).collect());
+    assert_eq!(names, Some(vec!["node001".into(), "node002".into(), "node003".into()]), "it was not kept");
+    // Its number is not used again.
+    let all = pool.scela(&["pool", "drain", "node[001-003]"]);
+    assert!(all.status.success(), "{all:?}");
 }
 
 #[test]

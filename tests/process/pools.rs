@@ -108,11 +108,14 @@ fn jobs_wait_for_slots_in_order() {
     let third = pool.job().args(["--priority", "5"]).np(1).program(sh("echo third")).spawn();
     third.wait_for_error("job 3 waits in the pool 'default': it needs 1 slot, and 0 are free\n");
     let refused = pool.job().arg("--no-wait").np(1).program(sh("true")).run();
-    refused.has_code(251).says("the job needs 1 slot in the pool 'default', and 0 are free");
+    refused.has_code(251).says("the job cannot start at once in the pool 'default': it needs 1 slot, and 0 are free");
     pool.wait_for_jobs(1, 2);
     let order: Vec<_> =
         pool.state()["jobs"].as_array().unwrap().iter().map(|job| job["job"].as_u64().unwrap()).collect();
     assert_eq!(order, [1, 3, 2]);
+    let jobs = pool.scela(&["jobs"]).stdout;
+    let jobs = String::from_utf8_lossy(&jobs);
+    assert!(jobs.contains("\n          it needs 1 slot, and 0 are free\n"), "{jobs}");
     first.signal(Signal::SIGTERM);
     first.finish().has_code(143);
     third.finish().has_code(0).wrote("third\n");

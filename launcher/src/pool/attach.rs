@@ -12,11 +12,11 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Whence, lseek};
 use nla::core::printable;
+use nla::figures::counted;
 use nla::sys::Packets;
 
 use super::client::{self, ENDING, ENDS_WITHOUT_ANSWER};
 use super::message::{JobNumber, ToClient, ToController, unpacked};
-use super::status::count;
 use super::{commands, handover};
 use crate::exit;
 use crate::refusal::Refusal;
@@ -154,7 +154,7 @@ impl Attached<'_> {
     fn report_freed(&self) {
         let freed = self.output.freed + self.errors.freed;
         if freed > 0 {
-            let text = format!("{} of older output were freed before they were read", count(freed, "byte"));
+            let text = format!("{} of older output were freed before they were read", counted(freed, "byte"));
             stderr::line(Kind::Report, &format!("scela: {text}"));
         }
     }

@@ -245,14 +245,14 @@ impl Actor {
         if self.starter.is_none() {
             return Ok(());
         }
-        let nodes = self.schedule.nodes().all();
-        if let Some(why) = nodes.iter().find_map(|node| match &node.health {
+        let nodes = || self.schedule.nodes().all().map(|(_, node)| node);
+        if let Some(why) = nodes().find_map(|node| match &node.health {
             Health::Down(why) => Some(why),
             Health::Up | Health::Starts => None,
         }) {
             return Err(io::Error::other(why.clone()));
         }
-        if nodes.iter().all(|node| node.health == Health::Up) {
+        if nodes().all(|node| node.health == Health::Up) {
             self.starter.take().into_iter().for_each(|starter| starter.ready(self.schedule.nodes()));
         }
         Ok(())
@@ -264,9 +264,7 @@ impl Actor {
         for action in actions {
             match action {
                 Action::Start(job, shares) => self.start(job, &shares),
-                Action::TellWaits { job, needs, free, ahead } => {
-                    self.tell(job, &ToClient::Waits { job, needs, free, ahead });
-                }
+                Action::TellWaits(job, wait) => self.tell(job, &ToClient::Waits(job, wait)),
                 Action::Refuse(job, why) => {
                     self.refuse_detached(job, &why);
                     self.tell(job, &ToClient::Refused(why));

@@ -104,8 +104,13 @@ fn prepare(directory: &Path) -> Result<(), Refusal> {
     };
     checked.map_err(|why| {
         let text = format!("the directory of pools, {}, cannot be used: {why}", shown(directory));
-        Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
+        not_usable(text)
     })
+}
+
+/// Returns the refusal of a directory.
+fn not_usable(text: String) -> Refusal {
+    Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
 }
 
 fn shown(path: &Path) -> String {
@@ -263,7 +268,7 @@ fn usable() -> Result<Vec<PathBuf>, Refusal> {
     for directory in &directories {
         check(directory).map_err(|why| {
             let text = format!("the directory of pools, {}, is not used: {why}", shown(directory));
-            Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
+            not_usable(text)
         })?;
     }
     Ok(directories)

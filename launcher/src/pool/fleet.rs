@@ -1,13 +1,14 @@
 //! The keepers of a pool's nodes: starts them, and asks them for agents.
 //!
 //! Keepers are the ranks of sessions that the controller runs. So all ways to start agents start keepers too, and their nodes are
-//! cleaned up as those of any session. The first session has a keeper on each node. A node whose keeper is lost gets a session
-//! of its own, again and again until it answers.
+//! cleaned up as those of any session. The first session has a keeper on each node. Nodes whose keepers are lost are tried by further
+//! sessions until they answer; `retries` decides when.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -26,9 +27,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Span;
 
+use self::retries::Retries;
 use super::controller::Event;
 use super::nodes::{Health, NodeNumber};
 use crate::cluster::hosts::fold;
@@ -36,15 +38,16 @@ use crate::plan::remote_launch;
 use crate::plan::request::LaunchOptions;
 use crate::run::assemble::addresses;
 
+mod retries;
+
 /// The argument that makes this program a keeper.
 pub const KEEPER_ARGUMENT: &str = "--keeper";
 /// How long keepers may take to connect, besides the time in which agents start.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
-/// The pauses before a lost node is tried again: the first, and the longest.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
-const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// How long the sessions of keepers may take to end by themselves, and then on request.
 const END_TIME: Duration = Duration::from_secs(10);
+/// The begin of a session's report, which others quote without it.
+const REPORT: &str = "scela-run: error: ";
 /// How many bytes of a session's messages are kept: the last ones.
 const WORDS_MAX: usize = 16 * 1024;
 
@@ -70,8 +73,8 @@ pub enum FleetEvent {
     Late(SessionNumber),
     /// A session has ended, with these last words.
     Ended(SessionNumber, String),
-    /// A lost node is to be tried again.
-    Retry(NodeNumber),
+    /// Lost nodes may be due.
+    Retry,
 }
 
 /// A session that has not ended.
@@ -97,7 +100,10 @@ pub struct Host {
 /// The keepers of all nodes.
 pub struct Fleet {
     options: FleetOptions,
-    hosts: Vec<Host>,
+    /// The time of `retries` counts from here.
+    began: Instant,
+    hosts: BTreeMap<NodeNumber, Host>,
+    next_node: NodeNumber,
     events: mpsc::Sender<Event>,
     tasks: Tasks,
     sessions: BTreeMap<SessionNumber, Session>,
@@ -105,10 +111,9 @@ pub struct Fleet {
     next_keeper: KeeperNumber,
     keepers: BTreeMap<NodeNumber, (KeeperNumber, Keeper)>,
     states: BTreeMap<NodeNumber, NodeState>,
-    /// The next pause before a node is tried again.
-    pauses: BTreeMap<NodeNumber, Duration>,
-    /// The lost nodes that wait for another try.
-    retried: BTreeSet<NodeNumber>,
+    retries: Retries,
+    /// A task waits until this time, and then passes [`FleetEvent::Retry`].
+    alarm: Option<Duration>,
 }
 
 impl Host {
@@ -125,7 +130,9 @@ impl Fleet {
     pub(super) fn new(options: FleetOptions, events: mpsc::Sender<Event>, tasks: Tasks) -> Self {
         Self {
             options,
-            hosts: Vec::new(),
+            began: Instant::now(),
+            hosts: BTreeMap::new(),
+            next_node: 0,
             events,
             tasks,
             sessions: BTreeMap::new(),
@@ -133,21 +140,32 @@ impl Fleet {
             next_keeper: 1,
             keepers: BTreeMap::new(),
             states: BTreeMap::new(),
-            pauses: BTreeMap::new(),
-            retried: BTreeSet::new(),
+            retries: Retries::default(),
+            alarm: None,
         }
     }
 
-    /// Starts keepers on further nodes, whose numbers follow those before.
-    pub async fn add(&mut self, hosts: Vec<Host>) -> io::Result<()> {
-        let first = self.hosts.len();
-        self.hosts.extend(hosts);
-        let started = self.start((first..self.hosts.len()).collect()).await;
-        if started.is_err() {
-            // The pool does not get these nodes.
-            self.hosts.truncate(first);
+    /// Starts keepers on further nodes. Returns their numbers, which follow those before.
+    pub async fn add(&mut self, hosts: Vec<Host>) -> io::Result<Range<NodeNumber>> {
+        let nodes = self.next_node..self.next_node + hosts.len();
+        self.next_node = nodes.end;
+        self.hosts.extend(nodes.clone().zip(hosts));
+        if let Err(error) = self.start(nodes.clone().collect()).await {
+            nodes.for_each(|node| drop(self.hosts.remove(&node)));
+            return Err(error);
         }
-        started
+        Ok(nodes)
+    }
+
+    /// Removes a node. If it has a keeper, that exits.
+    pub fn remove(&mut self, node: NodeNumber) {
+        self.hosts.remove(&node);
+        self.keepers.remove(&node);
+        self.states.remove(&node);
+        self.retries.forget(node);
+        for session in self.sessions.values_mut() {
+            session.pending.remove(&node);
+        }
     }
 
     async fn start(&mut self, nodes: Vec<NodeNumber>) -> io::Result<()> {
@@ -175,7 +193,7 @@ impl Fleet {
 
     /// Returns the command of a session with one keeper on each of these nodes.
     fn command(&self, nodes: &[NodeNumber]) -> Command {
-        let hosts = || nodes.iter().map(|node| &self.hosts[*node]);
+        let hosts = || nodes.iter().filter_map(|node| self.hosts.get(node));
         let list = match hosts().any(|host| host.user.is_some()) {
             false => fold(hosts().map(|host| host.name.as_str())),
             true => hosts().map(Host::login).collect::<Vec<_>>().join(","),
@@ -190,8 +208,14 @@ impl Fleet {
         command
     }
 
-    /// Takes an event. Returns the nodes whose health has changed.
+    /// Takes an event. Returns the nodes whose health has changed, in the order of the changes.
     pub async fn on_event(&mut self, event: FleetEvent) -> Vec<(NodeNumber, Health)> {
+        let mut changed = self.changes(event);
+        changed.extend(self.try_again().await);
+        changed
+    }
+
+    fn changes(&mut self, event: FleetEvent) -> Vec<(NodeNumber, Health)> {
         match event {
             FleetEvent::Connected(accepted) => {
                 let events = self.events.clone();
@@ -208,6 +232,7 @@ impl Fleet {
                         at.and_then(|at| session.nodes.get(at)).filter(|node| session.pending.remove(node))
                     {
                         self.keepers.insert(*node, (number, keeper));
+                        self.retries.connected(*node);
                         break;
                     }
                 }
@@ -216,7 +241,7 @@ impl Fleet {
             FleetEvent::Keeper(KeeperEvent::State(number, state)) => {
                 let Some(node) = self.node_with(number) else { return Vec::new() };
                 let is_first = self.states.insert(node, state).is_none();
-                self.pauses.remove(&node);
+                self.retries.forget(node);
                 if is_first { vec![(node, Health::Up)] } else { Vec::new() }
             }
             FleetEvent::Keeper(KeeperEvent::Silent(number, time)) => {
@@ -245,16 +270,9 @@ impl Fleet {
                 let missing = self.sessions.remove(&number).map(|session| session.pending).unwrap_or_default();
                 missing.into_iter().map(|node| self.lost(node, words.clone())).collect()
             }
-            FleetEvent::Retry(node) => {
-                self.retried.remove(&node);
-                let is_starting = self.sessions.values().any(|session| session.pending.contains(&node));
-                if self.keepers.contains_key(&node) || is_starting {
-                    return Vec::new();
-                }
-                match self.start(vec![node]).await {
-                    Ok(()) => vec![(node, Health::Starts)],
-                    Err(error) => vec![self.lost(node, error.to_string())],
-                }
+            FleetEvent::Retry => {
+                self.alarm = None;
+                Vec::new()
             }
         }
     }
@@ -264,28 +282,36 @@ impl Fleet {
         self.keepers.iter().find(|(_, (number, _))| *number == keeper).map(|(node, _)| *node)
     }
 
-    /// Tries a node again after a pause.
+    /// Lets a node be tried again.
     fn lost(&mut self, node: NodeNumber, why: String) -> (NodeNumber, Health) {
         self.states.remove(&node);
-        if !self.retried.insert(node) {
-            return (node, Health::Down(why));
-        }
-        let pause = self.pauses.entry(node).or_insert(RETRY_PAUSE);
-        let (now, events) = (*pause, self.events.clone());
-        *pause = (*pause * 2).min(RETRY_PAUSE_MAX);
-        self.tasks.spawn("retry", Span::current(), async move {
-            sleep(now).await;
-            let _ = events.send(Event::Fleet(FleetEvent::Retry(node))).await;
-        });
+        self.retries.lost(self.began.elapsed(), node);
         (node, Health::Down(why))
     }
 
     /// Tries lost nodes at once.
     pub async fn retry(&mut self, nodes: &[NodeNumber]) -> Vec<(NodeNumber, Health)> {
+        let now = self.began.elapsed();
+        nodes.iter().for_each(|node| self.retries.hurry(now, *node));
+        self.try_again().await
+    }
+
+    /// Starts sessions for the nodes that are due, and sees to the time of the next ones.
+    async fn try_again(&mut self) -> Vec<(NodeNumber, Health)> {
         let mut changed = Vec::new();
-        for node in nodes {
-            self.pauses.remove(node);
-            changed.extend(Box::pin(self.on_event(FleetEvent::Retry(*node))).await);
+        while let Some(nodes) = self.retries.next(self.began.elapsed()) {
+            match self.start(nodes.clone()).await {
+                Ok(()) => changed.extend(nodes.into_iter().map(|node| (node, Health::Starts))),
+                Err(error) => changed.extend(nodes.into_iter().map(|node| self.lost(node, error.to_string()))),
+            }
+        }
+        if let Some(wake) = self.retries.wake().filter(|wake| self.alarm.is_none_or(|alarm| *wake < alarm)) {
+            self.alarm = Some(wake);
+            let (at, events) = (self.began + wake, self.events.clone());
+            self.tasks.spawn("retry", Span::current(), async move {
+                sleep_until(at).await;
+                let _ = events.send(Event::Fleet(FleetEvent::Retry)).await;
+            });
         }
         changed
     }
@@ -303,7 +329,7 @@ impl Fleet {
     /// Starts an agent on a node, for a launcher. If that cannot be done, tells the launcher by the agent's standard error.
     pub fn start_agent(&mut self, name: &str, agent: AgentSpec, streams: [OwnedFd; 3]) -> Option<Channel> {
         let [input, output, errors] = streams;
-        let node = self.hosts.iter().position(|host| host.name == name);
+        let node = self.hosts.iter().find(|(_, host)| host.name == name).map(|(node, _)| *node);
         let keeper = node.and_then(|node| self.keepers.get_mut(&node));
         let Some((number, keeper)) = keeper else {
             // Its reader may be gone.
@@ -400,7 +426,7 @@ impl Watch {
             }
         }
         let status = exit_of(&mut child).await;
-        let words = String::from_utf8_lossy(&words).trim().to_owned();
+        let words = String::from_utf8_lossy(&words).trim().trim_start_matches(REPORT).to_owned();
         let words = match (words.is_empty(), status) {
             (false, _) => words,
             (true, Some(status)) => format!("the session of its keeper has ended ({status})"),

@@ -7,11 +7,11 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::Mode;
+use nla::figures::counted;
 use nla::sys::{Packet, Packets};
 use serde::de::DeserializeOwned;
 
 use super::message::{Ask, Description, JobNumber, JobRefusal, Request, ToClient, ToController, packed, unpacked};
-use super::status::count;
 use crate::refusal::Refusal;
 use crate::run::front::FromJob;
 
@@ -110,8 +110,8 @@ impl Handed {
                 self.job = Some(job);
                 Event::Started
             }
-            Some(ToClient::Waits { job, needs, free, ahead }) => {
-                Event::Waits(waits_text(&self.pool, job, needs, free, ahead))
+            Some(ToClient::Waits(job, wait)) => {
+                Event::Waits(format!("job {job} waits in the pool '{}': {wait}", self.pool))
             }
             Some(ToClient::Refused(why)) => Event::Refused(why),
             // Answers to other questions.
@@ -180,16 +180,15 @@ pub(super) fn pool_ended(pool: &str, when: &str) -> Refusal {
 /// Returns why a job does not start.
 pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
     let (text, hint) = match why {
-        JobRefusal::Busy { needs, free } => (
-            format!("the job needs {} in the pool '{pool}', and {free} are free", count((*needs).into(), "slot")),
-            "without --no-wait it waits for them",
-        ),
+        JobRefusal::Busy(why) => {
+            (format!("the job cannot start at once in the pool '{pool}': {why}"), "without --no-wait it waits")
+        }
         JobRefusal::OtherVersion(version) => (
             format!("the pool '{pool}' was started by another version of this program, {version}"),
             "stop it and start it again",
         ),
         JobRefusal::TooFewNodes { asks, has } => (
-            format!("the job asks for {}, and the pool '{pool}' has {has}", count((*asks).into(), "node")),
+            format!("the job asks for {}, and the pool '{pool}' has {has}", counted((*asks).into(), "node")),
             "'scela pool add' adds nodes",
         ),
         JobRefusal::NotKept(why) => (why.clone(), "the directory of the pool may be full"),
@@ -204,17 +203,9 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
     Refusal::new(text, hint).of_system()
 }
 
-fn waits_text(pool: &str, job: u64, needs: u32, free: u32, ahead: u32) -> String {
-    let ahead = match ahead {
-        0 => String::new(),
-        ahead => format!("; {} {} first", count(ahead.into(), "job"), if ahead == 1 { "starts" } else { "start" }),
-    };
-    let needs = count(needs.into(), "slot");
-    format!("job {job} waits in the pool '{pool}': it needs {needs}, and {free} are free{ahead}")
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::waits::{Wait, Why};
     use super::*;
     use serde::Serialize;
 
@@ -238,8 +229,9 @@ mod tests {
     #[test]
     fn messages_become_events() {
         let mut handed = Handed::new("night");
-        let waits = ToClient::Waits { job: 3, needs: 4, free: 1, ahead: 2 };
-        let text = "job 3 waits in the pool 'night': it needs 4 slots, and 1 are free; 2 jobs start first";
+        let waits = ToClient::Waits(3, Wait { why: Why::Kept(1), ahead: 2 });
+        let text = "job 3 waits in the pool 'night': the slots for it are kept for job 1, which has waited longer; 2 jobs are \
+                    before it";
         assert_eq!(handed.on_controller(Some(&packet(&waits))), Some(Event::Waits(text.to_owned())));
         let refused = packet(&ToClient::Refused(JobRefusal::Full));
         assert_eq!(handed.on_controller(Some(&refused)), Some(Event::Refused(JobRefusal::Full)));

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::nodes::Health;
+use super::waits::{Wait, Why};
 
 /// The most bytes of a job's description: arguments, environment and configfile.
 pub const DESCRIPTION_BYTES_MAX: u64 = 32 << 20;
@@ -117,17 +118,8 @@ pub enum NodeChange {
 /// A message of the controller to a client.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ToClient {
-    /// The job waits for slots.
-    Waits {
-        /// Its number.
-        job: JobNumber,
-        /// The slots that it needs.
-        needs: u32,
-        /// The slots that are free.
-        free: u32,
-        /// The jobs that start before it.
-        ahead: u32,
-    },
+    /// The job with this number waits, for this reason.
+    Waits(JobNumber, Wait),
     /// The job has started: its launcher answers on the line.
     Started(JobNumber),
     /// The job has this number, and no client.
@@ -157,13 +149,8 @@ pub enum ToClient {
 /// Why a job does not start.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum JobRefusal {
-    /// It would have to wait, and may not.
-    Busy {
-        /// The slots that it needs.
-        needs: u32,
-        /// The slots that are free.
-        free: u32,
-    },
+    /// It would have to wait, for this reason, and may not.
+    Busy(Why),
     /// The pool has as many jobs as it can have.
     Full,
     /// The pool is being stopped.
@@ -238,6 +225,8 @@ pub struct JobState {
     pub priority: i32,
     /// How long it has run or waited, in milliseconds.
     pub age_ms: u64,
+    /// Why it waits, if it does.
+    pub wait: Option<Wait>,
     /// The words of its command line.
     pub words: String,
 }

@@ -34,3 +34,4 @@ pub mod schedule;
 pub mod standby;
 pub mod start;
 mod status;
+pub mod waits;

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::message::Ask;
+use super::waits::{Needs, Room, Unusable};
 
-/// The place of a node in the list of its pool.
+/// The number of a node in its pool. It is never another node's.
 pub type NodeNumber = usize;
 
 /// Whether a node can have jobs.
@@ -53,35 +54,65 @@ impl Node {
 pub type Shares = BTreeMap<NodeNumber, u32>;
 
 /// The nodes of a pool.
-#[derive(Debug)]
-pub struct Nodes(Vec<Node>);
+#[derive(Debug, Default)]
+pub struct Nodes(BTreeMap<NodeNumber, Node>);
+
+/// A node that a job can have slots of.
+struct Candidate {
+    at: NodeNumber,
+    slots: u32,
+    free: u32,
+}
+
+/// So many nodes, with so many slots of each.
+#[derive(Copy, Clone)]
+struct Shape {
+    nodes: usize,
+    /// More than a node has means all of it.
+    each: u32,
+}
 
 impl Nodes {
-    /// Begins with these nodes.
+    /// Begins with these nodes, numbered from 0.
     pub fn new(nodes: Vec<Node>) -> Self {
-        Self(nodes)
+        Self(nodes.into_iter().enumerate().collect())
     }
 
-    /// Returns all nodes.
-    pub fn all(&self) -> &[Node] {
-        &self.0
+    /// Returns all nodes in the order of their numbers.
+    pub fn all(&self) -> impl Iterator<Item = (NodeNumber, &Node)> {
+        self.0.iter().map(|(at, node)| (*at, node))
+    }
+
+    /// Returns the number of all nodes.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the node with this number.
+    pub fn node(&self, at: NodeNumber) -> Option<&Node> {
+        self.0.get(&at)
     }
 
     /// Adds a node.
-    pub fn add(&mut self, node: Node) {
-        self.0.push(node);
+    pub fn add(&mut self, at: NodeNumber, node: Node) {
+        self.0.insert(at, node);
+    }
+
+    /// Removes a node. Jobs that run there keep what they have.
+    pub fn remove(&mut self, at: NodeNumber) {
+        self.0.remove(&at);
     }
 
     /// Notes that a node can have no jobs.
     pub fn set_health(&mut self, node: NodeNumber, health: Health) {
-        if let Some(node) = self.0.get_mut(node) {
+        if let Some(node) = self.0.get_mut(&node) {
             node.health = health;
         }
     }
 
     /// Notes that the keeper of a node answers. A node whose number of slots is unknown, 0, gets one for each core.
     pub fn set_up(&mut self, node: NodeNumber, cores: u32) {
-        if let Some(node) = self.0.get_mut(node) {
+        if let Some(node) = self.0.get_mut(&node) {
             node.health = Health::Up;
             if node.slots == 0 {
                 node.slots = cores.max(1);
@@ -91,7 +122,7 @@ impl Nodes {
 
     /// Drains a node, or ends that.
     pub fn set_drained(&mut self, node: NodeNumber, is_drained: bool) {
-        if let Some(node) = self.0.get_mut(node) {
+        if let Some(node) = self.0.get_mut(&node) {
             node.is_drained = is_drained;
         }
     }
@@ -101,27 +132,22 @@ impl Nodes {
         self.usable().map(|(_, node)| node.slots).sum()
     }
 
-    /// Returns those of them that no job has.
-    pub fn free(&self) -> u32 {
-        self.usable().map(|(_, node)| node.slots - node.busy).sum()
-    }
-
     fn usable(&self) -> impl Iterator<Item = (NodeNumber, &Node)> {
-        self.0.iter().enumerate().filter(|(_, node)| node.is_usable())
+        self.all().filter(|(_, node)| node.is_usable())
     }
 
-    /// Returns how many nodes the job needs, and how many slots of each, if it says so. More than a node has means all of it.
-    fn shape(&self, ask: &Ask) -> Option<(usize, u32)> {
+    /// Returns how many nodes the job needs, and how many slots of each, if it says so.
+    fn shape(&self, ask: &Ask) -> Option<Shape> {
         let all = self.usable().count();
+        let of_all = |each: u32| ask.ranks.map_or(all, |ranks| (ranks.div_ceil(each.max(1)) as usize).min(all));
         match (ask.nodes, ask.per_node) {
-            (Some(nodes), Some(ppn)) => Some((nodes as usize, ppn)),
+            (Some(nodes), Some(each)) => Some(Shape { nodes: nodes as usize, each }),
             (Some(nodes), None) => {
-                Some((nodes as usize, ask.ranks.map_or(u32::MAX, |ranks| ranks.div_ceil(nodes.max(1)))))
+                let each = ask.ranks.map_or(u32::MAX, |ranks| ranks.div_ceil(nodes.max(1)));
+                Some(Shape { nodes: nodes as usize, each })
             }
             // A job that needs more nodes than there are gets all of them.
-            (None, Some(ppn)) => {
-                Some((ask.ranks.map_or(all, |ranks| (ranks.div_ceil(ppn.max(1)) as usize).min(all)), ppn))
-            }
+            (None, Some(each)) => Some(Shape { nodes: of_all(each), each }),
             (None, None) => None,
         }
     }
@@ -130,37 +156,43 @@ impl Nodes {
     pub fn need(&self, ask: &Ask) -> u32 {
         let slots = self.slots();
         let wanted = match self.shape(ask) {
-            Some((nodes, ppn)) => ppn.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)),
+            Some(Shape { nodes, each }) => each.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)),
             None => ask.ranks.unwrap_or(u32::MAX),
         };
         wanted.min(slots).max(1)
     }
 
+    /// Returns the nodes with free slots that the job can have.
+    fn candidates(&self, ask: &Ask, shape: Option<Shape>) -> Vec<Candidate> {
+        let candidate =
+            |(at, node): (NodeNumber, &Node)| Candidate { at, slots: node.slots, free: node.slots - node.busy };
+        let fits = |node: &Candidate| {
+            let is_enough = shape.is_none_or(|shape| node.free >= shape.each.min(node.slots));
+            node.free > 0 && is_enough && !(ask.is_exclusive && node.free < node.slots)
+        };
+        self.usable().map(candidate).filter(fits).collect()
+    }
+
     /// Returns the slots that a job would get now; `None` if it must wait.
     pub fn choose(&self, ask: &Ask) -> Option<Shares> {
-        let mut free: Vec<(NodeNumber, u32, u32)> =
-            self.usable().map(|(at, node)| (at, node.slots, node.slots - node.busy)).collect();
-        if ask.is_exclusive {
-            free.retain(|(_, slots, free)| slots == free);
-        }
-        let whole = |at: NodeNumber, taken: u32, slots: u32| (at, if ask.is_exclusive { slots } else { taken });
-        if let Some((wanted, ppn)) = self.shape(ask) {
-            free.retain(|(_, slots, free)| *free > 0 && *free >= ppn.min(*slots));
-            free.sort_by_key(|(at, _, free)| (*free, *at));
-            let chosen = free.into_iter().take(wanted).map(|(at, slots, _)| whole(at, ppn.min(slots), slots));
-            let shares: Shares = chosen.collect();
-            return (wanted > 0 && shares.len() == wanted).then_some(shares);
+        let shape = self.shape(ask);
+        let mut free = self.candidates(ask, shape);
+        let whole = |node: &Candidate, taken: u32| (node.at, if ask.is_exclusive { node.slots } else { taken });
+        if let Some(Shape { nodes, each }) = shape {
+            free.sort_by_key(|node| (node.free, node.at));
+            let shares: Shares = free.iter().take(nodes).map(|node| whole(node, each.min(node.slots))).collect();
+            return (nodes > 0 && shares.len() == nodes).then_some(shares);
         }
         let need = self.need(ask);
-        let fitting = free.iter().filter(|(_, _, free)| *free >= need);
-        if let Some((at, slots, _)) = fitting.min_by_key(|(at, _, free)| (*free, *at)) {
-            return Some([whole(*at, need, *slots)].into());
+        let fitting = free.iter().filter(|node| node.free >= need);
+        if let Some(node) = fitting.min_by_key(|node| (node.free, node.at)) {
+            return Some([whole(node, need)].into());
         }
-        free.sort_by_key(|(at, _, free)| (std::cmp::Reverse(*free), *at));
+        free.sort_by_key(|node| (std::cmp::Reverse(node.free), node.at));
         let (mut shares, mut missing) = (Shares::new(), need);
-        for (at, slots, free) in free.into_iter().filter(|(_, _, free)| *free > 0) {
-            let taken = free.min(missing);
-            shares.extend([whole(at, taken, slots)]);
+        for node in free {
+            let taken = node.free.min(missing);
+            shares.extend([whole(&node, taken)]);
             missing -= taken;
             if missing == 0 {
                 return Some(shares);
@@ -169,17 +201,44 @@ impl Nodes {
         None
     }
 
+    /// Returns the demand of a job beside what is free. [`Nodes::choose`] has slots for it if that suffices.
+    pub fn room(&self, ask: &Ask) -> Room {
+        let shape = self.shape(ask);
+        let free = self.candidates(ask, shape);
+        let is_exclusive = ask.is_exclusive;
+        let mut unusable = Unusable::default();
+        for (_, node) in self.all() {
+            match (&node.health, node.is_drained) {
+                (Health::Up, false) => {}
+                (Health::Up, true) => unusable.drained += 1,
+                (Health::Down(_), _) => unusable.down += 1,
+                (Health::Starts, _) => unusable.starting += 1,
+            }
+        }
+        match shape {
+            Some(Shape { nodes, each }) => {
+                let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
+                let needs = Needs::Nodes { nodes, each: Some(each).filter(|each| *each < u32::MAX), is_exclusive };
+                Room { needs, free: free.len() as u32, unusable }
+            }
+            None => {
+                let needs = Needs::Slots { slots: self.need(ask), is_exclusive };
+                Room { needs, free: free.iter().map(|node| node.free).sum(), unusable }
+            }
+        }
+    }
+
     /// Takes slots for a job.
     pub fn take(&mut self, shares: &Shares) {
         for (at, taken) in shares {
-            self.0[*at].busy += taken;
+            self.0.entry(*at).and_modify(|node| node.busy += taken);
         }
     }
 
     /// Gives the slots of a job back.
     pub fn give_back(&mut self, shares: &Shares) {
         for (at, taken) in shares {
-            self.0[*at].busy -= taken;
+            self.0.entry(*at).and_modify(|node| node.busy -= taken);
         }
     }
 }
@@ -201,8 +260,48 @@ mod tests {
         Nodes::new(slots.iter().enumerate().map(node).collect())
     }
 
+    /// Returns the choice, which agrees with what is told about the room.
     fn chosen(nodes: &Nodes, ask: &Ask) -> Option<Vec<(NodeNumber, u32)>> {
-        Some(nodes.choose(ask)?.into_iter().collect())
+        let chosen = nodes.choose(ask);
+        assert_eq!(chosen.is_some(), nodes.room(ask).suffices(), "{ask:?} {:?}", nodes.room(ask));
+        Some(chosen?.into_iter().collect())
+    }
+
+    #[test]
+    fn a_job_that_waits_is_told_what_is_missing() {
+        let mut nodes = nodes(&[(4, 0), (4, 2), (4, 4), (4, 0), (4, 0)]);
+        nodes.set_drained(3, true);
+        nodes.set_health(4, Health::Down("it was lost".to_owned()));
+        let unusable = Unusable { drained: 1, down: 1, starting: 0 };
+        let slots = |slots, is_exclusive, free| Room { needs: Needs::Slots { slots, is_exclusive }, free, unusable };
+        assert_eq!(nodes.room(&ask(7)), slots(7, false, 6));
+        assert_eq!(nodes.room(&Ask { is_exclusive: true, ..ask(7) }), slots(7, true, 4));
+        assert_eq!(nodes.room(&Ask::default()), slots(12, false, 6), "it wants all that can have jobs");
+        let on = |count, each, free| {
+            let needs = Needs::Nodes { nodes: count, each, is_exclusive: false };
+            Room { needs, free, unusable }
+        };
+        assert_eq!(nodes.room(&Ask { nodes: Some(3), ..ask(3) }), on(3, Some(1), 2));
+        assert_eq!(nodes.room(&Ask { nodes: Some(2), ..Ask::default() }), on(2, None, 1));
+        assert_eq!(nodes.room(&Ask { per_node: Some(3), ..ask(6) }), on(2, Some(3), 1));
+        nodes.set_health(4, Health::Starts);
+        (0..3).for_each(|at| nodes.set_drained(at, true));
+        let unusable = Unusable { drained: 4, down: 0, starting: 1 };
+        let room = Room { needs: Needs::Slots { slots: 1, is_exclusive: false }, free: 0, unusable };
+        assert_eq!(nodes.room(&ask(7)), room);
+        assert!(!nodes.room(&Ask { per_node: Some(3), ..ask(6) }).suffices());
+    }
+
+    #[test]
+    fn a_node_that_was_removed_gets_no_jobs_and_its_job_may_end() {
+        let mut nodes = nodes(&[(2, 0), (2, 0)]);
+        let shares = nodes.choose(&ask(4)).unwrap();
+        nodes.take(&shares);
+        nodes.remove(0);
+        nodes.give_back(&shares);
+        assert_eq!((chosen(&nodes, &ask(2)), nodes.slots()), (Some(vec![(1, 2)]), 2));
+        nodes.add(2, Node::new("new", 3, Health::Up));
+        assert_eq!(chosen(&nodes, &ask(3)), Some(vec![(2, 3)]));
     }
 
     #[test]
@@ -213,7 +312,7 @@ mod tests {
         assert_eq!(chosen(&nodes, &ask(4)), Some(vec![(0, 4)]));
         assert_eq!(chosen(&nodes, &ask(5)), Some(vec![(0, 4), (1, 1)]));
         assert_eq!(chosen(&nodes, &ask(7)), Some(vec![(0, 4), (1, 2), (2, 1)]));
-        assert_eq!((chosen(&nodes, &ask(8)), nodes.need(&ask(8)), nodes.free()), (None, 8, 7));
+        assert_eq!((chosen(&nodes, &ask(8)), nodes.need(&ask(8)), nodes.room(&ask(8)).free), (None, 8, 7));
     }
 
     #[test]
@@ -269,8 +368,8 @@ mod tests {
         let mut nodes = nodes(&[(2, 0), (2, 0)]);
         let shares = nodes.choose(&ask(3)).unwrap();
         nodes.take(&shares);
-        assert_eq!(nodes.free(), 1);
+        assert_eq!(nodes.room(&ask(3)).free, 1);
         nodes.give_back(&shares);
-        assert_eq!(nodes.free(), 4);
+        assert_eq!(nodes.room(&ask(3)).free, 4);
     }
 }

@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 
 use super::message::{Ask, JobNumber, JobRefusal};
 use super::nodes::{Health, Node, NodeNumber, Nodes, Shares};
+use super::waits::{Wait, Why};
 
 /// How long jobs may overtake one that waits for slots.
 pub const BACKFILL_TIME: Duration = Duration::from_secs(60);
@@ -50,7 +51,9 @@ pub enum Input {
         was_ready: bool,
     },
     /// A node was added.
-    NodeAdded(Node),
+    NodeAdded(NodeNumber, Node),
+    /// A node was removed.
+    NodeRemoved(NodeNumber),
     /// The keeper of a node answers. The node has this many cores.
     NodeUp(NodeNumber, u32),
     /// The keeper of a node is lost, or is being started.
@@ -68,17 +71,8 @@ pub enum Input {
 pub enum Action {
     /// Start the job on these slots, by a launcher that stands by.
     Start(JobNumber, Shares),
-    /// Tell the client that the job waits for slots.
-    TellWaits {
-        /// The job.
-        job: JobNumber,
-        /// The slots that it needs.
-        needs: u32,
-        /// The slots that are free.
-        free: u32,
-        /// The jobs that start before it.
-        ahead: u32,
-    },
+    /// Tell the client why the job waits.
+    TellWaits(JobNumber, Wait),
     /// Tell the client that the job is refused, or has ended before it started.
     Refuse(JobNumber, JobRefusal),
     /// Send a signal to a running job.
@@ -101,7 +95,39 @@ struct Waiting {
     since: Time,
     /// When slots were first missing for it although it was the first.
     blocked: Option<Time>,
+    /// What it waits for.
+    waits_for: WaitsFor,
     is_told: bool,
+}
+
+/// What a job waits for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum WaitsFor {
+    /// More room than there is.
+    Room,
+    /// The start of this job, for which room is kept.
+    Job(JobNumber),
+    /// A launcher.
+    Launcher,
+}
+
+impl Waiting {
+    fn new(job: JobNumber, ask: Ask, since: Time) -> Self {
+        Self { job, ask, since, blocked: None, waits_for: WaitsFor::Launcher, is_told: false }
+    }
+
+    /// Returns why it waits.
+    fn why(&self, nodes: &Nodes) -> Why {
+        match self.waits_for {
+            WaitsFor::Job(job) => Why::Kept(job),
+            WaitsFor::Launcher => Why::Launcher,
+            WaitsFor::Room => match nodes.room(&self.ask) {
+                // Of jobs before it, for which launchers are being started.
+                room if room.suffices() => Why::Launcher,
+                room => Why::Room(room),
+            },
+        }
+    }
 }
 
 /// A job that runs.
@@ -110,6 +136,21 @@ struct Running {
     shares: Shares,
     since: Time,
     ask: Ask,
+}
+
+/// A job, as a report shows it.
+#[derive(Debug)]
+pub struct Shown<'a> {
+    /// Its number.
+    pub job: JobNumber,
+    /// The slots that it has or needs.
+    pub slots: u32,
+    /// Since when it runs or waits.
+    pub since: Time,
+    /// Why it waits, if it does.
+    pub wait: Option<Wait>,
+    /// Its demands.
+    pub ask: &'a Ask,
 }
 
 /// The jobs of a pool and its nodes.
@@ -167,7 +208,8 @@ impl Schedule {
                 }
             }
             Input::NotTaken(job) => self.wait_again(now, job, actions),
-            Input::NodeAdded(node) => self.nodes.add(node),
+            Input::NodeAdded(at, node) => self.nodes.add(at, node),
+            Input::NodeRemoved(at) => self.nodes.remove(at),
             Input::NodeUp(node, cores) => self.nodes.set_up(node, cores),
             Input::NodeHealth(node, health) => self.nodes.set_health(node, health),
             Input::NodeDrained(node, is_drained) => self.nodes.set_drained(node, is_drained),
@@ -201,14 +243,14 @@ impl Schedule {
         if self.is_stopping {
             return actions.push(Action::Refuse(job, JobRefusal::Stopping));
         }
-        let has = self.nodes.all().len() as u32;
+        let has = self.nodes.count() as u32;
         if let Some(asks) = ask.nodes.filter(|asks| *asks > has) {
             return actions.push(Action::Refuse(job, JobRefusal::TooFewNodes { asks, has }));
         }
         if self.waiting.len() >= self.waiting_max {
             return actions.push(Action::Refuse(job, JobRefusal::Full));
         }
-        let waiting = Waiting { job, since: now, blocked: None, is_told: false, ask };
+        let waiting = Waiting::new(job, ask, now);
         self.waiting.insert((Reverse(waiting.ask.priority), job), waiting);
     }
 
@@ -218,7 +260,7 @@ impl Schedule {
         if self.is_stopping {
             return actions.push(Action::Refuse(job, JobRefusal::Stopping));
         }
-        let waiting = Waiting { job, since: now, blocked: None, is_told: false, ask };
+        let waiting = Waiting::new(job, ask, now);
         self.waiting.insert((Reverse(waiting.ask.priority), job), waiting);
     }
 
@@ -286,29 +328,48 @@ impl Schedule {
         // The slots of jobs that wait only for a launcher: later jobs must not take them.
         let mut kept = Vec::new();
         let (mut started, mut told, mut refused) = (Vec::new(), Vec::new(), Vec::new());
-        let mut backfill_end = None;
+        let (mut tellings, mut refusals) = (Vec::new(), Vec::new());
+        // The first job without room, and when others may overtake it no more.
+        let mut blocked: Option<(JobNumber, Time)> = None;
         for (ahead, (place, waiting)) in self.waiting.iter_mut().enumerate() {
-            let may_start = backfill_end.is_none_or(|end| now < end);
-            if let Some(shares) = self.nodes.choose(&waiting.ask).filter(|_| may_start) {
-                self.nodes.take(&shares);
-                if started.len() < self.standbys {
-                    started.push((*place, shares));
-                } else {
-                    kept.push(shares);
+            let has_room = self.nodes.choose(&waiting.ask);
+            // The job for which room is kept, once it was overtaken for long enough.
+            let first = blocked.filter(|(_, end)| *end <= now);
+            waiting.waits_for = match (has_room, first) {
+                (Some(shares), None) => {
+                    self.nodes.take(&shares);
+                    if started.len() < self.standbys {
+                        started.push((*place, shares));
+                    } else {
+                        kept.push(shares);
+                    }
+                    waiting.waits_for = WaitsFor::Launcher;
+                    continue;
                 }
-                continue;
-            }
-            let needs = self.nodes.need(&waiting.ask);
-            if backfill_end.is_none() {
-                backfill_end = Some(*waiting.blocked.get_or_insert(now) + BACKFILL_TIME);
+                (Some(_), Some((first, _))) => WaitsFor::Job(first),
+                (None, _) => WaitsFor::Room,
+            };
+            if blocked.is_none() {
+                blocked = Some((waiting.job, *waiting.blocked.get_or_insert(now) + BACKFILL_TIME));
             }
             if !waiting.ask.waits {
-                refused.push((*place, needs));
+                refused.push(*place);
             } else if !std::mem::replace(&mut waiting.is_told, true) {
-                told.push((waiting.job, needs, (ahead - started.len()) as u32));
+                told.push((*place, (ahead - started.len()) as u32));
             }
         }
-        let free = self.nodes.free();
+        // As long as the slots of all jobs that start are taken.
+        for (place, ahead) in told {
+            let waiting = self.waiting.get(&place);
+            let tell =
+                |waiting: &Waiting| Action::TellWaits(waiting.job, Wait { why: waiting.why(&self.nodes), ahead });
+            tellings.extend(waiting.map(tell));
+        }
+        for place in refused {
+            if let Some(waiting) = self.waiting.remove(&place) {
+                refusals.push(Action::Refuse(waiting.job, JobRefusal::Busy(waiting.why(&self.nodes))));
+            }
+        }
         kept.iter().for_each(|shares| self.nodes.give_back(shares));
         for (place, shares) in started {
             if let Some(Waiting { job, ask, .. }) = self.waiting.remove(&place) {
@@ -317,13 +378,8 @@ impl Schedule {
                 self.running.insert(job, Running { shares, since: now, ask });
             }
         }
-        for (place, needs) in refused {
-            if let Some(Waiting { job, .. }) = self.waiting.remove(&place) {
-                actions.push(Action::Refuse(job, JobRefusal::Busy { needs, free }));
-            }
-        }
-        actions.extend(told.into_iter().map(|(job, needs, ahead)| Action::TellWaits { job, needs, free, ahead }));
-        backfill_end.filter(|end| *end > now)
+        actions.extend(refusals.into_iter().chain(tellings));
+        blocked.map(|(_, end)| end).filter(|end| *end > now)
     }
 
     /// Returns the jobs that have slots of a node.
@@ -346,20 +402,29 @@ impl Schedule {
         self.is_stopping
     }
 
-    /// Returns the running jobs, then those that wait, in the order in which they start: job, slots, since when, and ask.
-    pub fn jobs(&self) -> impl Iterator<Item = (JobNumber, u32, Time, &Ask)> {
-        let slots = |running: &Running| running.shares.values().sum();
-        let running =
-            self.running.iter().map(move |(job, running)| (*job, slots(running), running.since, &running.ask));
-        let waiting = self.waiting.values();
-        let waiting = waiting.map(|waiting| (waiting.job, self.nodes.need(&waiting.ask), waiting.since, &waiting.ask));
+    /// Returns the running jobs, then those that wait, in the order in which they start.
+    pub fn jobs(&self) -> impl Iterator<Item = Shown<'_>> {
+        let running = self.running.iter().map(|(job, running)| Shown {
+            job: *job,
+            slots: running.shares.values().sum(),
+            since: running.since,
+            wait: None,
+            ask: &running.ask,
+        });
+        let waiting = self.waiting.values().enumerate().map(|(ahead, waiting)| Shown {
+            job: waiting.job,
+            slots: self.nodes.need(&waiting.ask),
+            since: waiting.since,
+            wait: Some(Wait { why: waiting.why(&self.nodes), ahead: ahead as u32 }),
+            ask: &waiting.ask,
+        });
         running.chain(waiting)
     }
 
     /// Checks what always holds.
     #[cfg(test)]
     fn check_invariants(&self) {
-        for (at, node) in self.nodes.all().iter().enumerate() {
+        for (at, node) in self.nodes.all() {
             let taken: u32 = self.running.values().filter_map(|running| running.shares.get(&at)).sum();
             assert!(taken == node.busy && taken <= node.slots, "{taken} slots are taken: {node:?}");
         }
@@ -373,6 +438,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
+    use super::super::waits::{Needs, Room, Unusable};
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -422,6 +488,15 @@ mod tests {
             done
         }
 
+        fn free(&self) -> u32 {
+            self.schedule.nodes.room(&ask(1)).free
+        }
+
+        /// Returns why each job that waits does so.
+        fn reasons(&self) -> Vec<(JobNumber, Why)> {
+            self.schedule.jobs().filter_map(|shown| Some((shown.job, shown.wait?.why))).collect()
+        }
+
         fn submit(&mut self, job: JobNumber, ranks: u32) -> Vec<Action> {
             self.handle(Input::Submitted(job, ask(ranks)))
         }
@@ -431,8 +506,12 @@ mod tests {
         }
     }
 
+    fn no_room(slots: u32, free: u32) -> Why {
+        Why::Room(Room { needs: Needs::Slots { slots, is_exclusive: false }, free, unusable: Unusable::default() })
+    }
+
     fn waits(job: JobNumber, needs: u32, free: u32, ahead: u32) -> Action {
-        Action::TellWaits { job, needs, free, ahead }
+        Action::TellWaits(job, Wait { why: no_room(needs, free), ahead })
     }
 
     #[test]
@@ -443,7 +522,7 @@ mod tests {
         assert_eq!(pool.submit(3, 4), [waits(3, 4, 1, 1)]);
         assert_eq!(pool.end(1), [starts(2, 2)]);
         assert_eq!(pool.end(2), [starts(3, 4)]);
-        assert_eq!((pool.schedule.nodes.free(), pool.schedule.ended()), (0, 2));
+        assert_eq!((pool.free(), pool.schedule.ended()), (0, 2));
     }
 
     #[test]
@@ -455,7 +534,9 @@ mod tests {
         assert_eq!(pool.wake, Some(BACKFILL_TIME));
         pool.now = BACKFILL_TIME;
         assert_eq!(pool.end(3), []);
-        assert_eq!(pool.submit(4, 1), [waits(4, 1, 1, 1)], "the slot is kept for job 2");
+        let kept = Action::TellWaits(4, Wait { why: Why::Kept(2), ahead: 1 });
+        assert_eq!(pool.submit(4, 1), [kept], "the slot is kept for job 2");
+        assert_eq!(pool.reasons(), [(2, no_room(4, 1)), (4, Why::Kept(2))]);
         assert_eq!(pool.end(1), [starts(2, 4)]);
         assert_eq!(pool.end(2), [starts(4, 1)]);
     }
@@ -469,7 +550,7 @@ mod tests {
         assert_eq!(pool.end(1), [starts(2, 2)]);
         pool.handle(Input::Stop);
         assert_eq!(pool.handle(Input::NotTaken(2)), [Action::Refuse(2, JobRefusal::Stopping), Action::Over]);
-        assert_eq!((pool.schedule.nodes.free(), pool.schedule.ended()), (2, 1));
+        assert_eq!((pool.free(), pool.schedule.ended()), (2, 1));
     }
 
     #[test]
@@ -496,9 +577,34 @@ mod tests {
         let mut pool = Pool::of(2);
         let at_once = |ranks| Ask { waits: false, ..ask(ranks) };
         assert_eq!(pool.handle(Input::Submitted(1, at_once(2))), [starts(1, 2)]);
-        let busy = JobRefusal::Busy { needs: 1, free: 0 };
+        let busy = JobRefusal::Busy(no_room(1, 0));
         assert_eq!(pool.handle(Input::Submitted(2, at_once(1))), [Action::Refuse(2, busy)]);
         assert!(!pool.schedule.knows(2));
+    }
+
+    #[test]
+    fn the_reason_to_wait_is_the_one_of_now() {
+        let mut pool = Pool { schedule: Schedule::new(vec![], None, 100), now: Time::ZERO, wake: None };
+        (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new("node", 2, Health::Up)))));
+        let on_three = |job| Input::Submitted(job, Ask { nodes: Some(3), ..ask(6) });
+        let missing = |free, drained, down| {
+            let needs = Needs::Nodes { nodes: 3, each: Some(2), is_exclusive: false };
+            Why::Room(Room { needs, free, unusable: Unusable { drained, down, starting: 0 } })
+        };
+        pool.handle(Input::NodeDrained(0, true));
+        let told = Action::TellWaits(1, Wait { why: missing(2, 1, 0), ahead: 0 });
+        assert_eq!(pool.handle(on_three(1)), [told]);
+        assert_eq!(pool.handle(Input::NodeHealth(1, Health::Down("lost".to_owned()))), []);
+        assert_eq!(pool.reasons(), [(1, missing(1, 1, 1))]);
+        assert_eq!(pool.handle(Input::NodeRemoved(2)), []);
+        assert_eq!(pool.reasons(), [(1, missing(0, 1, 1))]);
+        let refused = JobRefusal::TooFewNodes { asks: 3, has: 2 };
+        assert_eq!(pool.handle(on_three(2)), [Action::Refuse(2, refused)]);
+        pool.handle(Input::NodeUp(1, 2));
+        pool.handle(Input::NodeDrained(0, false));
+        let started = pool.handle(Input::NodeAdded(3, Node::new("node", 2, Health::Up)));
+        assert_eq!(started, [Action::Start(1, [(0, 2), (1, 2), (3, 2)].into())]);
+        assert_eq!(pool.reasons(), []);
     }
 
     #[test]

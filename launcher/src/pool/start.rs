@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
+use nla::figures::counted;
 use nla::sys::{self, Packets};
 
 use super::controller::{Controller, Setup};
@@ -18,7 +19,6 @@ use super::fleet::{FleetOptions, Host};
 use super::fork_server;
 use super::message::ToController;
 use super::nodes::{Health, Node, Nodes};
-use super::status::count;
 use super::{client, commands};
 use crate::cli::{self, Typed};
 use crate::cluster::node_list::{self as cluster, NodeList};
@@ -80,10 +80,10 @@ pub struct Starter(File);
 impl Starter {
     /// Reports that the pool has begun.
     pub fn ready(mut self, nodes: &Nodes) {
-        let slots = count(nodes.slots().into(), "slot");
-        let on = match nodes.all() {
-            [_] => String::new(),
-            all => format!(" on {} nodes", all.len()),
+        let slots = counted(nodes.slots().into(), "slot");
+        let on = match nodes.count() {
+            1 => String::new(),
+            nodes => format!(" on {nodes} nodes"),
         };
         // The pool stays if the starter was killed meanwhile.
         let _ = self.0.write_all(format!("{READY}{slots}{on}").as_bytes());

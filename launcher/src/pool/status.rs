@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use nla::core::printable;
+use nla::figures::counted;
 use serde_json::{Value, json};
 
 use super::message::{JobState, NodeReport, PoolState};
@@ -14,11 +15,6 @@ use crate::refusal::shown;
 const WORDS_SHOWN: usize = 60;
 /// The most characters of the reason why a node is down.
 const WHY_SHOWN: usize = 120;
-
-/// Returns a number with its noun.
-pub(super) fn count(number: u64, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
-}
 
 /// Returns a time in its largest whole unit.
 pub(super) fn age(ms: u64) -> String {
@@ -96,8 +92,8 @@ pub(super) fn headline(PoolReport { pool, jobs, .. }: &PoolReport) -> String {
         pool.name,
         printable(&pool.host),
         busy(jobs),
-        count(pool.slots.into(), "slot"),
-        count(running as u64, "job"),
+        counted(pool.slots.into(), "slot"),
+        counted(running as u64, "job"),
         if running == 1 { "runs" } else { "run" },
         jobs.len() - running,
         pool.ended,
@@ -202,6 +198,7 @@ fn node_table(text: &mut String, nodes: &[NodeReport]) {
 
 fn table(text: &mut String, jobs: &[JobState]) {
     let _ = writeln!(text, "{:>8}  {:<5}  {:>6}  {:>8}  {:>8}  COMMAND", "JOB", "STATE", "SLOTS", "PRIORITY", "SINCE");
+    let mut before = None;
     for job in jobs {
         let state = job_word(job);
         let words = shown(&job.words, WORDS_SHOWN);
@@ -214,6 +211,12 @@ fn table(text: &mut String, jobs: &[JobState]) {
             age(job.age_ms),
             printable(&words)
         );
+        // Many jobs that are alike wait for the same.
+        let why = job.wait.map(|wait| wait.why);
+        if let Some(why) = why.filter(|why| Some(*why) != before) {
+            let _ = writeln!(text, "{:>8}  {why}", "");
+        }
+        before = why;
     }
 }
 
@@ -269,6 +272,7 @@ fn job_value(job: &JobState) -> Value {
         "slots": job.slots,
         "priority": job.priority,
         "age_s": seconds(job.age_ms),
+        "why": job.wait.map(|wait| wait.why.to_string()),
         "command": job.words,
     })
 }
@@ -280,6 +284,8 @@ fn seconds(ms: u64) -> f64 {
 /// Returns a pool with a busy node and two jobs.
 #[cfg(test)]
 pub(super) fn example() -> PoolReport {
+    use super::waits::{Wait, Why};
+
     let pool = PoolState {
         name: "night".to_owned(),
         pid: 7,
@@ -290,12 +296,13 @@ pub(super) fn example() -> PoolReport {
         idle_ms: Some(60_000),
         is_stopping: false,
     };
-    let job = |job, launcher| JobState {
+    let job = |job, launcher: Option<u32>| JobState {
         job,
         launcher,
         slots: 3,
         priority: 0,
         age_ms: 1500,
+        wait: launcher.is_none().then_some(Wait { why: Why::Kept(9), ahead: 0 }),
         words: "-np 3 ./a\x1b[2J".to_owned(),
     };
     let node = NodeReport {
@@ -358,7 +365,8 @@ mod tests {
                 "{head}\
                  \x20    JOB  STATE   SLOTS  PRIORITY     SINCE  COMMAND\n\
                  \x20     13  runs        3         0       1 s  -np 3 ./a?[2J\n\
-                 \x20     14  waits       3         0       1 s  -np 3 ./a?[2J\n"
+                 \x20     14  waits       3         0       1 s  -np 3 ./a?[2J\n\
+                 \x20         the slots for it are kept for job 9, which has waited longer\n"
             )
         );
         assert_eq!(text(&[], ALL), "there is no pool on this host; 'scela pool start' starts one\n");

@@ -21,7 +21,7 @@ use crate::pool::message::{
     WORDS_CHARS_MAX, packed, unpacked,
 };
 use crate::pool::nodes::{Node, NodeNumber};
-use crate::pool::schedule::{Input, Time};
+use crate::pool::schedule::{Input, Shown};
 use crate::refusal::shown;
 
 /// How long a client may take to send its request, and to read the answer.
@@ -126,7 +126,7 @@ impl Actor {
             pid: std::process::id(),
             host: sys::host_name(),
             age_ms: self.began.elapsed().as_millis() as u64,
-            slots: self.schedule.nodes().all().iter().map(|node| node.slots).sum(),
+            slots: self.schedule.nodes().all().map(|(_, node)| node.slots).sum(),
             ended: self.schedule.ended(),
             idle_ms: self.idle.map(|idle| idle.as_millis() as u64),
             is_stopping: self.schedule.is_stopping(),
@@ -146,19 +146,20 @@ impl Actor {
                 None => Some(node_state()),
             },
         };
-        self.schedule.nodes().all().iter().enumerate().map(report).collect()
+        self.schedule.nodes().all().map(report).collect()
     }
 
     fn jobs(&self) -> Vec<JobState> {
         let pids: HashMap<JobNumber, u32> =
             self.launchers.values().filter_map(|launcher| launcher.job.zip(launcher.pid)).collect();
         let now = self.began.elapsed();
-        let state = |(job, slots, since, ask): (JobNumber, u32, Time, &Ask)| JobState {
+        let state = |Shown { job, slots, since, wait, ask }: Shown<'_>| JobState {
             job,
             launcher: pids.get(&job).copied(),
             slots,
             priority: ask.priority,
             age_ms: now.saturating_sub(since).as_millis() as u64,
+            wait,
             words: ask.words.clone(),
         };
         self.schedule.jobs().map(state).collect()

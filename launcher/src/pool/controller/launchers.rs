@@ -105,8 +105,8 @@ impl Actor {
         let Some(waiting) = self.waiting.remove(&job) else { return };
         let slots = shares.values().sum();
         let hosts = self.fleet.as_ref().and_then(|_| {
-            let nodes = self.schedule.nodes().all();
-            let hosts = shares.iter().map(|(at, slots)| format!("{}:{slots}", nodes[*at].name));
+            let nodes = self.schedule.nodes();
+            let hosts = shares.iter().filter_map(|(at, slots)| Some(format!("{}:{slots}", nodes.node(*at)?.name)));
             memory_file(hosts.collect::<Vec<_>>().join(",").as_bytes()).ok()
         });
         let order = packed(&ToLauncher::Run { job, slots });

@@ -1,6 +1,7 @@
 //! The controller's part in changes of a pool's nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::rc::Rc;
 
 use nla::sys::WatchedPackets;
@@ -54,25 +55,22 @@ impl Actor {
     /// Returns the nodes of a list of names. Fails if the pool does not have one of them.
     fn known(&self, list: &str) -> Result<Vec<NodeNumber>, String> {
         let names = expand(list.as_bytes()).map_err(|error| error.after("the list").with_hint())?;
-        let all = self.schedule.nodes().all();
-        let (known, unknown): (Vec<_>, Vec<_>) = names
-            .iter()
-            .map(|name| (name, all.iter().position(|node| node.name == *name)))
-            .partition(|(_, at)| at.is_some());
+        let numbers: HashMap<&str, NodeNumber> =
+            self.schedule.nodes().all().map(|(at, node)| (node.name.as_str(), at)).collect();
+        let unknown: Vec<&String> = names.iter().filter(|name| !numbers.contains_key(name.as_str())).collect();
         if !unknown.is_empty() {
-            return Err(format!("the pool has no node {}", fold(unknown.iter().map(|(name, _)| name))));
+            return Err(format!("the pool has no node {}", fold(unknown)));
         }
-        Ok(known.into_iter().filter_map(|(_, at)| at).collect())
+        Ok(names.iter().filter_map(|name| numbers.get(name.as_str()).copied()).collect())
     }
 
     /// Adds the nodes of a host list. Returns their numbers.
-    async fn add_nodes(&mut self, list: &str) -> Result<std::ops::Range<NodeNumber>, String> {
+    async fn add_nodes(&mut self, list: &str) -> Result<Range<NodeNumber>, String> {
         let Some(fleet) = &mut self.fleet else {
             return Err("the pool is on this machine only; start one with --hosts".to_owned());
         };
         let entries = parse_list(list.as_bytes()).map_err(|error| error.after("the list").with_hint())?;
-        let all = self.schedule.nodes().all();
-        let known: BTreeSet<&str> = all.iter().map(|node| node.name.as_str()).collect();
+        let known: BTreeSet<&str> = self.schedule.nodes().all().map(|(_, node)| node.name.as_str()).collect();
         if let Some(entry) = entries.iter().find(|entry| known.contains(entry.name.as_str())) {
             return Err(format!("the pool has {} already", entry.name));
         }
@@ -80,39 +78,74 @@ impl Actor {
         if let Some(entry) = entries.iter().find(|entry| !named.insert(&entry.name)) {
             return Err(format!("the list has {} twice", entry.name));
         }
-        let first = all.len();
         let hosts = entries.iter().map(|entry| Host { name: entry.name.clone(), user: entry.user.clone() });
-        fleet.add(hosts.collect()).await.map_err(|error| error.to_string())?;
-        for entry in &entries {
+        let nodes = fleet.add(hosts.collect()).await.map_err(|error| error.to_string())?;
+        for (at, entry) in nodes.clone().zip(&entries) {
             let slots = entry.slots.unwrap_or_default();
-            self.handle(Input::NodeAdded(Node::new(entry.name.clone(), slots, Health::Starts)));
+            self.handle(Input::NodeAdded(at, Node::new(entry.name.clone(), slots, Health::Starts)));
         }
-        Ok(first..first + entries.len())
+        Ok(nodes)
     }
 
-    /// Answers clients whose added nodes are all up, or of which one is down.
+    /// Answers clients none of whose added nodes is being started any more, and removes those that are down.
     pub(super) fn answer_added(&mut self) {
-        let all = self.schedule.nodes().all();
-        self.adding.retain(|(client, nodes)| {
-            let nodes = &all[nodes.clone()];
-            let down = nodes.iter().find_map(|node| match &node.health {
-                Health::Down(why) => Some(format!("{} is not up, and is tried again: {why}", node.name)),
-                Health::Up | Health::Starts => None,
-            });
-            if let Some(why) = down {
-                tell(client, Err(why));
-                return false;
+        let nodes = self.schedule.nodes();
+        let health = |at: NodeNumber| nodes.node(at).map(|node| &node.health);
+        let is_settled =
+            |(_, added): &mut (_, Range<NodeNumber>)| added.clone().all(|at| health(at) != Some(&Health::Starts));
+        let settled: Vec<_> = self.adding.extract_if(.., is_settled).collect();
+        for (client, added) in settled {
+            let nodes = self.schedule.nodes();
+            let failed = failures(added.filter_map(|at| Some((at, nodes.node(at)?))));
+            for at in failed.values().flat_map(BTreeMap::keys).copied() {
+                if let Some(fleet) = &mut self.fleet {
+                    fleet.remove(at);
+                }
+                self.handle(Input::NodeRemoved(at));
             }
-            let waits = nodes.iter().any(|node| node.health == Health::Starts);
-            if !waits {
-                tell(client, Ok(()));
-            }
-            waits
-        });
+            tell(&client, if failed.is_empty() { Ok(()) } else { Err(not_added(&failed)) });
+        }
     }
+}
+
+/// Nodes that are down, by the reasons.
+type Failures = BTreeMap<String, BTreeMap<NodeNumber, String>>;
+
+fn failures<'a>(nodes: impl Iterator<Item = (NodeNumber, &'a Node)>) -> Failures {
+    let mut failures = Failures::new();
+    for (at, node) in nodes {
+        if let Health::Down(why) = &node.health {
+            failures.entry(why.clone()).or_default().insert(at, node.name.clone());
+        }
+    }
+    failures
+}
+
+/// Returns the error about nodes that were not added.
+fn not_added(failures: &Failures) -> String {
+    let line = |(why, nodes): (&String, &BTreeMap<NodeNumber, String>)| {
+        let were = if nodes.len() == 1 { "was" } else { "were" };
+        format!("{} {were} not added: {why}", fold(nodes.values()))
+    };
+    failures.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn tell(client: &WatchedPackets, changed: Result<(), String>) {
     // A client that is gone needs no answer.
     let _ = client.try_send(&packed(&changed.map_or_else(ToClient::NodesRefused, |()| ToClient::Done)), &[]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_were_not_added_are_folded_by_reasons() {
+        let down = |why: &str| Health::Down(why.to_owned());
+        let nodes = [("n1", down("no answer")), ("n2", Health::Up), ("n3", down("no answer")), ("n4", down("no name"))]
+            .map(|(name, health)| Node::new(name, 1, health));
+        let text = not_added(&failures(nodes.iter().enumerate()));
+        assert_eq!(text, "n[1,3] were not added: no answer\nn4 was not added: no name");
+        assert!(failures(nodes[1..2].iter().enumerate()).is_empty());
+    }
 }

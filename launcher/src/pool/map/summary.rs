@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nla::core::printable;
+use nla::figures::counted;
 use nla::sys::signal_name;
 use pmi::{Rank, Ranks};
 
 use super::list::List;
 use super::plan::Counts;
 use crate::exit;
-use crate::pool::status::{age, count};
+use crate::pool::status::age;
 use crate::refusal::shown;
 
 /// The most exit codes that the summary names.
@@ -43,7 +44,7 @@ pub(super) fn summary(counts: &Counts, failed: &BTreeMap<u8, Vec<usize>>, list: 
     if count_failed + waiting + counts.running == 0 {
         return None;
     }
-    let of_all = format!("of {}", count(all as u64, "command"));
+    let of_all = format!("of {}", counted(all as u64, "command"));
     let mut text = match count_failed {
         0 => String::new(),
         failed => format!("{failed} {of_all} failed"),
@@ -64,7 +65,7 @@ pub(super) fn summary(counts: &Counts, failed: &BTreeMap<u8, Vec<usize>>, list: 
     }
     if codes.len() > CODES_MAX {
         let others: usize = codes[CODES_MAX..].iter().map(|(_, commands)| commands.len()).sum();
-        text.push_str(&format!("\n  other codes: {}", count(others as u64, "command")));
+        text.push_str(&format!("\n  other codes: {}", counted(others as u64, "command")));
     }
     Some(text)
 }
@@ -97,7 +98,7 @@ fn commands_text(commands: &[usize], list: &List) -> String {
     let first = printable(first.trim());
     match commands.len() {
         1 => format!("command {numbers} ({first})"),
-        all => format!("{}: {numbers} (the first is {first})", count(all as u64, "command")),
+        all => format!("{}: {numbers} (the first is {first})", counted(all as u64, "command")),
     }
 }
 
