@@ -212,12 +212,9 @@ fn a_stopped_rank_does_not_block_gets_of_others() {
     let directory = run.world().file("");
     let running = run.directory(&directory).spawn();
     running.wait_until("rank 0 has read", || directory.join("read").exists().then_some(()));
-    for (rank, process) in running.world().ranks() {
-        if rank == 1 {
-            running.wait_until("rank 1 is stopped", || (process.state_now() == Some('T')).then_some(()));
-            process.signal(Signal::SIGCONT);
-        }
-    }
+    let stopped = running.rank(1);
+    running.wait_until("rank 1 is stopped", || stopped.has_stopped().then_some(()));
+    stopped.signal(Signal::SIGCONT);
     running.finish().is_quiet_success().wrote_lines(["0: k1=v", "0: none is absent"]);
 }
 

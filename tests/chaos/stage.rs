@@ -24,6 +24,8 @@ use crate::reader::Reader;
 
 /// How long all ranks of a session may take to start.
 const START_TIME: Duration = Duration::from_secs(15);
+/// How long a signal may take to have its effect.
+const TAKE_TIME_MAX: Duration = Duration::from_secs(2);
 /// The user of sessions with a process limit. Root has none.
 const USER: u32 = 64_321;
 /// The size of the full disk.
@@ -138,7 +140,7 @@ impl Stage {
     fn end_orphans(&self) {
         let _ = eventually(|| {
             let left = self.orphans();
-            left.iter().for_each(|process| process.signal(Signal::SIGKILL));
+            left.iter().for_each(|process| process.send(Signal::SIGKILL));
             left.is_empty().then_some(())
         });
     }
@@ -431,9 +433,10 @@ impl<'a> Play<'a> {
         let hit = match fault.what {
             What::Signal { party, which, signal } => {
                 let (hit, victims) = self.victims(party, which as usize);
-                for victim in &victims {
-                    victim.signal(signal);
-                }
+                victims.iter().for_each(|victim| victim.send(signal));
+                // Another fault may continue or end the process before it is seen to have stopped.
+                let have_taken = || victims.iter().all(|victim| victim.has_taken(signal)).then_some(());
+                before(Instant::now() + TAKE_TIME_MAX, have_taken);
                 if signal == Signal::SIGSTOP && fault.lasts.is_some() {
                     self.stopped.extend(victims.into_iter().map(|victim| (*fault, victim)));
                 }

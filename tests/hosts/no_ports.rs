@@ -193,14 +193,14 @@ fn agents_wait_for_a_slow_host() {
     std::fs::write(&script, words).unwrap();
     let bootstrap = format!("exec:sh {} {{host}}", script.display());
     for options in [SHAPES[0], SHAPES[2]] {
-        let run = on(&cluster).np(4).args(["--dead-time", "1", "--timeout", "2.5"]).args(options);
+        let run = on(&cluster).np(4).args(["--dead-time", "3", "--timeout", "8"]).args(options);
         let run = run.args(["--bootstrap", &bootstrap]).program(rank(["neighbours", "1"])).spawn();
         let has_agent = |host: &&tests::Host| host.processes().iter().any(|process| process.name == "scela-agent");
         let waiting = run.wait_until("three agents, or two below node001", || {
             let waiting = cluster.hosts().iter().filter(has_agent).count();
             (waiting >= 2).then_some(Instant::now())
         });
-        run.wait_until("three dead times", || (waiting.elapsed() >= Duration::from_secs(3)).then_some(()));
+        run.wait_until("three dead times", || (waiting.elapsed() >= Duration::from_secs(9)).then_some(()));
         std::fs::write(&go, "").unwrap();
         run.finish().is_quiet_success();
         std::fs::remove_file(&go).unwrap();

@@ -66,7 +66,7 @@ type Find = fn(&World) -> Vec<Process>;
 fn losses_on_a_host_are_reported() {
     let Some(cluster) = Cluster::new_or_skip(8) else { return };
     let victims: [(&str, Find, i32, &str); 3] = [
-        ("rank 5", |world| ranks_of(world, 5), 137, "error: rank 5 on node006 was killed by signal 9 (KILL)"),
+        ("rank 5", |world| vec![world.rank(5)], 137, "error: rank 5 on node006 was killed by signal 9 (KILL)"),
         ("its server", |world| servers_of(world, 5), 252, "its scela-pmix ended; was it killed?"),
         ("its agent", |world| agents_of(world, 5), 252, "error: agent 6 on node006 was lost"),
     ];
@@ -82,21 +82,16 @@ fn losses_on_a_host_are_reported() {
     }
 }
 
-/// The process of a rank.
-fn ranks_of(world: &World, rank: u32) -> Vec<Process> {
-    world.ranks().into_iter().filter(|(number, _)| *number == rank).map(|(_, process)| process).collect()
-}
-
 /// The agent of a rank.
 fn agents_of(world: &World, rank: u32) -> Vec<Process> {
-    let parents: Vec<_> = ranks_of(world, rank).iter().map(|process| process.parent).collect();
-    world.agents().into_iter().filter(|agent| parents.contains(&agent.pid)).collect()
+    let agent = world.rank(rank).parent;
+    world.agents().into_iter().filter(|process| process.pid == agent).collect()
 }
 
 /// The PMIx server of a rank, which is its agent's child, too.
 fn servers_of(world: &World, rank: u32) -> Vec<Process> {
-    let parents: Vec<_> = ranks_of(world, rank).iter().map(|process| process.parent).collect();
-    world.pmix_servers().into_iter().filter(|server| parents.contains(&server.parent)).collect()
+    let agent = world.rank(rank).parent;
+    world.pmix_servers().into_iter().filter(|server| server.parent == agent).collect()
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn kill_one(cluster: &Cluster, pool: &Pool<'_>, random: &mut Random) -> (&'stati
         7..=8 => ("guardian", on_host("scela-guard", random.of(0..=HOSTS as i64 - 1))),
         _ => ("keeper", on_host("scela-keeper", random.of(0..=HOSTS as i64 - 1))),
     };
-    victim.iter().for_each(|victim| victim.signal(Signal::SIGKILL));
+    Process::signal_all(&victim, Signal::SIGKILL);
     let job = old.first().and_then(|job| job["job"].as_u64()).filter(|_| kind == "launcher");
     if victim.is_some() { (kind, job) } else { ("nothing", None) }
 }

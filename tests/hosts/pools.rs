@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::{Cluster, Pool, eventually, sh};
+use tests::{Cluster, Pool, Process, eventually, sh};
 
 use crate::rank;
 
@@ -139,7 +139,7 @@ fn a_node_whose_keeper_was_killed_comes_back_and_its_job_goes_on() {
     let mut keepers = cluster.host(1).processes();
     keepers.retain(|process| process.name == "scela-keeper");
     assert!(!keepers.is_empty());
-    keepers.iter().for_each(|keeper| keeper.signal(Signal::SIGKILL));
+    Process::signal_all(&keepers, Signal::SIGKILL);
     wait_for_state(&pool, "node002", "down");
     wait_for_state(&pool, "node002", "mixed");
     assert_eq!(hosts(&pool, 2, &["-ppn", "1"]), ["node001", "node002"]);
@@ -153,12 +153,12 @@ fn a_node_whose_keeper_is_stopped_gets_no_jobs_until_it_answers() {
     let mut keepers = cluster.host(1).processes();
     keepers.retain(|process| process.name == "scela-keeper");
     assert!(!keepers.is_empty());
-    keepers.iter().for_each(|keeper| keeper.signal(Signal::SIGSTOP));
+    Process::signal_all(&keepers, Signal::SIGSTOP);
     wait_for_state(&pool, "node002", "down");
     let why = node(&pool, "node002")["why"].to_string();
     assert!(why.contains("its keeper has not answered for 20 s"), "{why}");
     assert_eq!(hosts(&pool, 1, &[]), ["node001"]);
-    keepers.iter().for_each(|keeper| keeper.signal(Signal::SIGCONT));
+    Process::signal_all(&keepers, Signal::SIGCONT);
     wait_for_state(&pool, "node002", "idle");
     assert_eq!(hosts(&pool, 2, &[]), ["node001", "node002"]);
 }

@@ -12,7 +12,7 @@ const ROUNDS: u32 = 60;
 /// Starts one rank on each of 16 hosts, in a tree with a fan-out of 2.
 fn start(cluster: &Cluster) -> (Running, Tree) {
     let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-v", "-ppn", "1"]).np(HOSTS).fanout(2);
-    let run = run.args(["--on-failure", "continue", "--dead-time", "2"]);
+    let run = run.args(["--on-failure", "continue", "--dead-time", "4"]);
     let running = run.program(rank(["survivors", &ROUNDS.to_string(), "after-death"])).spawn();
     running.wait_for_error("fence 5: ");
     (running, Tree::new(HOSTS, 2))
@@ -55,7 +55,7 @@ fn a_host_that_is_cut_off_ends_its_ranks_and_the_others_go_on() {
 
 /// Starts two agents with two ranks each on each of two hosts. Each rank has a child.
 fn start_two_agents_per_host(cluster: &Cluster) -> Running {
-    let options = ["--agents-per-node", "2", "--dead-time", "1", "--kill-grace", "1"];
+    let options = ["--agents-per-node", "2", "--dead-time", "4", "--kill-grace", "1"];
     let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-ppn", "4"]).args(options).np(8);
     let running = run.program(sh("sleep 1000 & echo start; exec sleep 1000")).spawn();
     running.wait_for_times("start", 8);
@@ -74,8 +74,9 @@ fn an_agent_lost_with_its_guardian_leaves_nothing_on_a_host_with_another_agent()
         let agent = host.processes().into_iter().rfind(|process| process.name == "scela-agent").unwrap();
         let guardian = Process::of(agent.parent).unwrap();
         guardian.signal(Signal::SIGSTOP);
-        agent.signal(agent_gets);
+        agent.send(agent_gets);
         guardian.signal(guardian_gets);
+        agent.signal(agent_gets);
         // The end of a run includes that nothing is left on the hosts.
         running.finish().has_code(252).says(" was lost: ");
     }
@@ -85,7 +86,7 @@ fn an_agent_lost_with_its_guardian_leaves_nothing_on_a_host_with_another_agent()
 #[test]
 fn a_stopped_agent_without_a_guardian_is_ended_on_a_host_with_another_agent() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
-    let options = ["--agents-per-node", "2", "--dead-time", "1", "--kill-grace", "2"];
+    let options = ["--agents-per-node", "2", "--dead-time", "4", "--kill-grace", "2"];
     let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(4);
     let running = run.program(sh("trap '' TERM; echo start; while :; do sleep 1; done")).spawn();
     running.wait_for_times("start", 4);
@@ -101,7 +102,7 @@ fn a_stopped_agent_without_a_guardian_is_ended_on_a_host_with_another_agent() {
 #[test]
 fn an_agent_below_a_lost_one_on_its_host_ends_what_that_has_left() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
-    let options = ["--agents-per-node", "2", "--fanout", "2", "--on-failure", "continue", "--dead-time", "1"];
+    let options = ["--agents-per-node", "2", "--fanout", "2", "--on-failure", "continue", "--dead-time", "4"];
     let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(6);
     let running = run.program(sh("echo start; exec sleep 1000")).spawn();
     running.wait_for_times("start", 6);
@@ -122,7 +123,7 @@ fn an_agent_below_a_lost_one_on_its_host_ends_what_that_has_left() {
 /// is ended.
 fn start_with_spare(cluster: &Cluster) -> Running {
     let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-v", "-ppn", "1", "--spares", "1"]);
-    let run = run.np(HOSTS).fanout(2).args(["--on-failure", "restart", "--dead-time", "1", "--kill-grace", "1"]);
+    let run = run.np(HOSTS).fanout(2).args(["--on-failure", "restart", "--dead-time", "4", "--kill-grace", "1"]);
     let mut program = sh("if [ $SCELA_INCARNATION = 0 ]; then exec \"$@\" 1000000; else exec \"$@\" 3; fi");
     program.extend(rank(["survivors"]));
     let running = run.program(program).spawn();
@@ -165,7 +166,7 @@ fn a_spare_host_replaces_one_that_is_cut_off_after_this_one_has_ended_its_ranks(
 fn a_spare_host_takes_over_the_ranks_of_a_lost_one_while_the_others_go_on() {
     let Some(cluster) = Cluster::new_or_skip(HOSTS as usize + 1) else { return };
     let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-v", "-ppn", "1", "--spares", "1"]);
-    let run = run.np(HOSTS).fanout(2).args(["--on-failure", "restart=rank", "--dead-time", "1", "--kill-grace", "1"]);
+    let run = run.np(HOSTS).fanout(2).args(["--on-failure", "restart=rank", "--dead-time", "4", "--kill-grace", "1"]);
     let running = run.program(rank(["survivors", "60"])).spawn();
     running.wait_for_error("fence 5: ");
     let inner = Tree::new(HOSTS + 1, 2).inner();

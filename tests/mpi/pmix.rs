@@ -314,7 +314,7 @@ fn start_waiting(run: Run, mpi: &Library) -> Running {
 fn a_rank_killed_from_outside_is_reported() {
     let Some(mpi) = open_mpi_5() else { return };
     let running = start_waiting(mpi.scela().leaves_no_shared_memory(), &mpi);
-    running.world().ranks()[1].1.signal(Signal::SIGKILL);
+    running.rank(1).signal(Signal::SIGKILL);
     let outcome = running.finish();
     outcome.has_code(137).says(&format!("error: rank 1 on {} was killed by signal 9 (KILL)", host_name()));
     outcome.took_less_than(LOSS_TIME_MAX);
@@ -382,10 +382,10 @@ fn the_loss_of_a_pmix_server_is_reported() {
 #[test]
 fn a_stopped_pmix_server_is_reported() {
     let Some(mpi) = open_mpi_5() else { return };
-    let running = start_waiting(mpi.scela().args(["--dead-time", "1", "--heartbeat", "0.25"]), &mpi);
+    let running = start_waiting(mpi.scela().args(["--dead-time", "4", "--heartbeat", "1"]), &mpi);
     running.world().pmix_servers()[0].signal(Signal::SIGSTOP);
     let outcome = running.finish();
-    outcome.says("its scela-pmix has not answered for 1 s; was it stopped").took_less_than(LOSS_TIME_MAX);
+    outcome.says("its scela-pmix has not answered for 4 s; was it stopped").took_less_than(LOSS_TIME_MAX);
     outcome.check(outcome.code != Some(0), "the job should have failed");
 }
 

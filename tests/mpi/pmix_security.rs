@@ -30,7 +30,7 @@ fn end(running: Running) {
 
 /// Returns the random part of the names of the job's namespaces.
 fn secret(running: &Running) -> String {
-    let environment = running.world().ranks()[0].1.environment();
+    let environment = running.rank(0).environment();
     let (secret, _) = environment["PMIX_NAMESPACE"].split_once('.').expect("the name has two parts");
     assert_eq!(secret.len(), 32, "128 bits");
     secret.to_owned()
@@ -124,7 +124,7 @@ fn the_name_of_a_pmix_namespace_is_in_no_argument_and_no_file_name() {
     for Process { pid, argv, .. } in Process::all() {
         assert!(!argv.iter().any(|word| word.contains(&secret)), "process {pid}: {argv:?}");
     }
-    let rank = &running.world().ranks()[0].1;
+    let rank = running.rank(0);
     // The run's own /dev/shm, as its ranks see it.
     let files = [running.world().temporary(), rank.file("root/dev/shm")].map(|place| below(&place)).concat();
     assert!(files.iter().any(|path| path.to_string_lossy().contains("/scela-pmix-")), "{files:?}");

@@ -106,8 +106,7 @@ fn an_agent_killed_with_its_guardian_leaves_no_process() {
     let agent = Tree::new(2, 32).process(running.world(), 2);
     let guardian = Process::of(agent.parent).unwrap();
     guardian.signal(Signal::SIGSTOP);
-    agent.signal(Signal::SIGKILL);
-    guardian.signal(Signal::SIGKILL);
+    Process::signal_all([&agent, &guardian], Signal::SIGKILL);
     running.finish().has_code(252).says("agent 2 on ").says(" was lost: ");
     assert_eq!(group.below(), [] as [String; 0]);
 }

@@ -169,11 +169,11 @@ fn ranks_that_all_exit_without_finalize_are_no_failure() {
 
 #[test]
 fn a_job_that_exceeds_its_timeout_is_ended() {
-    let run = scela().np(3).agents(2).args(["--timeout", "3.5"]);
+    let run = scela().np(3).agents(2).args(["--timeout", "7.5"]);
     let outcome = run.program(sh("echo here; exec sleep 1000")).run();
     outcome
         .has_code(124)
-        .says_only("scela-run: error: the job ran longer than 3.5 s (--timeout) and was ended\n")
+        .says_only("scela-run: error: the job ran longer than 7.5 s (--timeout) and was ended\n")
         .wrote("here\nhere\nhere\n");
 }
 

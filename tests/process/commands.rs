@@ -69,7 +69,7 @@ fn agents_run_the_blocks_of_the_process_mapping() {
     let run = scela().np(10).agents(3).arg("--agents-as-nodes");
     let running = run.program(script(["init", "say here", "pause"])).spawn();
     running.wait_for_times("here", 10);
-    let parents: Vec<i32> = running.world().ranks().iter().map(|(_, rank)| rank.parent).collect();
+    let parents: Vec<i32> = running.ranks(10).iter().map(|rank| rank.parent).collect();
     let blocks: Vec<usize> = parents.chunk_by(|one, next| one == next).map(<[i32]>::len).collect();
     assert_eq!(blocks, [3, 3, 4], "{parents:?}");
     running.signal(Signal::SIGTERM);

@@ -6,7 +6,7 @@ use std::fs::File;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
-use tests::{Capture, Running, World, event_timeout, scela, sh};
+use tests::{Capture, Process, Running, World, event_timeout, scela, sh};
 
 /// Starts a run that waits to be ended and whose launcher has inherited a pipe. Returns it with the other end of
 /// the pipe.
@@ -45,9 +45,9 @@ fn an_inherited_pipe_closes_when_the_launcher_is_killed() {
     let (running, end) = start_with_inherited_pipe();
     let guardians = running.world().guardians();
     // Guardians are stopped so that only the launcher's own end can close the pipe.
-    guardians.iter().for_each(|guardian| guardian.signal(Signal::SIGSTOP));
+    Process::signal_all(&guardians, Signal::SIGSTOP);
     running.signal(Signal::SIGKILL);
     assert!(end.wait_end(event_timeout()), "a process other than the launcher has the pipe open");
-    guardians.iter().for_each(|guardian| guardian.signal(Signal::SIGCONT));
+    Process::signal_all(&guardians, Signal::SIGCONT);
     running.finish_killed();
 }

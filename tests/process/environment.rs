@@ -54,7 +54,7 @@ fn ranks_without_sessions_have_process_groups() {
 fn check_groups(run: Run, leads_session: bool) {
     let running = run.np(3).agents(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 3);
-    for (_, rank) in running.world().ranks() {
+    for rank in running.ranks(3) {
         assert_eq!((rank.group, rank.session == rank.pid), (rank.pid, leads_session));
         let children: Vec<_> = Process::all().into_iter().filter(|process| process.parent == rank.pid).collect();
         assert!(children.iter().all(|child| child.group == rank.pid), "{children:?}");

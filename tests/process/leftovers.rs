@@ -144,7 +144,7 @@ fn files_are_noted_after_a_fence_before_any_rank_dies() {
     let steps = ["init", &file.step("share"), "fence", "pause"];
     let running = run.np(1).env("SCELA_LOG", "debug").program(python(&steps)).spawn();
     running.wait_for_error("noted a file in /dev/shm");
-    running.world().ranks()[0].1.signal(Signal::SIGKILL);
+    running.rank(0).signal(Signal::SIGKILL);
     running.finish().has_code(137);
     assert!(!file.exists());
 }

@@ -90,6 +90,9 @@ mod without_pmi;
 
 use tests::Program;
 
+/// The dead time in seconds of sessions that lose an agent: longer than a busy machine keeps a process waiting.
+const DEAD_TIME: &str = "4";
+
 /// Returns the command that runs the rank program with these arguments.
 fn rank<'a>(words: impl IntoIterator<Item = &'a str>) -> Program {
     std::iter::once(env!("CARGO_BIN_EXE_rank")).chain(words).map(Into::into).collect()

@@ -135,7 +135,7 @@ const DROPPED: &str = "scela-run: warning: standard output was not read for 2.2 
 #[test]
 fn a_failure_is_reported_and_the_job_ends_although_its_output_is_not_read() {
     let running = unread();
-    running.world().ranks()[2].1.signal(Signal::SIGKILL);
+    running.rank(2).signal(Signal::SIGKILL);
     running.wait_for_error("was killed by signal 9 (KILL)\n").wait_for_error(DROPPED);
     let outcome = running.finish();
     outcome.has_code(137).took_less_than(Duration::from_secs(20));

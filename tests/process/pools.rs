@@ -287,7 +287,7 @@ fn the_next_job_does_without_agents_that_were_killed() {
         (found.len() >= 2).then_some(found)
     };
     let killed = eventually(guardians).unwrap();
-    killed.iter().for_each(|guardian| guardian.signal(Signal::SIGKILL));
+    Process::signal_all(&killed, Signal::SIGKILL);
     // One that is still being killed would take the next job with it.
     let have_ended =
         || killed.iter().all(|guardian| guardian.state_now().is_none_or(|state| state == 'Z')).then_some(());

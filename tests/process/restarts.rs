@@ -5,7 +5,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tests::{Process, Program, Run, Running, Tree, scela, sh};
 
-use crate::{rank, script};
+use crate::{DEAD_TIME, rank, script};
 
 fn restarting(max: u32) -> Run {
     scela().args(["--on-failure", "restart", "--max-restarts", &max.to_string(), "--kill-grace", "2"])
@@ -13,10 +13,14 @@ fn restarting(max: u32) -> Run {
 
 #[test]
 fn a_job_that_succeeds_at_the_third_start_is_a_success() {
-    // Rank 2 fails twice. The others would run for ever.
-    let program = sh("i=$SCELA_INCARNATION; echo start $i; if [ $i = 2 ]; then exit 0; fi
-        if [ $PMI_RANK = 2 ]; then sleep 0.2; exit 9; fi; exec sleep 1000");
-    let outcome = restarting(3).np(4).agents(2).program(program).run();
+    // Rank 2 fails twice, each time after all have written. The others would run for ever.
+    let program = sh("i=$SCELA_INCARNATION; echo start $i; if [ $i = 2 ]; then exit 0; fi; : >$WRITTEN.$i.$PMI_RANK
+        if [ $PMI_RANK = 2 ]; then
+            for rank in 0 1 3; do until [ -e $WRITTEN.$i.$rank ]; do sleep 0.02; done; done; exit 9
+        fi; exec sleep 1000");
+    let run = restarting(3).np(4).agents(2).program(program);
+    let written = run.world().file("written");
+    let outcome = run.env("WRITTEN", written).run();
     outcome.has_code(0).says("rank 2 on ").says("exited with code 9; all ranks start again: restart 1 of at most 3");
     outcome.says("restart 2 of at most 3").never_says("restart 3");
     outcome.wrote_lines((0..3).flat_map(|start| vec![format!("start {start}"); 4]));
@@ -62,7 +66,7 @@ fn the_user_knows_only_one_job() {
         (said.contains("scela-run: fence 0: 1 rank has arrived and waits for 1\n") && said.contains(&line))
             .then_some(())
     });
-    running.world().ranks()[1].1.signal(Signal::SIGKILL);
+    running.rank(1).signal(Signal::SIGKILL);
     let outcome = running.finish();
     outcome.has_code(137).never_says("of namespace");
     // The first start may be ended before it has written anything.
@@ -72,10 +76,13 @@ fn the_user_knows_only_one_job() {
 
 #[test]
 fn nothing_of_a_start_is_left_when_the_next_one_begins() {
-    // The process that each start leaves would write at the next start.
+    // The process that each start leaves would write at the next start, before that of the next one has written.
     let program = sh("i=$SCELA_INCARNATION; echo start $i
-        (trap '' TERM; setsid sh -c 'sleep 1; echo left' &) ; [ $i = 1 ] && { sleep 2; exit 0; }; exit 1");
-    let outcome = restarting(1).np(1).program(program).run();
+        (trap '' TERM; setsid sh -c \"sleep 1; echo left; : >$WRITTEN.$i\" &)
+        [ $i = 1 ] || exit 1; until [ -e $WRITTEN.1 ]; do sleep 0.05; done");
+    let run = restarting(1).np(1).program(program);
+    let written = run.world().file("written");
+    let outcome = run.env("WRITTEN", written).run();
     outcome.has_code(0).says("that the ranks had left running");
     assert_eq!(
         outcome.out().matches("left").count(),
@@ -88,8 +95,8 @@ fn nothing_of_a_start_is_left_when_the_next_one_begins() {
 #[test]
 fn an_interrupt_ends_a_job_that_starts_again() {
     let program = sh("trap '' TERM; echo up; if [ $PMI_RANK = 0 ]; then sleep 0.2; exit 1; fi; sleep 1000; sleep 1000");
-    let running = restarting(3).np(2).program(program).spawn();
-    running.wait_for_error("restart 1 of at most 3");
+    let running = restarting(1000).np(2).program(program).spawn();
+    running.wait_for_error("restart 1 of at most 1000");
     running.signal(Signal::SIGTERM).signal(Signal::SIGTERM);
     running.finish().has_code(143);
 }
@@ -109,13 +116,14 @@ fn three_rounds_after(starts: u32) -> Program {
 
 /// Four ranks on four agents, each of which plays a node, and so many spare nodes.
 fn with_spares(spares: u32) -> Run {
-    let run = restarting(3).args(["-v", "--agents-as-nodes", "--dead-time", "1", "--spares", &spares.to_string()]);
+    let run = restarting(3).args(["-v", "--agents-as-nodes", "--dead-time", DEAD_TIME]);
+    let run = run.args(["--spares", &spares.to_string()]);
     run.np(4).agents(4 + spares).fanout(2)
 }
 
 /// Kills the agent of a rank.
-fn kill_agent_of(running: &Running, rank: usize) {
-    let agent = running.world().ranks()[rank].1.parent;
+fn kill_agent_of(running: &Running, rank: u32) {
+    let agent = running.rank(rank).parent;
     Process::of(agent).expect("the agent of a living rank lives").signal(Signal::SIGKILL);
 }
 
@@ -150,7 +158,8 @@ fn two_spares_take_over_from_two_lost_agents_one_after_the_other() {
     let running = with_spares(2).program(three_rounds_after(2)).spawn();
     running.wait_for_error("fence 5: ");
     let pids = || running.world().ranks().iter().map(|(_, rank)| rank.pid).collect::<Vec<_>>();
-    let (inner, first) = (Process::of(running.world().ranks()[0].1.parent).expect("it lives"), pids());
+    let first: Vec<_> = running.ranks(4).iter().map(|rank| rank.pid).collect();
+    let inner = Process::of(running.rank(0).parent).expect("the agent of a living rank lives");
     kill_agent_of(&running, 1);
     let have_started_again = || {
         let now = pids();
@@ -179,7 +188,7 @@ fn the_loss_of_a_spare_does_not_disturb_the_job() {
     let go = run.world().file("go");
     let running = run.env("GO", &go).spawn();
     running.wait_for_times("up", 4);
-    let used: Vec<_> = running.world().ranks().iter().map(|(_, rank)| rank.parent).collect();
+    let used: Vec<_> = running.ranks(4).iter().map(|rank| rank.parent).collect();
     let spare = running.world().agents().into_iter().find(|agent| !used.contains(&agent.pid)).expect("one has no rank");
     spare.signal(Signal::SIGKILL);
     running.wait_for_error("reported: agent 5 on ");
@@ -251,8 +260,7 @@ fn ranks_killed_at_any_time_start_again() {
 #[test]
 fn the_ranks_of_a_killed_agent_start_on_another_one_and_the_others_go_on() {
     for (is_inner, policy) in [(true, "hcmab"), (false, "hcs")] {
-        // Longer than a busy machine keeps a process waiting.
-        let run = reviving(3).args(["-v", "--dead-time", "4"]).cache(&[policy]).np(7).agents(7).fanout(2);
+        let run = reviving(3).args(["-v", "--dead-time", DEAD_TIME]).cache(&[policy]).np(7).agents(7).fanout(2);
         let running = run.program(rank(["survivors", "400"])).spawn();
         running.wait_for_error("fence 5: ");
         let tree = Tree::new(7, 2);

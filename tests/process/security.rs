@@ -43,7 +43,7 @@ fn stopped_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     guardian.signal(Signal::SIGSTOP);
     let mut stopped = vec![guardian.clone()];
     stopped.extend(guardian.children());
-    stopped.iter().for_each(|process| process.signal(Signal::SIGSTOP));
+    Process::signal_all(&stopped, Signal::SIGSTOP);
     let first = launcher.children()[waiting].clone();
     let address = eventually(|| {
         let agents = first.children();
@@ -54,7 +54,7 @@ fn stopped_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     match address.flatten() {
         Some(address) => Some((running, address, stopped)),
         None => {
-            stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
+            Process::signal_all(&stopped, Signal::SIGCONT);
             running.finish().has_code(0);
             None
         }
@@ -104,7 +104,7 @@ fn strangers_are_refused_with_messages_and_the_job_continues() {
     let caught = (0..20).filter_map(|_| stopped_while_joining()).find_map(|(running, address, stopped)| {
         let listens = try_all_attempts(address).is_some();
         if !listens {
-            stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
+            Process::signal_all(&stopped, Signal::SIGCONT);
             running.finish().has_code(0);
             return None;
         }
@@ -113,7 +113,7 @@ fn strangers_are_refused_with_messages_and_the_job_continues() {
     let (running, address, stopped) = caught.expect("in one of 20 runs, a guardian is stopped while agents join");
     // Connections that stay silent do not delay the job.
     let silent: Vec<_> = (0..20).flat_map(|_| TcpStream::connect(address)).collect();
-    stopped.iter().for_each(|process| process.signal(Signal::SIGCONT));
+    Process::signal_all(&stopped, Signal::SIGCONT);
     let outcome = running.finish();
     drop(silent);
     outcome.has_code(0).wrote_lines(["0: here", "1: here", "2: here"]);

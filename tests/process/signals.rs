@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Outcome, Running, Terminal, scela, sh};
+use tests::{Outcome, Process, Running, Terminal, scela, sh};
 
 use crate::host;
 
@@ -68,7 +68,7 @@ fn a_rank_that_is_stopped_gets_the_request_to_end() {
     let script = "trap 'echo saved; exit 0' TERM\necho here\nwhile :; do sleep 0.02; done";
     let running = scela().np(1).agents(1).args(["--kill-grace", "3600"]).program(sh(script)).spawn();
     running.wait_for("here");
-    running.world().ranks()[0].1.signal(Signal::SIGSTOP);
+    running.rank(0).signal(Signal::SIGSTOP);
     running.signal(Signal::SIGTERM);
     running.finish().has_code(143).wrote("here\nsaved\n");
 }
@@ -128,9 +128,7 @@ fn term_to_every_process_gives_all_ranks_their_grace() {
 #[test]
 fn a_rank_killed_from_outside_is_named() {
     let running = start_waiting_job("");
-    let (rank, process) = running.world().ranks().swap_remove(2);
-    assert_eq!(rank, 2);
-    process.signal(Signal::SIGKILL);
+    running.rank(2).signal(Signal::SIGKILL);
     running.finish().has_code(137).says("error: rank 2 on ").says("was killed by signal 9 (KILL)\n");
 }
 
@@ -164,16 +162,15 @@ fn ctrl_z_stops_all_ranks_and_fg_continues_them() {
     let mut terminal =
         start_on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
     terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
-    let ranks = terminal.world().ranks();
-    assert_eq!(ranks.len(), 3);
-    let states = || ranks.iter().filter_map(|(_, rank)| rank.state_now()).collect::<String>();
+    let ranks = terminal.world().all_ranks(3);
+    let states = || ranks.iter().filter_map(Process::state_now).collect::<String>();
     // A shell that is stopped while its child is between vfork and exec waits in state D for the child, which is
     // stopped too.
     let stopped = |states: String| states.len() == 3 && states.chars().all(|state| "TD".contains(state));
     tests::eventually(|| stopped(states()).then_some(())).unwrap_or_else(|| panic!("ranks are {}", states()));
     terminal.enter("fg");
     tests::eventually(|| (!states().contains('T')).then_some(())).unwrap_or_else(|| panic!("ranks are {}", states()));
-    ranks.iter().for_each(|(_, rank)| rank.signal(Signal::SIGUSR1));
+    Process::signal_all(&ranks, Signal::SIGUSR1);
     terminal.wait_for_times("go on\r\n", 3).wait_for_prompt();
     assert_eq!(terminal.code(), 0);
     terminal.close();
@@ -185,10 +182,10 @@ fn bg_continues_a_stopped_job() {
         start_on_terminal("trap 'echo go on; exit 0' USR1; echo here; while :; do sleep 0.02; done", &[]);
     terminal.type_in("\x1a").wait_for("Stopped").wait_for_prompt();
     terminal.enter("bg").wait_for_prompt();
-    let ranks = terminal.world().ranks();
-    let states = || ranks.iter().filter_map(|(_, rank)| rank.state_now()).collect::<String>();
+    let ranks = terminal.world().all_ranks(3);
+    let states = || ranks.iter().filter_map(Process::state_now).collect::<String>();
     tests::eventually(|| (!states().contains('T')).then_some(())).unwrap_or_else(|| panic!("ranks are {}", states()));
-    ranks.iter().for_each(|(_, rank)| rank.signal(Signal::SIGUSR1));
+    Process::signal_all(&ranks, Signal::SIGUSR1);
     terminal.wait_for_times("go on\r\n", 3);
     terminal.enter("wait").wait_for_prompt();
     terminal.close();

@@ -256,7 +256,7 @@ fn nothing_is_left_after_kills_of_agents_with_directories() {
             staging(&top, &options).np(3).agents(3).directory(place.path()).program(sh("echo ready; exec sleep 1000"));
         let running = run.spawn();
         running.wait_for_times("ready", 3);
-        let agent = Process::of(running.world().ranks()[2].1.parent).unwrap();
+        let agent = Process::of(running.rank(2).parent).unwrap();
         let killed = if is_guardian { Process::of(agent.parent).unwrap() } else { agent };
         killed.signal(Signal::SIGKILL);
         running.finish().has_code(252);

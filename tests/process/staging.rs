@@ -103,7 +103,7 @@ fn nothing_is_left_after_kills() {
     let place = tempfile::tempdir().unwrap();
     let greeting = Greeting::build(place.path());
     let kill = |running: &Running, is_guardian: bool| {
-        let agent = Process::of(running.world().ranks()[3].1.parent).unwrap();
+        let agent = Process::of(running.rank(3).parent).unwrap();
         let killed = if is_guardian { Process::of(agent.parent).unwrap() } else { agent };
         killed.signal(Signal::SIGKILL);
     };
@@ -131,7 +131,7 @@ fn nothing_is_left_after_a_signal_or_a_failed_rank() {
     running.signal(Signal::SIGINT);
     running.finish().has_code(130);
     let running = staying(&greeting, &[]);
-    running.world().ranks()[0].1.signal(Signal::SIGKILL);
+    running.rank(0).signal(Signal::SIGKILL);
     running.finish().has_code(137);
 }
 
@@ -141,7 +141,7 @@ fn ranks_start_again_with_the_same_files() {
     let greeting = Greeting::build(place.path());
     for policy in ["restart", "restart=rank"] {
         let running = staying(&greeting, &["--on-failure", policy]);
-        running.world().ranks()[0].1.signal(Signal::SIGKILL);
+        running.rank(0).signal(Signal::SIGKILL);
         running.wait_for_times("greeting 42", if policy == "restart" { 8 } else { 5 });
         running.signal(Signal::SIGTERM);
         running.finish().has_code(143);

@@ -1,7 +1,5 @@
 //! Programs on a file system that does not answer: the agent goes on, and says what it waits for.
 
-use std::time::{Duration, Instant};
-
 use nix::sys::signal::Signal;
 use tests::{Call, Running, StallingFiles, eventually, scela, sh, skip};
 
@@ -41,12 +39,10 @@ fn a_program_that_stalls_in_exec_starts_when_the_file_system_answers() {
 fn a_program_whose_look_up_stalls_is_named_and_can_be_interrupted() {
     let Some((running, files)) = start_stalled(Call::LookUp) else { return };
     running.wait_for_error(&format!("busy in the search for 'sh, {}' for 5 s on ", files.program().display()));
-    let since = Instant::now();
     running.signal(Signal::SIGINT);
     let launcher = running.launcher();
     eventually(|| launcher.state_now().is_none_or(|state| state == 'Z').then_some(()))
         .unwrap_or_else(|| running.fail("late"));
-    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     files.answer();
     running.finish_killed().has_code(130);
 }
@@ -57,13 +53,11 @@ fn a_session_with_a_stalled_exec_ends_in_bounded_time_after_an_interrupt() {
     let Some((running, files)) = start_stalled(Call::Exec) else { return };
     running.wait_for("here");
     running.wait_for_error(": busy in exec of ");
-    let since = Instant::now();
     running.signal(Signal::SIGINT);
     running.wait_for_error(&format!(" of rank 1 in exec of {}", files.program().display()));
     let launcher = running.launcher();
     eventually(|| launcher.state_now().is_none_or(|state| state == 'Z').then_some(()))
         .unwrap_or_else(|| running.fail("late"));
-    assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
     files.answer();
     let outcome = running.finish_killed();
     outcome.has_code(130).says(&format!(" cannot be killed: it is in uninterruptible sleep on {}", host()));
@@ -82,12 +76,12 @@ fn a_rank_whose_working_directory_stalls_is_named_and_starts_when_it_answers() {
 
 #[test]
 fn the_time_limit_ends_a_session_with_a_stalled_exec() {
-    let Some((running, files)) = start_stalled_with(Call::Exec, &["--timeout", "3"]) else { return };
+    let Some((running, files)) = start_stalled_with(Call::Exec, &["--timeout", "8"]) else { return };
     running.wait_for("here");
     running.wait_for_error(&format!(" of rank 1 in exec of {}", files.program().display()));
     let launcher = running.launcher();
     eventually(|| launcher.state_now().is_none_or(|state| state == 'Z').then_some(()))
         .unwrap_or_else(|| running.fail("late"));
     files.answer();
-    running.finish_killed().has_code(124).says("the job ran longer than 3 s (--timeout) and was ended");
+    running.finish_killed().has_code(124).says("the job ran longer than 8 s (--timeout) and was ended");
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::{Pool, Process, eventually, scela_run, sh};
@@ -36,13 +36,13 @@ fn jobs_use_the_agents_that_stand_by_one_after_the_other() {
 fn launchers_that_are_stopped_get_no_jobs() {
     let pool = Pool::start(&["--slots", "2"]);
     let stopped = wait_for(&pool, "scela-standby", 2);
-    stopped.iter().for_each(|launcher| launcher.signal(Signal::SIGSTOP));
+    Process::signal_all(&stopped, Signal::SIGSTOP);
     let outcome = pool.job().np(1).program(sh("echo here")).run();
     outcome.is_quiet_success().wrote("here\n").took_less_than(Duration::from_secs(20));
     // They must not run the job when they go on.
     let is_gone = |launcher: &Process| launcher.state_now().is_none_or(|state| state == 'Z');
     assert!(eventually(|| stopped.iter().any(is_gone).then_some(())).is_some(), "{stopped:?}");
-    stopped.iter().for_each(|launcher| launcher.signal(Signal::SIGCONT));
+    Process::signal_all(&stopped, Signal::SIGCONT);
     pool.job().np(1).program(sh("echo again")).run().is_quiet_success().wrote("again\n");
     assert_eq!(pool.state()["jobs_ended"], 2);
 }
@@ -53,7 +53,6 @@ fn a_controller_that_is_stopped_is_named_at_once() {
     let controller = pool.controller();
     controller.signal(Signal::SIGSTOP);
     for words in [&["status", "default"][..], &["kill", "1"], &["pool", "stop"], &["attach", "1"]] {
-        let began = Instant::now();
         let output = pool.scela(words);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let stopped = format!(
@@ -61,7 +60,6 @@ fn a_controller_that_is_stopped_is_named_at_once() {
             controller.pid
         );
         assert!(output.status.code() == Some(251) && text.contains(&stopped), "{words:?}: {output:?}");
-        assert!(began.elapsed() < Duration::from_secs(5), "{words:?}");
     }
     controller.signal(Signal::SIGCONT);
     pool.job().np(1).program(sh("true")).run().is_quiet_success();

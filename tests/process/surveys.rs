@@ -18,7 +18,7 @@ const HEADING: &str = "scela-run: fence 0: 2 ranks have arrived and wait for 2\n
 fn sigquit_reports_missing_ranks_and_the_job_goes_on() {
     let running = stuck().spawn();
     running.wait_for_times("ready", 4);
-    running.world().ranks()[2].1.signal(Signal::SIGSTOP);
+    running.rank(2).signal(Signal::SIGSTOP);
     let host = nla::sys::host_name();
     running.wait_until("the ranks are in the fence", || {
         running.signal(Signal::SIGQUIT);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Run, Tree, scela, sh};
+use tests::{Process, Run, Tree, scela, sh};
 
 use crate::{rank, script};
 
@@ -53,7 +53,7 @@ fn only_ranks_that_catch_sigusr1_get_it() {
     let ignorant = sh("echo ready; exec sleep 1000");
     let running = going_on().np(1).program(catches).and(2, ignorant).spawn();
     running.wait_for_times("ready", 3);
-    running.world().ranks()[2].1.signal(Signal::SIGKILL);
+    running.rank(2).signal(Signal::SIGKILL);
     running.wait_for("told");
     assert!(running.world().ranks().iter().any(|(rank, _)| *rank == 1), "rank 1 still runs");
     running.signal(Signal::SIGTERM);
@@ -69,7 +69,7 @@ fn what_a_dead_rank_has_started_ends_with_it() {
     let workers = || running.world().processes().iter().filter(|one| one.argv.iter().any(|w| w == "1234567")).count();
     // The shell prints before its child has become the worker.
     running.wait_until("the worker runs", || (workers() == 1).then_some(()));
-    running.world().ranks().iter().filter(|(rank, _)| *rank == 1).for_each(|(_, rank)| rank.signal(Signal::SIGKILL));
+    running.rank(1).signal(Signal::SIGKILL);
     running.wait_until("the worker of the dead rank ends", || (workers() == 0).then_some(()));
     assert!(running.world().ranks().iter().any(|(rank, _)| *rank == 0), "rank 0 still runs");
     running.signal(Signal::SIGTERM);
@@ -80,7 +80,7 @@ fn what_a_dead_rank_has_started_ends_with_it() {
 fn a_death_is_reported_at_once_and_again_when_the_user_or_the_time_limit_ends_the_job() {
     let waiting = |run: Run| {
         let running = run.np(4).agents(2).program(sh("echo ready; exec sleep 1000")).spawn();
-        running.wait_for_times("ready", 4).world().ranks()[1].1.signal(Signal::SIGKILL);
+        running.wait_for_times("ready", 4).rank(1).signal(Signal::SIGKILL);
         running
     };
     let report = "error: rank 1 on ";
@@ -88,8 +88,8 @@ fn a_death_is_reported_at_once_and_again_when_the_user_or_the_time_limit_ends_th
     let running = waiting(going_on());
     running.wait_for_error("was killed by signal 9 (KILL); the other ranks go on\n").signal(Signal::SIGINT);
     running.finish().has_code(130).says(report).says(without);
-    let outcome = waiting(going_on().args(["--timeout", "5"])).finish();
-    outcome.has_code(124).says(report).says(without).says("the job ran longer than 5 s (--timeout) and was ended\n");
+    let outcome = waiting(going_on().args(["--timeout", "10"])).finish();
+    outcome.has_code(124).says(report).says(without).says("the job ran longer than 10 s (--timeout) and was ended\n");
 }
 
 #[test]
@@ -136,6 +136,6 @@ fn a_job_without_agents_ends_when_their_guardians_have_ended() {
     let run = going_on().args(["--dead-time", "300"]).np(4).agents(4).fanout(2);
     let running = run.program(sh("echo here; exec sleep 1000")).spawn();
     running.wait_for_times("here", 4);
-    running.world().agents().iter().for_each(|agent| agent.signal(Signal::SIGKILL));
+    Process::signal_all(&running.world().agents(), Signal::SIGKILL);
     running.finish().has_code(252).took_less_than(Duration::from_secs(100));
 }

@@ -3,6 +3,8 @@
 use nix::sys::signal::Signal;
 use tests::{Process, Program, Run, Running, scela, sh};
 
+use crate::DEAD_TIME;
+
 /// An agent and its guardian, which then do not act on each other's loss.
 #[derive(Copy, Clone)]
 enum Fault {
@@ -14,20 +16,21 @@ enum Fault {
 impl Fault {
     /// Strikes the agent of rank 0.
     fn strike(self, running: &Running) {
-        let agent = Process::of(running.world().ranks()[0].1.parent).expect("the agent of a living rank lives");
+        let agent = Process::of(running.rank(0).parent).expect("the agent of a living rank lives");
         let guardian = Process::of(agent.parent).expect("the guardian of a living agent lives");
         assert_eq!((agent.name.as_str(), guardian.name.as_str()), ("scela-agent", "scela-guard"));
         guardian.signal(Signal::SIGSTOP);
-        agent.signal(if let Self::BothStopped = self { Signal::SIGSTOP } else { Signal::SIGKILL });
-        if let Self::BothKilled = self {
-            guardian.signal(Signal::SIGKILL);
+        match self {
+            Self::BothStopped => agent.signal(Signal::SIGSTOP),
+            Self::BothKilled => Process::signal_all([&agent, &guardian], Signal::SIGKILL),
+            Self::GuardianStopped => agent.signal(Signal::SIGKILL),
         }
     }
 }
 
 /// Two ranks. All agents are on this machine, as its own or as those of hosts.
 fn on_this_machine(has_hosts: bool) -> Run {
-    let run = scela().args(["--dead-time", "1", "--kill-grace", "1"]).np(2);
+    let run = scela().args(["--dead-time", DEAD_TIME, "--kill-grace", "1"]).np(2);
     if has_hosts {
         run.args(["-hosts", "h1,h2,h3", "--bootstrap", "exec:env X={host}", "-ppn", "1", "--spares", "1"])
     } else {

@@ -11,7 +11,7 @@ use super::script;
 const CTRL_S: &str = "\x13";
 const CTRL_Q: &str = "\x11";
 
-const DEAD_TIME: Duration = Duration::from_secs(2);
+const DEAD_TIME: Duration = Duration::from_secs(4);
 
 const DROPPED: &str = "dropped here, because standard error was not read in time\r\n";
 
@@ -20,7 +20,7 @@ const DROPPED: &str = "dropped here, because standard error was not read in time
 /// end. Returns what the terminal showed.
 fn check_stopped_terminal(log: &str, steps: &[&str], drops_logs: bool) -> String {
     const RANKS: u32 = 3;
-    let run = scela().np(RANKS).agents(RANKS).args(["-v", "--dead-time", "2"]).env("SCELA_LOG", log);
+    let run = scela().np(RANKS).agents(RANKS).args(["-v", "--dead-time", "4"]).env("SCELA_LOG", log);
     let directory = run.world().file("");
     let file = |name: &str| directory.join(name);
     let [go, passed, end] = [("await", "go"), ("touch", "passed.{rank}"), ("await", "end")]

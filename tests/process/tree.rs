@@ -15,7 +15,7 @@ fn the_links_of_64_agents_form_the_planned_tree() {
     let running = scela().np(64).agents(64).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 64);
     let world = running.world();
-    let parents: BTreeSet<i32> = world.ranks().iter().map(|(_, rank)| rank.parent).collect();
+    let parents: BTreeSet<i32> = running.ranks(64).iter().map(|rank| rank.parent).collect();
     assert_eq!(parents.len(), 64, "each rank has an agent of its own");
     let agents = world.agents();
     assert_eq!((agents.len(), world.guardians().len()), (64, 64));

@@ -142,7 +142,7 @@ impl<'a> Pool<'a> {
     pub fn wait_for_end(&self) {
         if eventually(|| self.processes().is_empty().then_some(())).is_none() {
             let left = self.processes();
-            left.iter().for_each(|process| process.signal(Signal::SIGKILL));
+            left.iter().for_each(|process| process.send(Signal::SIGKILL));
             panic!("processes of the pool are left: {left:?}");
         }
     }
@@ -153,7 +153,7 @@ impl Drop for Pool<'_> {
         // It may have ended.
         let _ = self.command(&["pool", "stop"]).output();
         if std::thread::panicking() {
-            self.processes().iter().for_each(|process| process.signal(Signal::SIGKILL));
+            self.processes().iter().for_each(|process| process.send(Signal::SIGKILL));
         } else {
             self.wait_for_end();
         }

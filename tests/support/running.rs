@@ -6,8 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::capture::Capture;
 use crate::outcome::{Outcome, excerpt};
@@ -130,10 +129,24 @@ impl Running {
         eventually(condition).unwrap_or_else(|| self.fail(&format!("timeout: {what}")))
     }
 
-    /// Sends a signal to the launcher.
+    /// Waits until a rank has executed its program, and returns its process. The launcher may have reported the rank as
+    /// started before that.
+    #[track_caller]
+    pub fn rank(&self, number: u32) -> Process {
+        self.world.rank(number)
+    }
+
+    /// Waits until `count` ranks have executed their programs, and returns their processes, by rank.
+    #[track_caller]
+    pub fn ranks(&self, count: u32) -> Vec<Process> {
+        self.world.all_ranks(count)
+    }
+
+    /// Sends a signal to the launcher, as [`Process::signal`] does.
+    #[track_caller]
     pub fn signal(&self, signal: Signal) -> &Self {
         // The child has not been waited for, so its pid has not been reused.
-        let _ = kill(Pid::from_raw(self.child.id() as i32), signal);
+        self.launcher().signal(signal);
         self
     }
 

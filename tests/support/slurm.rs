@@ -168,9 +168,10 @@ impl Slurm {
         let name = format!("slurmd.{node}");
         let daemon = self.daemons.iter().find(|daemon| daemon.name == name).expect("a node that is there");
         let entered = Process::of(daemon.child.id() as i32).expect("the daemon runs");
-        entered.signal(signal);
-        // On a host, the daemon is a child of the process that entered the host's namespaces.
+        // On a host, the daemon is a child of the process that entered the host's namespaces, which stops itself when its
+        // child is stopped.
         entered.children().into_iter().for_each(|slurmd| slurmd.signal(signal));
+        entered.signal(signal);
     }
 
     /// Kills the daemon of a node without notice to the controller.
@@ -392,7 +393,7 @@ impl Drop for Slurm {
         let mut quiet = 0;
         let have_ended = eventually(|| {
             let left = self.processes();
-            left.iter().for_each(|process| process.signal(Signal::SIGKILL));
+            left.iter().for_each(|process| process.send(Signal::SIGKILL));
             quiet = if left.is_empty() { quiet + 1 } else { 0 };
             (quiet > 1).then_some(())
         });

@@ -47,11 +47,10 @@ impl Tree {
     }
 
     /// Returns the process of `agent` in a run with as many ranks as agents: the parent of the rank with the same place
-    /// in the order.
+    /// in the order. Waits until all ranks have executed their programs.
+    #[track_caller]
     pub fn process(&self, world: &World, agent: u32) -> Process {
-        let ranks = world.ranks();
-        assert_eq!(ranks.len() as u32 + 1, self.0.size(), "one rank for each agent: {ranks:?}");
-        let parent = ranks[agent as usize - 1].1.parent;
+        let parent = world.all_ranks(self.0.size() - 1)[agent as usize - 1].parent;
         Process::of(parent).expect("the agent of a living rank lives")
     }
 }

@@ -145,7 +145,8 @@ impl World {
         found
     }
 
-    /// Returns the ranks, which are the children of agents, by rank.
+    /// Returns the ranks that have executed their programs, by rank. They are children of agents. A rank may have been
+    /// reported as started before that: see [`rank`](Self::rank) and [`all_ranks`](Self::all_ranks).
     pub fn ranks(&self) -> Vec<(u32, Process)> {
         let processes = self.processes();
         let is_agent = |pid| processes.iter().any(|process| process.pid == pid && process.name == "scela-agent");
@@ -153,6 +154,22 @@ impl World {
         let mut ranks: Vec<_> = ranks.filter_map(|process| Some((process.rank()?, process.clone()))).collect();
         ranks.sort_by_key(|(rank, _)| *rank);
         ranks
+    }
+
+    /// Waits until a rank has executed its program, and returns its process. Panics if that takes too long.
+    #[track_caller]
+    pub fn rank(&self, number: u32) -> Process {
+        let found = || self.ranks().into_iter().find_map(|(rank, process)| (rank == number).then_some(process));
+        eventually(found).unwrap_or_else(|| panic!("there is no rank {number}:\n{}", self.listing()))
+    }
+
+    /// Waits until `count` ranks have executed their programs, and returns their processes, by rank. Panics if that takes
+    /// too long.
+    #[track_caller]
+    pub fn all_ranks(&self, count: u32) -> Vec<Process> {
+        let found = || Some(self.ranks()).filter(|ranks| ranks.len() == count as usize);
+        let ranks = eventually(found).unwrap_or_else(|| panic!("there are not {count} ranks:\n{}", self.listing()));
+        ranks.into_iter().map(|(_, process)| process).collect()
     }
 
     /// Describes processes and files that are left after the run; `None` if there are none.
@@ -191,7 +208,7 @@ impl World {
     pub fn end_all(&self) {
         let have_ended = eventually(|| {
             let left = self.processes();
-            left.iter().for_each(|process| process.signal(Signal::SIGKILL));
+            left.iter().for_each(|process| process.send(Signal::SIGKILL));
             left.is_empty().then_some(())
         });
         if have_ended.is_none() {

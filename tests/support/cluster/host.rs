@@ -209,7 +209,15 @@ impl Host {
                 self.forbid_new_programs();
             }
             // The kernel still accepts connections that a stopped sshd does not serve.
-            Broken::Silent => self.signal_sshd("STOP"),
+            Broken::Silent => {
+                self.signal_sshd("STOP");
+                // Until then it may still serve a connection.
+                let is_sshd = |process: &Process| process.name == "sshd" && process.parent == self.first;
+                let stopped = || self.processes().into_iter().filter(is_sshd).all(|sshd| sshd.has_stopped());
+                if eventually(|| stopped().then_some(())).is_none() {
+                    self.fail("has an sshd that does not stop");
+                }
+            }
         }
     }
 
@@ -275,8 +283,8 @@ impl Host {
         let frozen = eventually(|| {
             // Processes that are not stopped yet may start more.
             let mut running = self.processes();
-            running.retain(|process| !matches!(process.state, 'T' | 'Z' | 'X'));
-            running.iter().for_each(|process| process.signal(Signal::SIGSTOP));
+            running.retain(|process| !process.has_stopped());
+            running.iter().for_each(|process| process.send(Signal::SIGSTOP));
             running.is_empty().then_some(())
         });
         if frozen.is_none() {

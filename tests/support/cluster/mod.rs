@@ -239,7 +239,7 @@ impl Builder {
 impl Drop for Cluster {
     fn drop(&mut self) {
         // The front end's processes are processes of this machine, so they do not end with its first process.
-        self.front_end.processes().iter().for_each(|process| process.signal(Signal::SIGKILL));
+        self.front_end.processes().iter().for_each(|process| process.send(Signal::SIGKILL));
         // Close all hosts first, then wait for each.
         self.hosts.iter_mut().chain([&mut self.front_end]).for_each(Host::close_stdin);
     }
