@@ -158,7 +158,13 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
     }
     if arguments.first().is_some_and(|word| *word == *batch::NAME) {
         let code = match batch::simulate(arguments.into_iter().skip(1)) {
-            Ok(text) => print(&text),
+            Ok(said) => {
+                if let Some(warning) = &said.warning {
+                    stderr::allow_thread();
+                    stderr::line(Kind::Report, &format!("{}: warning: {warning}", stderr::name()));
+                }
+                print(&said.text)
+            }
             Err(text) => fail(&text, EarlyEnd::Usage.code()),
         };
         return (code, stderr::EXIT_TIME);

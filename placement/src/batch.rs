@@ -4,8 +4,7 @@
 //! during a job with probability p. If a message of the job passes through it, or a rank is on it, the job is aborted at a
 //! random moment and runs again.
 //!
-//! The time of messages is that of the heaviest link: bytes over bandwidth; plus the latency of the longest route, for
-//! each message of the rank that sends most. Hosts that fail during a run are drawn from the seed and the numbers of batch,
+//! The time of messages is an argument, as there are several models. [`messages_s`] is the one of links. Hosts that fail during a run are drawn from the seed and the numbers of batch,
 //! job and run. So all placements see the same failures, and one that needs fewer of the hosts that may fail is never
 //! aborted more often.
 
@@ -86,24 +85,36 @@ pub struct Result {
 /// A job is given up after so many runs.
 const RUNS_MAX: u32 = 1000;
 
-/// Runs an experiment with a job of this matrix. Ranks are at most as many as hosts.
-pub fn run(experiment: &Experiment, matrix: &Matrix, strategy: Strategy) -> Result {
+/// Runs an experiment with a job of this matrix. Ranks are at most as many as hosts. `messages_s` returns the seconds that the
+/// matrix's messages take, by the place of each rank; its failure ends the experiment.
+pub fn run<E>(
+    experiment: &Experiment,
+    matrix: &Matrix,
+    strategy: Strategy,
+    messages_s: &mut dyn FnMut(&[u32]) -> std::result::Result<f64, E>,
+) -> std::result::Result<Result, E> {
     let mut result = Result::default();
     let hosts = experiment.topology.places();
     let ranks = matrix.ranks();
     if ranks == 0 || ranks > hosts {
-        return result;
+        return Ok(result);
     }
     let (mut runs, mut aborts) = (0u64, 0u64);
+    // Most strategies place all batches alike.
+    let mut placed: Option<(Vec<u32>, bool)> = None;
     for batch in 0..experiment.batches {
         let mut random = Random::new(experiment.seed.wrapping_add(u64::from(batch)));
         let mut is_faulty = vec![false; hosts as usize];
         let mut order: Vec<u32> = (0..hosts).collect();
         random.shuffle(&mut order);
         order.iter().take(experiment.faulty as usize).for_each(|host| is_faulty[*host as usize] = true);
-        let (place_of, has_window) = place(experiment, matrix, strategy, &is_faulty, &mut random);
+        let is_fixed = !matches!(strategy, Strategy::Random | Strategy::Faults);
+        let (place_of, has_window) = match placed.take().filter(|_| is_fixed) {
+            Some(placed) => placed,
+            None => place(experiment, matrix, strategy, &is_faulty, &mut random),
+        };
         result.windows += u32::from(has_window);
-        let time = time_of(experiment, matrix, &place_of);
+        let time = experiment.compute_s + experiment.rounds * messages_s(&place_of)?;
         let needed = needed(matrix, &experiment.topology, &place_of);
         for job in 0..experiment.jobs {
             for turn in 0..RUNS_MAX {
@@ -125,14 +136,16 @@ pub fn run(experiment: &Experiment, matrix: &Matrix, strategy: Strategy) -> Resu
                 }
             }
         }
+        placed = Some((place_of, has_window));
     }
     result.batch_s /= f64::from(experiment.batches.max(1));
     result.aborted = aborts as f64 / runs.max(1) as f64;
-    result
+    Ok(result)
 }
 
-/// Returns the seconds of a run without failures.
-pub fn time_of(experiment: &Experiment, matrix: &Matrix, place_of: &[u32]) -> f64 {
+/// Returns the seconds that the matrix's messages take by the model of links: the bytes of the heaviest link at its bandwidth,
+/// and the latency of each link of each message of the rank for which these take longest.
+pub fn messages_s(experiment: &Experiment, matrix: &Matrix, place_of: &[u32]) -> f64 {
     let topology = &experiment.topology;
     let heaviest = crate::mapping::measure(matrix, topology, place_of).heaviest as f64;
     let mut latency: f64 = 0.0;
@@ -145,7 +158,7 @@ pub fn time_of(experiment: &Experiment, matrix: &Matrix, place_of: &[u32]) -> f6
             .sum();
         latency = latency.max(sum);
     }
-    experiment.compute_s + experiment.rounds * (heaviest / experiment.bandwidth + latency * experiment.latency_s)
+    heaviest / experiment.bandwidth + latency * experiment.latency_s
 }
 
 /// Returns the place of each rank, and whether consecutive sound hosts were found.
@@ -235,11 +248,16 @@ mod tests {
         }
     }
 
+    fn by_links(experiment: &Experiment, matrix: &Matrix, strategy: Strategy) -> Result {
+        let model = &mut |place_of: &[u32]| Ok::<f64, ()>(messages_s(experiment, matrix, place_of));
+        run(experiment, matrix, strategy, model).unwrap()
+    }
+
     #[test]
     fn without_faults_nothing_is_aborted() {
         let matrix = matrix(Pattern::Halo3d, 16, 1);
         for strategy in Strategy::ALL {
-            let result = run(&experiment(0), &matrix, strategy);
+            let result = by_links(&experiment(0), &matrix, strategy);
             assert_eq!(result.aborted, 0.0);
             assert!(result.batch_s > 50.0, "{result:?}");
         }
@@ -252,14 +270,14 @@ mod tests {
         let matrix = matrix(Pattern::Halo3d, 64, 1);
         let torus = Topology::torus(&[8, 8, 8]).unwrap();
         let experiment = Experiment { topology: torus, batches: 3, jobs: 100, probability: 0.02, ..experiment(8) };
-        let result = run(&experiment, &matrix, Strategy::Faults);
+        let result = by_links(&experiment, &matrix, Strategy::Faults);
         assert_eq!((result.aborted, result.windows), (0.0, 3));
     }
 
     #[test]
     fn avoiding_faults_aborts_least() {
         let matrix = matrix(Pattern::Halo3d, 16, 1);
-        let aborted = |strategy| run(&experiment(4), &matrix, strategy).aborted;
+        let aborted = |strategy| by_links(&experiment(4), &matrix, strategy).aborted;
         let aware = aborted(Strategy::Faults);
         for strategy in [Strategy::Block, Strategy::Random, Strategy::Greedy, Strategy::Topology] {
             assert!(aware <= aborted(strategy), "{strategy:?}");

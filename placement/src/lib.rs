@@ -10,4 +10,5 @@ pub mod mapping;
 pub mod matrix;
 pub mod patterns;
 pub mod random;
+pub mod simgrid;
 pub mod topology;

@@ -41,3 +41,9 @@ pub const FAULT_BYTES_MAX: usize = 4 << 20;
 
 /// The longest name of a host in a fault history.
 pub const FAULT_NAME_BYTES_MAX: usize = 255;
+
+/// About the most messages of one simulation by SimGrid, which simulates some 100,000 in a second.
+pub const SIMULATED_MESSAGES: u64 = 20_000;
+
+/// The longest message that SimGrid simulates, in bytes: MPI counts them in 31 bits.
+pub const SIMULATED_BYTES_MAX: u64 = 1 << 30;

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `accelerators` | accelerators and other devices of ranks |
 //! | `cgroups` | cgroups that are delegated to the user |
+//! | `batches` | `scela simulate-batch`, with SimGrid and without |
 //! | `bindings` | processors and memory of ranks |
 //! | `codes` | how sessions end, and with which exit code |
 //! | `losses` | agents, guardians and launchers that die or are stopped; the dead time |
@@ -46,6 +47,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
 
 mod accelerators;
+mod batches;
 mod bindings;
 mod board;
 mod cgroups;

@@ -7,4 +7,5 @@ pub mod manager;
 pub(crate) mod node;
 pub mod node_list;
 pub mod placement;
+pub(crate) mod private_directory;
 pub mod system;

@@ -75,7 +75,8 @@ fn bounded(source: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
+/// Runs a command as [`System::answer`] does, for at most `time`.
+pub(crate) fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut child = Command::new(program)
         .args(arguments)

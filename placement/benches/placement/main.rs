@@ -9,7 +9,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use placement::batch::{Experiment, Strategy, run, time_of};
 use placement::graph::Graph;
 use placement::mapping::{Chosen, Job, Mapped, Metrics, figures, map};
 use placement::patterns::{Pattern, matrix};
@@ -38,8 +37,6 @@ fn main() {
     println!("{graphs}");
     let seed = seed_table(&directory, &mut counts);
     println!("{seed}");
-    let batches = if only.is_none() { batches() } else { String::new() };
-    println!("{batches}");
     let [mapped, relieved, improved, block] = counts;
     let fallbacks = format!(
         "Of these {} mappings, {mapped} were the bipartition's, {relieved} the same after exchanges that relieve the heaviest \
@@ -52,7 +49,6 @@ fn main() {
         write("graphs", &graphs);
         write("seed", &seed);
         write("fallbacks", &fallbacks);
-        write("batches", &batches);
     }
 }
 
@@ -142,48 +138,6 @@ fn graphs(directory: &Path, only: Option<&str>, counts: &mut [u32; 4]) -> String
                 let _ = writeln!(text, "| | | {heavy:.2} | | {time:.0} | |");
             }
             eprintln!("{}", text.lines().last().unwrap_or_default());
-        }
-    }
-    text
-}
-
-/// The programs of the publication's batches.
-const BATCHES: [(&str, Pattern, u32); 4] = [
-    ("CG-64", Pattern::Cg, 64),
-    ("HPL-64", Pattern::Hpl, 64),
-    ("DT-85", Pattern::Dt, 85),
-    ("LAMMPS-64", Pattern::Halo3d, 64),
-];
-
-fn batches() -> String {
-    let mut text = String::from("| job | hosts that may fail | p |");
-    Strategy::ALL.iter().for_each(|strategy| text.push_str(&format!(" {} |", strategy.name())));
-    text.push_str(" batches with a window |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|\n");
-    for (name, pattern, ranks) in BATCHES {
-        for (faulty, probability) in [(8, 0.02), (8, 0.05), (16, 0.02), (16, 0.05)] {
-            let matrix = matrix(pattern, ranks, 1);
-            let mut experiment = Experiment {
-                topology: Topology::parse_words("torus:8x8x8").expect("a topology"),
-                faulty,
-                probability,
-                batches: 10,
-                jobs: 100,
-                compute_s: 0.0,
-                rounds: 1.0,
-                bandwidth: 1.25e9,
-                latency_s: 1e-6,
-                seed: 1,
-            };
-            // In block placement a job computes as long as it communicates.
-            let block: Vec<u32> = (0..matrix.ranks()).collect();
-            experiment.compute_s = time_of(&experiment, &matrix, &block);
-            let all = Strategy::ALL.map(|strategy| run(&experiment, &matrix, strategy));
-            let _ = write!(text, "| {name} | {faulty} | {:.0} % |", probability * 100.0);
-            for result in &all {
-                let time = result.batch_s / all[0].batch_s * 100.0;
-                let _ = write!(text, " {time:.0} %, {:.1} % aborted |", result.aborted * 100.0);
-            }
-            let _ = writeln!(text, " {} of 10 |", all[4].windows);
         }
     }
     text

@@ -1,5 +1,8 @@
 //! `scela simulate-batch`: batches of jobs on a network whose hosts fail, by placement.
 
+mod simgrid;
+
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -7,11 +10,13 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command, value_parser};
 use nla::figures::counted;
-use placement::batch::{Experiment, Result as Simulated, Strategy, run, time_of};
+use placement::batch::{Experiment, Result as Simulated, Strategy, messages_s, run};
 use placement::limits::PLACES_MAX;
+use placement::matrix::Matrix;
 use placement::patterns::{self, Pattern};
 use placement::topology::Topology;
 
+use self::simgrid::SimGrid;
 use crate::plan::placing;
 
 /// The most batches, and jobs of a batch.
@@ -22,6 +27,21 @@ const RANKS_MAX: i64 = 4096;
 
 /// The name of the subcommand.
 pub const NAME: &str = "simulate-batch";
+
+/// The models of messages.
+const MODELS: [&str; 3] = ["auto", "simgrid", "links"];
+
+/// The text of a simulation, and a warning that goes with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// The text for standard output.
+    pub text: String,
+    /// The reason why the messages were not simulated as usual, a sentence.
+    pub warning: Option<String>,
+}
+
+/// The results of all placements.
+type Results = Vec<(Strategy, Simulated)>;
 
 fn command() -> Command {
     let number = |name: &'static str, most: i64, default: &'static str| {
@@ -59,7 +79,7 @@ fn command() -> Command {
                 .long("topology")
                 .value_name("NETWORK")
                 .default_value("torus:8x8x8")
-                .help("the network, in words"),
+                .help("the network, in words: torus:XxYxZ, mesh:XxY, fat-tree:LEVELS:PORTS, dragonfly:GROUPS:ROUTERS:HOSTS"),
         )
         .arg(number("faulty", i64::from(PLACES_MAX), "8").help("hosts that may fail; others in each batch"))
         .arg(real("probability", "0.02").help("probability that such a host fails during a job"))
@@ -71,6 +91,17 @@ fn command() -> Command {
                 .value_name("SECONDS")
                 .value_parser(positive)
                 .help("computation of a job (default: as long as its messages take in block placement)"),
+        )
+        .arg(
+            Arg::new("messages")
+                .long("messages")
+                .value_name("MODEL")
+                .value_parser(PossibleValuesParser::new(MODELS))
+                .default_value("auto")
+                .help(
+                    "the time of messages: by SimGrid's smpirun, or by a model of links, which counts the heaviest link and \
+                     the latencies; auto: SimGrid where it is installed",
+                ),
         )
         .arg(real("bandwidth", "1.25e9").help("bytes per second of a link"))
         .arg(real("latency", "1e-6").help("seconds of a link"))
@@ -89,16 +120,15 @@ fn positive(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "it is no number of 0 or more".to_owned())
 }
 
-/// Simulates what the words after `simulate-batch` ask for. Returns the text to print; the error is the text for the
-/// user.
-pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<String, String> {
+/// Simulates what the words after `simulate-batch` ask for. The error is the text for the user.
+pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<Said, String> {
     let words = std::iter::once(OsString::from(NAME)).chain(words);
     let given = match command().try_get_matches_from(words) {
         Ok(given) => given,
         Err(error) if error.use_stderr() => {
             return Err(error.render().to_string().trim().trim_start_matches("error: ").to_owned());
         }
-        Err(text) => return Ok(format!("{}\n", text.render().to_string().trim_end())),
+        Err(text) => return Ok(Said { text: format!("{}\n", text.render().to_string().trim_end()), warning: None }),
     };
     let number = |name: &str| given.get_one::<u32>(name).copied().unwrap_or(1);
     let real = |name: &str| given.get_one::<f64>(name).copied();
@@ -124,7 +154,7 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<String, String>
     }
     let probability = real("probability").unwrap_or_default().min(0.99);
     let faulty = number("faulty").min(hosts);
-    let mut experiment = Experiment {
+    let experiment = Experiment {
         topology,
         faulty,
         probability,
@@ -136,29 +166,81 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<String, String>
         latency_s: real("latency").unwrap_or_default(),
         seed,
     };
-    let block: Vec<u32> = (0..ranks).collect();
-    experiment.compute_s = real("compute").unwrap_or_else(|| time_of(&experiment, &matrix, &block));
+    let model = given.get_one::<String>("messages").map_or("auto", String::as_str);
+    let (results, model, warning) = simulated(&experiment, real("compute"), &matrix, model)?;
+    Ok(Said { text: table(&experiment, &name, ranks, &model, results), warning })
+}
+
+/// Simulates all placements. Returns the name of the model of messages, and a warning if it is not the one that was meant.
+fn simulated(
+    experiment: &Experiment,
+    compute_s: Option<f64>,
+    matrix: &Matrix,
+    model: &str,
+) -> Result<(Results, String, Option<String>), String> {
+    let found = if model == "links" { None } else { Some(simgrid::version()) };
+    let (reason, warning) = match found {
+        Some(Ok(version)) => {
+            let mut simgrid = SimGrid::new(experiment, matrix);
+            let results = match &mut simgrid {
+                Ok(simgrid) => all(experiment, compute_s, matrix, &mut |place_of| simgrid.seconds(place_of)),
+                Err(why) => Err(why.clone()),
+            };
+            match results {
+                Ok(results) => return Ok((results, format!("{version} (SMPI)"), None)),
+                Err(why) => {
+                    let warning =
+                        format!("{version} cannot simulate the messages: {why}; all times are by the model of links");
+                    (", as SimGrid failed".to_owned(), Some(warning))
+                }
+            }
+        }
+        Some(Err(why)) if model == "simgrid" => return Err(format!("--messages simgrid: {why}")),
+        Some(Err(why)) => (format!(", as {why}"), None),
+        None => (String::new(), None),
+    };
+    let by_links = &mut |place_of: &[u32]| Ok::<f64, Infallible>(messages_s(experiment, matrix, place_of));
+    let results = all(experiment, compute_s, matrix, by_links).unwrap_or_else(|never| match never {});
+    Ok((results, format!("the model of links{reason}"), warning))
+}
+
+/// Simulates all placements with one model of messages. Without `compute_s`, a job computes as long as its messages take in
+/// block placement.
+fn all<E>(
+    experiment: &Experiment,
+    compute_s: Option<f64>,
+    matrix: &Matrix,
+    messages_s: &mut dyn FnMut(&[u32]) -> Result<f64, E>,
+) -> Result<Results, E> {
+    let block: Vec<u32> = (0..matrix.ranks()).collect();
+    let compute_s = compute_s.map_or_else(|| messages_s(&block), Ok)?;
+    let experiment = Experiment { compute_s, ..experiment.clone() };
+    Strategy::ALL.into_iter().map(|strategy| Ok((strategy, run(&experiment, matrix, strategy, messages_s)?))).collect()
+}
+
+/// Returns the text of the results.
+fn table(experiment: &Experiment, name: &str, ranks: u32, model: &str, results: Results) -> String {
+    let Experiment { batches, jobs, faulty, probability, topology, .. } = experiment;
     let mut text = format!(
         "{} of {}: {name}, {} on {}; {} may fail, each with probability {probability} during a job\n\
+         time of messages: {model}\n\
          {:<22} {:>14} {:>10} {:>10}\n",
-        counted(experiment.batches.into(), "batch"),
-        counted(experiment.jobs.into(), "job"),
+        counted((*batches).into(), "batch"),
+        counted((*jobs).into(), "job"),
         counted(ranks.into(), "rank"),
-        experiment.topology.text(),
-        counted(faulty.into(), "host"),
+        topology.text(),
+        counted((*faulty).into(), "host"),
         "",
         "batch",
         "of block",
         "aborted"
     );
-    let all: Vec<(Strategy, Simulated)> =
-        Strategy::ALL.into_iter().map(|strategy| (strategy, run(&experiment, &matrix, strategy))).collect();
-    let base = all.first().map_or(1.0, |(_, block)| block.batch_s);
-    for (strategy, Simulated { batch_s, aborted, windows }) in all {
+    let base = results.first().map_or(1.0, |(_, block)| block.batch_s);
+    for (strategy, Simulated { batch_s, aborted, windows }) in results {
         let share = if base > 0.0 { batch_s / base * 100.0 } else { 100.0 };
         let note = match strategy {
             Strategy::Faults => {
-                format!("  sound consecutive hosts in {windows} of {}", counted(experiment.batches.into(), "batch"))
+                format!("  sound consecutive hosts in {windows} of {}", counted((*batches).into(), "batch"))
             }
             _ => String::new(),
         };
@@ -166,24 +248,59 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<String, String>
         let _ =
             writeln!(text, "{:<22} {batch_s:>12.3} s {share:>8.1} % {:>8.2} %{note}", strategy.name(), aborted * 100.0);
     }
-    Ok(text)
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Simulates without SimGrid, which may be installed.
     fn said(words: &str) -> Result<String, String> {
-        simulate(words.split(' ').filter(|word| !word.is_empty()).map(OsString::from))
+        let words = format!("{words} --messages links");
+        let said = simulate(words.split(' ').filter(|word| !word.is_empty()).map(OsString::from))?;
+        assert_eq!(said.warning, None);
+        Ok(said.text)
     }
 
     #[test]
     fn all_placements_are_simulated() {
         let text = said("--pattern halo3d -n 16 --topology torus:4x4x4 --faulty 4 --batches 2 --jobs 10").unwrap();
-        let names: Vec<&str> = text.lines().skip(2).map(|line| line[..22].trim()).collect();
+        assert_eq!(text.lines().nth(1), Some("time of messages: the model of links"), "{text}");
+        let names: Vec<&str> = text.lines().skip(3).map(|line| line[..22].trim()).collect();
         assert_eq!(names, ["block", "random", "greedy", "topology", "topology and faults"], "{text}");
         assert_eq!(said("--pattern halo3d -n 16 --topology torus:4x4x4 --faulty 4 --batches 2 --jobs 10"), Ok(text));
         assert!(said("--help").unwrap().contains("--faulty"));
+    }
+
+    #[test]
+    fn a_failure_of_a_model_ends_the_simulation() {
+        let matrix = patterns::matrix(Pattern::Ring, 4, 1);
+        let topology = Topology::torus(&[4, 4]).unwrap();
+        let experiment = Experiment {
+            topology,
+            faulty: 0,
+            probability: 0.0,
+            batches: 1,
+            jobs: 2,
+            compute_s: 0.0,
+            rounds: 1.0,
+            bandwidth: 1e9,
+            latency_s: 0.0,
+            seed: 1,
+        };
+        let mut asked = 0;
+        let mut model = |_: &[u32]| {
+            asked += 1;
+            if asked < 3 { Ok(2.0) } else { Err("no") }
+        };
+        assert_eq!(all(&experiment, None, &matrix, &mut model), Err("no"));
+        assert_eq!(asked, 3);
+        // Jobs of block placement compute as long as their messages take.
+        let results = all(&experiment, None, &matrix, &mut |_: &[u32]| Ok::<f64, ()>(2.0)).unwrap();
+        assert_eq!(results[0].1.batch_s, 8.0);
+        let results = all(&experiment, Some(1.0), &matrix, &mut |_: &[u32]| Ok::<f64, ()>(2.0)).unwrap();
+        assert_eq!(results[0].1.batch_s, 6.0);
     }
 
     #[test]
