@@ -10,5 +10,6 @@ pub mod mapping;
 pub mod matrix;
 pub mod patterns;
 pub mod random;
+pub mod scotch;
 pub mod simgrid;
 pub mod topology;

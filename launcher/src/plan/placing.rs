@@ -17,7 +17,7 @@ use crate::cluster::hosts::{self, fold, fold_within};
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::{Node, NodeList};
 use crate::cluster::placement::talk::Talk;
-use crate::cluster::placement::{MAP_BYTES_MAX, MapBy};
+use crate::cluster::placement::{MAP_BYTES_MAX, MapBy, scotch};
 use crate::cluster::system::{Process, System};
 use crate::plan::Plan;
 use crate::plan::machine::Machine;
@@ -43,6 +43,8 @@ pub(super) fn provide(
     machine: &Machine,
     remarks: &mut Vec<String>,
 ) -> Result<NodeList, Refusal> {
+    // A topology without names is about the list as it was typed.
+    let listed: Vec<String> = nodes.nodes().iter().map(|node| node.name.clone()).collect();
     let (nodes, faulty) = match request.options.hosts.avoid_faults {
         true => without_faults(request, nodes, remarks)?,
         false => (nodes, Vec::new()),
@@ -70,12 +72,14 @@ pub(super) fn provide(
         Some(typed) => Some(topology(typed, machine, &process)?),
         None => of_manager(&nodes, &process, remarks),
     };
-    options.hosts.talk = Some(Talk::new(matrix, format!("the matrix {}", path.display()), topology, faulty));
+    let topology = topology.map(|topology| topology.with_hosts(listed.iter().map(String::as_str)));
+    let source = format!("the matrix {}", path.display());
+    options.hosts.talk = Some(Talk::new(matrix, source, topology, faulty, scotch::ask));
     Ok(nodes)
 }
 
 /// Orders the nodes so that those that sessions have lost lately are last, and leaves out those that neither the ranks
-/// nor `--spares` need. Returns also the names of those that may fail and are still there.
+/// nor `--spares` need. Returns also the names of those that may fail.
 fn without_faults(
     request: &Request,
     nodes: NodeList,
@@ -119,7 +123,7 @@ fn without_faults(
         let how = if needed == faulty { "used last" } else { "left out as far as they are not needed" };
         remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}{more}", named.join(", ")));
     }
-    let names = order[sound..sound + needed].iter().map(|at| listed[*at].name.clone()).collect();
+    let names = order[sound..].iter().map(|at| listed[*at].name.clone()).collect();
     Ok((NodeList::Named { nodes: used, allocation }, names))
 }
 

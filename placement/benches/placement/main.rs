@@ -32,15 +32,15 @@ fn main() {
     let only = arguments.iter().find(|argument| !argument.starts_with("--")).cloned();
     let directory = std::env::temp_dir().join(format!("scela-placement-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory for Scotch's files");
-    let mut counts = [0; 4];
+    let mut counts = [0; 5];
     let graphs = graphs(&directory, only.as_deref(), &mut counts);
     println!("{graphs}");
     let seed = seed_table(&directory, &mut counts);
     println!("{seed}");
-    let [mapped, relieved, improved, block] = counts;
+    let [mapped, relieved, improved, block, folded] = counts;
     let fallbacks = format!(
         "Of these {} mappings, {mapped} were the bipartition's, {relieved} the same after exchanges that relieve the heaviest \
-         link, {improved} block placement after exchanges, and {block} block placement itself.\n",
+         link, {folded} folds of grids, {improved} block placement after exchanges, and {block} block placement itself.\n",
         counts.iter().sum::<u32>()
     );
     println!("{fallbacks}");
@@ -68,7 +68,7 @@ fn compare(
     ranks: u32,
     topology: &Topology,
     seed: u64,
-    counts: &mut [u32; 4],
+    counts: &mut [u32; 5],
 ) -> Compared {
     let matrix = matrix(pattern, ranks, seed);
     // Patterns that need a square or a power of two have fewer ranks.
@@ -85,7 +85,9 @@ fn compare(
         Chosen::Mapped => 0,
         Chosen::Relieved => 1,
         Chosen::Improved => 2,
-        Chosen::Block => 3,
+        // Another program takes part only on the command line.
+        Chosen::Block | Chosen::Foreign => 3,
+        Chosen::Folded => 4,
     };
     counts[at] += 1;
     let scotch = scotch::gmap(directory, &Graph::of(&matrix), topology);
@@ -101,7 +103,7 @@ fn compare(
     Compared { mapped, time, scotch }
 }
 
-fn graphs(directory: &Path, only: Option<&str>, counts: &mut [u32; 4]) -> String {
+fn graphs(directory: &Path, only: Option<&str>, counts: &mut [u32; 5]) -> String {
     let mut text = String::from(
         "| pattern | ranks | torus | block | mapped | scotch_gmap | mapped / Scotch | heaviest link: mapped / block | Scotch / block | ms | Scotch's ms |\n\
          |---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
@@ -153,7 +155,7 @@ const SEED: [(&str, Pattern, u32, &str, &str); 6] = [
     ("LAMMPS-256", Pattern::Halo3d, 256, "1.19", "1.47"),
 ];
 
-fn seed_table(directory: &Path, counts: &mut [u32; 4]) -> String {
+fn seed_table(directory: &Path, counts: &mut [u32; 5]) -> String {
     let topology = Topology::parse_words("torus:8x8x8").expect("a topology");
     let mut text = String::from(
         "| program of the publication | its block | its Scotch | pattern like it | block | mapped | scotch_gmap |\n\

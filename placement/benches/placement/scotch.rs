@@ -1,16 +1,13 @@
 //! Runs Scotch's programs on files.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use placement::graph::Graph;
+use placement::scotch::source;
 use placement::topology::Topology;
-
-/// The sum of all edges' weights in a file: Scotch multiplies them with distances in 32 bits.
-const WEIGHTS_MAX: f64 = 5e7;
 
 /// A mapping by Scotch.
 pub(crate) struct Mapping {
@@ -18,23 +15,6 @@ pub(crate) struct Mapping {
     pub(crate) candidates: Vec<Vec<u32>>,
     /// The time that Scotch states for mapping alone.
     pub(crate) time: Duration,
-}
-
-/// Writes a graph as Scotch reads it.
-fn source(graph: &Graph) -> String {
-    let rows = || (0..graph.ranks()).map(|rank| graph.row(rank));
-    let sum: f64 = rows().flatten().map(|(_, bytes)| bytes as f64).sum();
-    let unit = (sum / WEIGHTS_MAX).max(1.0);
-    let mut text = format!("0\n{} {}\n0 010\n", graph.ranks(), graph.edges());
-    for row in rows() {
-        let row: Vec<(u32, u64)> = row.collect();
-        let _ = write!(text, "{}", row.len());
-        for (to, bytes) in row {
-            let _ = write!(text, " {} {to}", (bytes as f64 / unit).round().max(1.0) as u64);
-        }
-        text.push('\n');
-    }
-    text
 }
 
 /// Maps a graph onto a torus of three dimensions, or onto its first places if the graph has fewer ranks.

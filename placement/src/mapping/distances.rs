@@ -1,17 +1,19 @@
 //! Distances between hosts, by a table where that is small.
 
-use crate::topology::Topology;
+use crate::topology::{GRID, Topology};
 
 /// From this many hosts on, distances are computed each time: a table of them would not fit into a core's caches.
 const TABLE_HOSTS_MAX: usize = 2048;
 
 /// The distances between hosts. A faulty host makes each link that ends at it 100 links longer.
 #[derive(Debug, Clone)]
-pub(super) struct Distances<'a> {
-    topology: &'a Topology,
-    places: &'a [u32],
-    is_faulty: Option<&'a [bool]>,
-    table: Vec<u16>,
+pub(super) enum Distances<'a> {
+    /// The distance of each two hosts.
+    Table { count: usize, table: Vec<u16> },
+    /// The coordinates of hosts in a torus, and its sizes; a size that no way around is shorter than in a mesh.
+    Grid { at: Vec<[u16; GRID]>, sizes: [u16; GRID] },
+    /// Any other network: distances are computed each time.
+    Computed { topology: &'a Topology, places: &'a [u32], is_faulty: Option<&'a [bool]> },
 }
 
 /// How many links a link counts for if a host at its end may fail: 1 + 100.
@@ -20,35 +22,71 @@ pub const FAULTY_LINK: u32 = 101;
 impl<'a> Distances<'a> {
     /// `is_faulty` is indexed by place.
     pub(super) fn new(topology: &'a Topology, places: &'a [u32], is_faulty: Option<&'a [bool]>) -> Self {
-        let mut made = Self { topology, places, is_faulty, table: Vec::new() };
-        if places.len() <= TABLE_HOSTS_MAX {
-            let count = places.len();
-            let mut table = vec![0; count * count];
-            for from in 0..count {
-                for to in 0..from {
-                    let distance = u16::try_from(made.computed(from as u32, to as u32)).unwrap_or(u16::MAX);
-                    table[from * count + to] = distance;
-                    table[to * count + from] = distance;
-                }
+        let count = places.len();
+        let grid = topology.grid().filter(|_| is_faulty.is_none());
+        let made = match grid {
+            Some((of_place, sizes)) => {
+                Self::Grid { at: places.iter().map(|place| of_place[*place as usize]).collect(), sizes }
             }
-            made.table = table;
+            None => Self::Computed { topology, places, is_faulty },
+        };
+        if count > TABLE_HOSTS_MAX {
+            return made;
         }
-        made
-    }
-
-    fn computed(&self, from: u32, to: u32) -> u32 {
-        weighted(self.topology, self.places[from as usize], self.places[to as usize], self.is_faulty)
+        let mut table = vec![0; count * count];
+        for from in 0..count {
+            for to in 0..from {
+                let distance = u16::try_from(made.between(from as u32, to as u32)).unwrap_or(u16::MAX);
+                table[from * count + to] = distance;
+                table[to * count + from] = distance;
+            }
+        }
+        Self::Table { count, table }
     }
 
     pub(super) fn between(&self, from: u32, to: u32) -> u32 {
-        if from == to {
-            0
-        } else if self.table.is_empty() {
-            self.computed(from, to)
-        } else {
-            u32::from(self.table[from as usize * self.places.len() + to as usize])
+        match self {
+            Self::Table { count, table } => u32::from(table[from as usize * count + to as usize]),
+            Self::Grid { at, sizes } => steps(&at[from as usize], &at[to as usize], sizes),
+            Self::Computed { .. } if from == to => 0,
+            Self::Computed { topology, places, is_faulty } => {
+                weighted(topology, places[from as usize], places[to as usize], *is_faulty)
+            }
         }
     }
+
+    /// Returns the sum over a rank's edges of weight times what the edge gets longer if the rank moves from one host to
+    /// another. The other ends' hosts come with the weights.
+    pub(super) fn longer(&self, from: u32, to: u32, ends: impl Iterator<Item = (u32, i64)>) -> i64 {
+        match self {
+            Self::Table { count, table } => {
+                let row = |host: u32| &table[host as usize * count..][..*count];
+                let (before, after) = (row(from), row(to));
+                ends.map(|(at, weight)| weight * (i64::from(after[at as usize]) - i64::from(before[at as usize]))).sum()
+            }
+            Self::Grid { at, sizes } => {
+                let (before, after) = (&at[from as usize], &at[to as usize]);
+                let one = |(end, weight): (u32, i64)| {
+                    let end = &at[end as usize];
+                    weight * (i64::from(steps(after, end, sizes)) - i64::from(steps(before, end, sizes)))
+                };
+                ends.map(one).sum()
+            }
+            Self::Computed { .. } => ends
+                .map(|(at, weight)| weight * (i64::from(self.between(to, at)) - i64::from(self.between(from, at))))
+                .sum(),
+        }
+    }
+}
+
+/// Returns the steps between two coordinates.
+fn steps(one: &[u16; GRID], other: &[u16; GRID], sizes: &[u16; GRID]) -> u32 {
+    let mut sum = 0;
+    for dimension in 0..GRID {
+        let apart = one[dimension].abs_diff(other[dimension]);
+        sum += u32::from(apart.min(sizes[dimension].wrapping_sub(apart)));
+    }
+    sum
 }
 
 /// Returns the weight of the route between two places: the sum over its links of 1, and 100 more for each link at an

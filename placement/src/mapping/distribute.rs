@@ -4,18 +4,9 @@
 //! partner outside is about as small as the divided one.
 
 use super::bisect::{Weighted, bisect};
-use crate::graph::Graph;
+use super::edges::Edges;
 use crate::random::Random;
 use crate::topology::Topology;
-
-/// Weights of edges are at most this, so that sums of them times distances do not overflow.
-const WEIGHT_MAX: u64 = 1 << 20;
-
-/// Returns the weights of a graph's edges, scaled to at most [`WEIGHT_MAX`]. None is 0.
-pub(super) fn scaled(bytes: u64, most: u64) -> i64 {
-    let scaled = u128::from(bytes) * u128::from(WEIGHT_MAX) / u128::from(most.max(1));
-    i64::try_from(scaled).unwrap_or(i64::MAX).max(1)
-}
 
 /// A set of hosts and the ranks that they get.
 struct Domain {
@@ -26,14 +17,13 @@ struct Domain {
 
 /// Returns the host of each rank. The counts add up to the number of ranks. `places` are those of the hosts.
 pub(super) fn distribute(
-    graph: &Graph,
+    edges: &Edges,
     topology: &Topology,
     places: &[u32],
     counts: &[u32],
     random: &mut Random,
 ) -> Vec<u32> {
-    let ranks = graph.ranks();
-    let most = graph.most();
+    let ranks = edges.ranks();
     let mut host_of = vec![0; ranks as usize];
     // The domain of each rank, and the places of each domain.
     let mut domain_of = vec![0u32; ranks as usize];
@@ -63,8 +53,7 @@ pub(super) fn distribute(
             let mut part = Weighted { offsets: vec![0], ..Weighted::default() };
             for rank in &ranks {
                 let mut pull = 0;
-                for (to, bytes) in graph.row(*rank) {
-                    let weight = scaled(bytes, most);
+                for (to, weight) in edges.row(*rank) {
                     let at = local[to as usize];
                     if at != u32::MAX {
                         part.targets.push(at);
@@ -100,7 +89,7 @@ pub(super) fn distribute(
 }
 
 /// Divides hosts into two sets of about the same number of ranks. There are at least two hosts.
-fn split(topology: &Topology, places: &[u32], counts: &[u32], hosts: Vec<u32>) -> [Vec<u32>; 2] {
+pub(super) fn split(topology: &Topology, places: &[u32], counts: &[u32], hosts: Vec<u32>) -> [Vec<u32>; 2] {
     // Several hosts may have one place. The topology divides places; hosts follow in the order of theirs.
     let mut by_place: Vec<(u32, u32)> = hosts.into_iter().map(|host| (places[host as usize], host)).collect();
     by_place.sort_unstable();

@@ -68,6 +68,11 @@ impl Loads {
         self.excess = self.bytes.iter().enumerate().map(beyond).map(i128::from).sum();
     }
 
+    /// Whether a link has more bytes than the bound.
+    pub(super) fn is_beyond(&self, topology: &Topology, link: u32) -> bool {
+        self.bytes[link as usize] > self.bound.saturating_mul(u64::from(topology.width(link)))
+    }
+
     /// Returns the sum of what links have beyond the bound.
     pub(super) fn excess(&self) -> i128 {
         self.excess

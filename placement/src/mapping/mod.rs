@@ -1,20 +1,29 @@
 //! Maps ranks to hosts so that bytes cross few links, and no link carries much more than others.
 //!
-//! Recursive bipartition (`distribute`) gives a first placement. Exchanges of ranks (`refine`) shorten it, and then take
-//! load from the heaviest link. The result is compared with the placement that the job would have otherwise, block
-//! placement: it is never worse in any figure of [`Metrics`].
+//! Recursive bipartition (`distribute`) gives a first placement. Exchanges of ranks (`refine`) shorten it. Annealing (`anneal`)
+//! shortens it more, and relieves links that carry more than the heaviest link of the placement that the job would have
+//! otherwise, block placement. The same is done with block placement itself. Of the results the one is chosen whose bytes
+//! cross the least links, among those that are not worse than block placement in any figure of [`Metrics`].
 
+mod anneal;
 mod bisect;
 mod distances;
 mod distribute;
+mod edges;
+mod fold;
+mod guard;
 mod metrics;
 mod refine;
 #[cfg(test)]
 mod tests;
 
+use self::anneal::Schedule;
 use self::distances::Distances;
 use self::distribute::distribute;
-use self::refine::{Guard, Refiner};
+use self::edges::Edges;
+use self::fold::{Frame, Search};
+use self::guard::Guard;
+use self::refine::Refiner;
 use crate::graph::Graph;
 use crate::matrix::Matrix;
 use crate::random::Random;
@@ -23,14 +32,26 @@ use crate::topology::Topology;
 pub use self::distances::{FAULTY_LINK, weighted};
 pub use self::metrics::{Loads, Metrics, loads, measure};
 
-/// Up to this many ranks, simulated annealing follows the exchanges; it would take seconds for more.
+/// Up to this many ranks, annealing moves all of them; it would take seconds for more.
 const ANNEALED_RANKS_MAX: u32 = 1024;
 
-/// The edges whose lengths annealing compares in total.
-const ANNEALED_EDGES: usize = 10_000_000;
+/// The edges that annealing visits, for each rank and at most.
+const ANNEALED_EDGES_PER_RANK: usize = 40_000;
+const ANNEALED_EDGES_MIN: usize = 10_000_000;
+const ANNEALED_EDGES_MAX: usize = 30_000_000;
+
+/// The edges and digits that the search for folds visits, for each rank and at most.
+const FOLDING_STEPS_PER_RANK: usize = 40_000;
+const FOLDING_STEPS_MAX: usize = 300_000_000;
+
+/// The most boxes of a torus that are folded onto.
+const BOXES: usize = 3;
+
+/// The edges that are visited in order to relieve links of larger jobs.
+const RELIEF_EDGES: usize = 400_000_000;
 
 /// Routes that are followed in order to take load from heavy links, in total.
-const LIGHTENING_ROUTES: usize = 8_000_000;
+const LIGHTENING_ROUTES: usize = 1_000_000;
 
 /// The ranks of a job and the hosts that it may use.
 #[derive(Debug, Clone, Copy)]
@@ -52,10 +73,14 @@ pub struct Job<'a> {
 /// The placement that was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chosen {
-    /// The one by bipartition and exchanges, as it was.
+    /// The one by bipartition, exchanges and annealing.
     Mapped,
-    /// That one, after ranks were exchanged in order to relieve the heaviest link.
+    /// That one, of which annealing also had to relieve links.
     Relieved,
+    /// One by the digits of the ranks' numbers, after annealing.
+    Folded,
+    /// One by another program, after exchanges.
+    Foreign,
     /// Block placement, after exchanges that make no figure worse.
     Improved,
     /// Block placement itself: the other ones were worse in a figure.
@@ -76,108 +101,200 @@ pub struct Mapped {
 }
 
 /// Maps the ranks of a job. `block` is the host of each rank without a mapping: no host may have more ranks than its
-/// capacity. The result is not worse than it in any figure, unless hosts may fail: then it is the one whose bytes cross
-/// the least weight of links.
+/// capacity. The result is not worse than it in any figure, unless hosts may fail: then it is first the one with the fewest
+/// bytes over links at such hosts.
 pub fn map(job: &Job<'_>, block: &[u32]) -> Mapped {
+    map_from(job, block, None)
+}
+
+/// Maps as [`map`] does, and also improves a placement by another program. Of equally good ones its own is chosen.
+pub fn map_from(job: &Job<'_>, block: &[u32], foreign: Option<Vec<u32>>) -> Mapped {
     let graph = Graph::of(job.matrix);
-    let distances = Distances::new(job.topology, job.places, job.is_faulty);
-    let near = near(job);
-    let mut random = Random::new(job.seed);
-    let before = figures(job, block);
-    let chosen = |host_of: Vec<u32>, after, chosen| Mapped { host_of, after, before, chosen };
-    if graph.edges() == 0 {
-        return chosen(block.to_vec(), before, Chosen::Block);
-    }
-    let refiner = |host_of: Vec<u32>| Refiner::new(&graph, &distances, job.capacities, &near, host_of);
-    let mut best: Option<(Metrics, u128, Refiner<'_>)> = None;
-    for counts in counts(job, block) {
-        let mut placed = refiner(distribute(&graph, job.topology, job.places, &counts, &mut random));
-        placed.shorten(&mut random, None);
-        if graph.ranks() <= ANNEALED_RANKS_MAX {
-            let edges = (graph.edges() / graph.ranks() as usize).max(1);
-            placed.anneal(&mut random, ANNEALED_EDGES / (2 * edges));
-            placed.shorten(&mut random, None);
+    let edges = Edges::of(&graph);
+    let before = Judged::of(job, block);
+    let mut best = (Chosen::Block, block.to_vec(), before);
+    if edges.count() > 0 {
+        let distances = Distances::new(job.topology, job.places, job.is_faulty);
+        let mapper = Mapper { job, edges: &edges, distances: &distances, near: &near(job), before };
+        let mut random = Random::new(job.seed);
+        let own = mapper.divided(block, &mut random);
+        let folded = mapper.folded(own.as_ref(), &mut random).map(|host_of| mapper.refiner(host_of));
+        let foreign = foreign.map(|host_of| mapper.refiner(host_of));
+        let mut starts: Vec<(Chosen, Judged, Refiner<'_>)> =
+            [(Chosen::Mapped, own), (Chosen::Folded, folded), (Chosen::Foreign, foreign)]
+                .into_iter()
+                .filter_map(|(how, placed)| placed.map(|placed| (how, Judged::of(job, placed.host_of()), placed)))
+                .collect();
+        // The shortest first: it often makes the others needless.
+        starts.sort_by_key(|(_, judged, _)| judged.weight());
+        starts.push((Chosen::Improved, before, mapper.refiner(block.to_vec())));
+        for (from, start, placed) in starts {
+            let is_needless = match (best.0, from) {
+                (Chosen::Block, _) => false,
+                (_, Chosen::Improved) => true,
+                // Relieving links makes it longer.
+                (_, Chosen::Mapped) => start.weight() >= best.2.weight(),
+                _ => start.weight() > best.2.weight() + best.2.weight() / 20,
+            };
+            if is_needless {
+                continue;
+            }
+            let Some((how, host_of)) = mapper.improved(from, placed, &mut random) else { continue };
+            let after = Judged::of(job, &host_of);
+            if after.is_allowed(&before) && after.order() < best.2.order() {
+                best = (how, host_of, after);
+            }
         }
-        let after = figures(job, placed.host_of());
-        let weight = weight(job, &after, placed.host_of());
-        if best.as_ref().is_none_or(|(_, least, _)| weight < *least) {
-            best = Some((after, weight, placed));
-        }
     }
-    let Some((after, cost, mut placed)) = best else { return chosen(block.to_vec(), before, Chosen::Block) };
-    if job.is_faulty.is_some() {
-        return match cost < weight(job, &before, block) {
-            true => chosen(placed.host_of().to_vec(), after, Chosen::Mapped),
-            false => chosen(block.to_vec(), before, Chosen::Block),
+    let (chosen, host_of, after) = best;
+    Mapped { host_of, after: after.metrics, before: before.metrics, chosen }
+}
+
+/// All that improving a placement needs.
+struct Mapper<'a> {
+    job: &'a Job<'a>,
+    edges: &'a Edges,
+    distances: &'a Distances<'a>,
+    near: &'a [Vec<u32>],
+    /// Block placement's figures.
+    before: Judged,
+}
+
+impl<'a> Mapper<'a> {
+    fn is_small(&self) -> bool {
+        self.edges.ranks() <= ANNEALED_RANKS_MAX
+    }
+
+    fn refiner(&self, host_of: Vec<u32>) -> Refiner<'a> {
+        Refiner::new(self.edges, self.distances, self.job.capacities, self.near, host_of)
+    }
+
+    /// Refuses placements that are worse than block placement. There is no guard while block placement itself needs
+    /// hosts that may fail: then its figures are no bounds.
+    fn guard(&self, host_of: &[u32]) -> Option<Guard<'a>> {
+        let Metrics { heaviest, between_hosts, .. } = self.before.metrics;
+        let Job { matrix, topology, places, .. } = *self.job;
+        (self.before.risk == 0).then(|| Guard::new(matrix, topology, places, host_of, (heaviest, between_hosts)))
+    }
+
+    /// Returns the shortest placement by bipartition, exchanges and annealing.
+    fn divided(&self, block: &[u32], random: &mut Random) -> Option<Refiner<'a>> {
+        let mut shortest: Option<(u128, Refiner<'_>)> = None;
+        for counts in counts(self.job, block) {
+            let host_of = distribute(self.edges, self.job.topology, self.job.places, &counts, random);
+            let mut placed = self.refiner(host_of);
+            placed.shorten(random, None);
+            let weight = Judged::of(self.job, placed.host_of()).weight();
+            if shortest.as_ref().is_none_or(|(least, _)| weight < *least) {
+                shortest = Some((weight, placed));
+            }
+        }
+        let (_, mut placed) = shortest?;
+        if self.is_small() {
+            placed.anneal(None, random, Schedule { heat: (0.5, 0.01), work: self.work() });
+            placed.shorten(random, None);
+        }
+        Some(placed)
+    }
+
+    /// Returns how many edges annealing visits.
+    fn work(&self) -> usize {
+        (self.edges.ranks() as usize * ANNEALED_EDGES_PER_RANK).clamp(ANNEALED_EDGES_MIN, ANNEALED_EDGES_MAX)
+    }
+
+    /// Returns the shortest fold that is not worse than block placement. Another placement shows what is good.
+    fn folded(&self, other: Option<&Refiner<'_>>, random: &mut Random) -> Option<Vec<u32>> {
+        let frames = frames(self.job, self.edges.ranks());
+        let goal = other.map(|placed| placed.length());
+        let mut best: Option<(Judged, Vec<u32>)> = None;
+        for frame in &frames {
+            let mut is_allowed = |host_of: &[u32]| Judged::of(self.job, host_of).is_allowed(&self.before);
+            let work = (self.edges.ranks() as usize * FOLDING_STEPS_PER_RANK).min(FOLDING_STEPS_MAX) / frames.len();
+            let found =
+                Search { edges: self.edges, distances: self.distances, work, goal }.run(frame, random, &mut is_allowed);
+            let Some(host_of) = found else { continue };
+            let judged = Judged::of(self.job, &host_of);
+            if best.as_ref().is_none_or(|(least, _)| judged.order() < least.order()) {
+                best = Some((judged, host_of));
+            }
+        }
+        best.map(|(_, host_of)| host_of)
+    }
+
+    /// Improves a placement by annealing and exchanges. Returns `None` if it stays worse than block placement.
+    fn improved(&self, from: Chosen, mut placed: Refiner<'a>, random: &mut Random) -> Option<(Chosen, Vec<u32>)> {
+        let mut guard = self.guard(placed.host_of());
+        let has_excess = guard.as_ref().is_some_and(|guard| guard.excess() > 0);
+        let how = if has_excess && from == Chosen::Mapped { Chosen::Relieved } else { from };
+        let schedule = match how {
+            _ if !self.is_small() => Schedule { heat: (0.1, 0.02), work: if has_excess { RELIEF_EDGES } else { 0 } },
+            // It was annealed without a guard.
+            Chosen::Mapped => Schedule { heat: (0.1, 0.02), work: 0 },
+            Chosen::Relieved => Schedule { heat: (0.5, 0.01), work: self.work() },
+            // More heat would destroy its order.
+            Chosen::Folded | Chosen::Foreign | Chosen::Improved | Chosen::Block => {
+                Schedule { heat: (0.1, 0.01), work: self.work() / 4 }
+            }
         };
-    }
-    let routes = job.matrix.pairs().len().max(1);
-    let rounds = (LIGHTENING_ROUTES / routes).clamp(4, 512);
-    let guard = |host_of: &[u32]| {
-        Guard::new(job.matrix, job.topology, job.places, host_of, (before.heaviest, before.between_hosts))
-    };
-    // First at no cost, down to nothing; then, if that is not enough, at the cost of longer ways.
-    let plain = placed.host_of().to_vec();
-    let mut relief = guard(&plain);
-    placed.lighten(&mut relief, 0, 0, rounds);
-    let relieved = figures(job, placed.host_of());
-    if relieved.heaviest > before.heaviest {
-        let spare = before.hop_bytes.saturating_sub(relieved.hop_bytes) as f64;
-        let unit = graph.most() as f64 / distribute::scaled(graph.most(), graph.most()) as f64;
-        placed.lighten(&mut relief, before.heaviest, (spare / unit * 0.9) as i64, 4 * rounds);
-    }
-    let relieved = figures(job, placed.host_of());
-    let is_plain_good = after.is_never_worse(&before);
-    // Weights are rounded: an exchange at no cost may cost a few bytes.
-    let is_relief_free = relieved.hop_bytes <= after.hop_bytes + after.hop_bytes / 1000;
-    if relieved.is_never_worse(&before) && (is_relief_free || !is_plain_good) {
-        let how = if is_plain_good { Chosen::Mapped } else { Chosen::Relieved };
-        return chosen(placed.host_of().to_vec(), relieved, how);
-    }
-    if is_plain_good {
-        return chosen(plain, after, Chosen::Mapped);
-    }
-    // Then by annealing, from here and from block placement, which has no excess.
-    for start in [&plain[..], block] {
-        let mut placed = refiner(start.to_vec());
-        let Some(found) = placed.relieve(&mut guard(start), &mut random) else { continue };
-        let mut placed = refiner(found);
-        let mut keep = guard(placed.host_of());
-        placed.shorten(&mut random, Some(&mut keep));
-        let relieved = figures(job, placed.host_of());
-        if relieved.is_never_worse(&before) && relieved.hop_bytes < before.hop_bytes {
-            return chosen(placed.host_of().to_vec(), relieved, Chosen::Relieved);
+        if !placed.anneal(guard.as_mut(), random, schedule) {
+            return None;
         }
+        // Annealing may have gone back to an earlier placement, without the guard.
+        let mut guard = self.guard(placed.host_of());
+        placed.shorten(random, guard.as_mut());
+        if let Some(guard) = &mut guard {
+            let rounds = (LIGHTENING_ROUTES / self.job.matrix.pairs().len().max(1)).clamp(4, 512);
+            placed.lighten(guard, 0, 0, rounds);
+        }
+        Some((how, placed.host_of().to_vec()))
     }
-    let mut placed = refiner(block.to_vec());
-    let mut keep = guard(block);
-    placed.shorten(&mut random, Some(&mut keep));
-    let improved = figures(job, placed.host_of());
-    if improved.is_never_worse(&before) && improved != before {
-        return chosen(placed.host_of().to_vec(), improved, Chosen::Improved);
+}
+
+/// A placement's figures, and what it risks.
+#[derive(Debug, Clone, Copy)]
+struct Judged {
+    metrics: Metrics,
+    /// The bytes over links at hosts that may fail, times the additional links that these count as.
+    risk: u128,
+}
+
+impl Judged {
+    fn of(job: &Job<'_>, host_of: &[u32]) -> Self {
+        let metrics = figures(job, host_of);
+        if job.is_faulty.is_none() {
+            return Self { metrics, risk: 0 };
+        }
+        let of = |rank: u32| job.places[host_of[rank as usize] as usize];
+        let more = |from, to| weighted(job.topology, from, to, job.is_faulty) - job.topology.distance(from, to);
+        let pairs = job.matrix.pairs().iter().filter(|pair| pair.from != pair.to);
+        let risks = pairs.map(|pair| u128::from(pair.traffic.bytes) * u128::from(more(of(pair.from), of(pair.to))));
+        Self { metrics, risk: risks.sum() }
     }
-    chosen(block.to_vec(), before, Chosen::Block)
+
+    /// Whether a placement may be chosen in place of another one.
+    fn is_allowed(&self, than: &Self) -> bool {
+        self.risk < than.risk || (self.risk == than.risk && self.metrics.is_never_worse(&than.metrics))
+    }
+
+    fn weight(&self) -> u128 {
+        self.metrics.hop_bytes + self.risk
+    }
+
+    fn order(&self) -> (u128, u128, u64) {
+        (self.risk, self.metrics.hop_bytes, self.metrics.heaviest)
+    }
+}
+
+/// Divides hosts into two parts with about the same number of slots and little distance within each. There are at least
+/// two.
+pub(crate) fn halves(job: &Job<'_>, hosts: Vec<u32>) -> [Vec<u32>; 2] {
+    distribute::split(job.topology, job.places, job.capacities, hosts)
 }
 
 /// Returns the figures of a placement.
 pub fn figures(job: &Job<'_>, host_of: &[u32]) -> Metrics {
     let place_of: Vec<u32> = host_of.iter().map(|host| job.places[*host as usize]).collect();
     measure(job.matrix, job.topology, &place_of)
-}
-
-/// Returns the figure that placements are compared by: bytes times links, or times their weights if hosts may fail.
-fn weight(job: &Job<'_>, metrics: &Metrics, host_of: &[u32]) -> u128 {
-    if job.is_faulty.is_none() {
-        return metrics.hop_bytes;
-    }
-    let of = |rank: u32| job.places[host_of[rank as usize] as usize];
-    let pairs = job.matrix.pairs().iter().filter(|pair| pair.from != pair.to);
-    pairs
-        .map(|pair| {
-            let weight = weighted(job.topology, of(pair.from), of(pair.to), job.is_faulty);
-            u128::from(pair.traffic.bytes) * u128::from(weight)
-        })
-        .sum()
 }
 
 /// Returns the numbers of ranks of each host that are tried: those of block placement, and, if slots are free, those of
@@ -235,6 +352,48 @@ fn compact(job: &Job<'_>, ranks: usize) -> Vec<Vec<u32>> {
         found.push(fill(&order));
     }
     found
+}
+
+/// Returns the frames that ranks are folded onto: all hosts, if each gets as many ranks; else compact boxes of a torus.
+fn frames(job: &Job<'_>, ranks: u32) -> Vec<Frame> {
+    let mut hosts: Vec<u32> =
+        (0..job.capacities.len() as u32).filter(|host| job.capacities[*host as usize] > 0).collect();
+    let Some(least) = hosts.iter().map(|host| job.capacities[*host as usize]).min() else { return Vec::new() };
+    hosts.sort_by_key(|host| (job.places[*host as usize], *host));
+    let count = hosts.len() as u32;
+    let grid = job.topology.grid().filter(|_| count == job.topology.places());
+    let Some((at, sizes)) =
+        grid.filter(|_| hosts.iter().zip(0..).all(|(host, place)| job.places[*host as usize] == place))
+    else {
+        let fits = ranks.is_multiple_of(count) && ranks / count <= least;
+        return fits.then(|| Frame { hosts, sizes: vec![count] }).into_iter().collect();
+    };
+    // A size of a mesh counts no way around: the largest coordinate says how long it is.
+    let largest = |dimension: usize| at.iter().map(|at| u32::from(at[dimension]) + 1).max().unwrap_or(1);
+    let whole: Vec<u32> = (0..sizes.len()).map(largest).collect();
+    let box_hosts = |box_sizes: &[u32]| -> Vec<u32> {
+        let is_inside = |host: &u32| {
+            let at = &at[job.places[*host as usize] as usize];
+            at.iter().zip(box_sizes).all(|(at, size)| u32::from(*at) < *size)
+        };
+        hosts.iter().copied().filter(is_inside).collect()
+    };
+    let mut boxes: Vec<Vec<u32>> = vec![Vec::new()];
+    for size in &whole {
+        let longer = |part: &Vec<u32>| (1..=*size).map(|size| [&part[..], &[size]].concat()).collect::<Vec<_>>();
+        boxes = boxes.iter().flat_map(longer).filter(|part| part.iter().product::<u32>() <= ranks).collect();
+    }
+    let is_even = |sizes: &Vec<u32>| {
+        let count = sizes.iter().product::<u32>();
+        ranks.is_multiple_of(count) && ranks / count <= least
+    };
+    boxes.retain(is_even);
+    // The fewest hosts first, of these the shortest ways.
+    boxes.sort_by_key(|sizes| (sizes.iter().product::<u32>(), sizes.iter().map(|size| size * size).sum::<u32>()));
+    let fewest = boxes.first().map_or(0, |sizes| sizes.iter().product::<u32>());
+    boxes.retain(|sizes| sizes.iter().product::<u32>() == fewest);
+    boxes.truncate(BOXES);
+    boxes.into_iter().map(|sizes| Frame { hosts: box_hosts(&sizes), sizes }).collect()
 }
 
 /// Returns the places of the smallest part that recursive division of the network finds with enough slots.

@@ -21,6 +21,9 @@ use crate::limits::{DIMENSIONS_MAX, LEVELS_MAX, LINKS_MAX, PLACES_MAX};
 
 pub use self::tree::TreeBuilder;
 
+/// The most dimensions of a torus whose coordinates [`Topology::grid`] returns.
+pub(crate) const GRID: usize = 4;
+
 /// A network of hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
@@ -139,6 +142,14 @@ impl Topology {
         &self.names
     }
 
+    /// Gives the hosts of a list the first places, in their order, if the topology names no hosts and has room for them.
+    pub fn with_hosts<'a>(mut self, hosts: impl ExactSizeIterator<Item = &'a str>) -> Self {
+        if self.names.is_empty() && hosts.len() <= self.places() as usize {
+            self.names = hosts.map(str::to_owned).collect();
+        }
+        self
+    }
+
     /// Returns the place of each host of a list: by its name, also without its domain, or by its position if the
     /// topology names no hosts.
     pub fn places_of<'a>(&self, hosts: impl ExactSizeIterator<Item = &'a str>) -> Result<Vec<u32>, TopologyError> {
@@ -222,6 +233,15 @@ impl Topology {
             }
             Shape::Tree(tree) => tree.link_name(link, host),
             Shape::Dragonfly(dragonfly) => dragonfly.link_name(link, host),
+        }
+    }
+
+    /// Returns the coordinates of each place of a torus with few dimensions, and its sizes. A mesh has sizes that no way
+    /// around is shorter in.
+    pub(crate) fn grid(&self) -> Option<(Vec<[u16; GRID]>, [u16; GRID])> {
+        match &self.shape {
+            Shape::Torus(torus) => torus.grid(),
+            Shape::Tree(_) | Shape::Dragonfly(_) => None,
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Routes go through the dimensions in their order, each the shorter way around; upwards if both ways are as long.
 
-use super::{TopologyError, checked, nearest_half};
+use super::{GRID, TopologyError, checked, nearest_half};
 use crate::limits::DIMENSIONS_MAX;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,19 +78,40 @@ impl Torus {
     }
 
     pub(super) fn route(&self, from: u32, to: u32, links: &mut Vec<u32>) {
-        let mut here = [0; DIMENSIONS_MAX];
-        let here = &mut here[..self.dimensions.len()];
-        here.copy_from_slice(self.at(from));
-        for (dimension, size) in self.dimensions.iter().enumerate() {
-            let target = self.at(to)[dimension];
-            let up = if target >= here[dimension] { target - here[dimension] } else { target + size - here[dimension] };
-            let is_down = if self.is_wrapped { up > size - up } else { target < here[dimension] };
-            while here[dimension] != target {
-                links.push(self.link(self.place(here), dimension, is_down));
+        let mut place = from;
+        // The number of places from one coordinate to the next.
+        let mut stride = self.places();
+        let coordinates = self.at(from).iter().zip(self.at(to)).zip(&self.dimensions);
+        for (dimension, ((from, to), size)) in coordinates.enumerate() {
+            stride /= size;
+            let (mut here, target) = (*from, *to);
+            let up = if target >= here { target - here } else { target + size - here };
+            let is_down = if self.is_wrapped { up > size - up } else { target < here };
+            while here != target {
+                links.push(self.link(place, dimension, is_down));
                 // A route never leaves a mesh.
-                here[dimension] = self.step(here[dimension], *size, is_down).unwrap_or(target);
+                let next = self.step(here, *size, is_down).unwrap_or(target);
+                place = place + next * stride - here * stride;
+                here = next;
             }
         }
+    }
+
+    /// Returns the coordinates of each place, and the sizes; a mesh has no way around. `None` for many dimensions.
+    pub(super) fn grid(&self) -> Option<(Vec<[u16; GRID]>, [u16; GRID])> {
+        if self.dimensions.len() > GRID || self.dimensions.iter().any(|size| *size > u32::from(u16::MAX / 2)) {
+            return None;
+        }
+        let mut sizes = [u16::MAX; GRID];
+        if self.is_wrapped {
+            sizes.iter_mut().zip(&self.dimensions).for_each(|(size, known)| *size = *known as u16);
+        }
+        let one = |place: u32| {
+            let mut at = [0; GRID];
+            at.iter_mut().zip(self.at(place)).for_each(|(at, known)| *at = *known as u16);
+            at
+        };
+        Some(((0..self.places()).map(one).collect(), sizes))
     }
 
     pub(super) fn ends(&self, link: u32) -> [Option<u32>; 2] {

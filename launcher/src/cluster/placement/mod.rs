@@ -1,6 +1,7 @@
 //! Placement: assigns ranks to nodes by their numbers of slots.
 
 mod map;
+pub mod scotch;
 mod share;
 pub mod talk;
 #[cfg(test)]

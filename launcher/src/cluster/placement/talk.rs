@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use placement::mapping::{Chosen, Job, Mapped, Metrics, map};
+use placement::mapping::{Chosen, Job, Mapped, Metrics, figures, map_from};
 use placement::matrix::{Collector, Matrix, Traffic};
 use placement::topology::Topology;
 
@@ -25,9 +25,14 @@ struct Inner {
     topology: Option<Topology>,
     /// Hosts that may fail.
     faulty: Vec<String>,
+    foreign: Foreign,
     /// The last mapping: a plan is made more than once for the same nodes.
     last: Mutex<Option<(Key, Talked, Vec<u32>)>>,
 }
+
+/// Asks another program for the node of each rank. `Ok(None)` if it is not there or does not map such jobs; the error says
+/// why it gave no mapping.
+pub type Foreign = fn(&Job<'_>) -> Result<Option<Vec<u32>>, String>;
 
 /// All that a mapping depends on.
 #[derive(PartialEq, Eq)]
@@ -63,9 +68,16 @@ impl fmt::Debug for Talk {
 
 impl Talk {
     /// Makes it from a matrix that was read from `source`. Without a topology all nodes count as equally far apart.
-    /// Hosts that may fail are left aside where others suffice.
-    pub fn new(matrix: Matrix, source: impl Into<String>, topology: Option<Topology>, faulty: Vec<String>) -> Self {
-        Self(Arc::new(Inner { matrix, source: source.into(), topology, faulty, last: Mutex::default() }))
+    /// Hosts that may fail are left aside where others suffice. `foreign` maps as well; the better mapping counts.
+    pub fn new(
+        matrix: Matrix,
+        source: impl Into<String>,
+        topology: Option<Topology>,
+        faulty: Vec<String>,
+        foreign: Foreign,
+    ) -> Self {
+        let source = source.into();
+        Self(Arc::new(Inner { matrix, source, topology, faulty, foreign, last: Mutex::default() }))
     }
 
     /// Maps the ranks of `block`, which are placed as without a matrix.
@@ -133,9 +145,20 @@ impl Inner {
             is_bad[places[at] as usize] = true;
             capacities[at] = if is_needed { capacities[at] } else { 0 };
         }
-        let is_faulty = is_needed.then_some(&is_bad[..]);
+        // Messages keep away from hosts that the job does not use, too.
+        for name in self.faulty.iter().filter(|_| !topology.names().is_empty()) {
+            let found = topology.places_of(std::iter::once(name.as_str())).unwrap_or_default();
+            found.into_iter().for_each(|place| is_bad[place as usize] = true);
+        }
+        let is_faulty = is_bad.contains(&true).then_some(&is_bad[..]);
         let job = Job { matrix, topology, places: &places, capacities: &capacities, is_faulty, seed: SEED };
-        let Mapped { host_of, after, before, chosen } = map(&job, &key.block);
+        let foreign = (self.foreign)(&job);
+        let of_foreign = match &foreign {
+            Ok(Some(host_of)) => Some(format!("{:.3} hops per byte", figures(&job, host_of).hops_per_byte())),
+            Ok(None) => None,
+            Err(why) => Some(format!("no mapping: {why}")),
+        };
+        let Mapped { host_of, after, before, chosen } = map_from(&job, &key.block, foreign.unwrap_or_default());
         let name = |place: u32| {
             let at = places.iter().position(|of_host| *of_host == place);
             at.map_or_else(|| format!("place {place}"), |at| key.names[at].clone())
@@ -145,6 +168,8 @@ impl Inner {
         let how = match chosen {
             Chosen::Mapped => "by recursive bipartition and exchanges",
             Chosen::Relieved => "by recursive bipartition, and exchanges that relieve the heaviest link",
+            Chosen::Folded => "by the digits of the ranks' numbers, and exchanges",
+            Chosen::Foreign => "by Scotch, and exchanges",
             Chosen::Improved => "block placement after exchanges: all other placements make a link heavier",
             Chosen::Block => "block placement: no other one was found that is better and makes nothing worse",
         };
@@ -160,6 +185,7 @@ impl Inner {
         let mut lines = vec![format!("network: {network}"), format!("mapping: {how}")];
         lines.push(format!("{:<16} {:>12} {:>12}", "", "block", "this plan"));
         lines.extend(both.map(|((block, this), row)| format!("{row:<16} {block:>12} {this:>12}")));
+        lines.extend(of_foreign.map(|text| format!("scotch_gmap, before exchanges: {text}")));
         lines.extend(link(&after).map(|link| format!("the heaviest link is {link}")));
         let remark = (chosen == Chosen::Block && before.bytes > 0)
             .then(|| format!("--map-by comm: {} gives no better placement than block", self.source));
@@ -207,7 +233,7 @@ mod tests {
     fn placed(size: u32, hosts: &[(&str, u32)], faulty: &[&str]) -> Result<(Vec<usize>, Talked), String> {
         let nodes: Vec<Node> = hosts.iter().map(|(name, slots)| Node::named(*name).with_slots(*slots)).collect();
         let faulty = faulty.iter().map(|name| (*name).to_owned()).collect();
-        let talk = Talk::new(crossed(), "the matrix m", None, faulty);
+        let talk = Talk::new(crossed(), "the matrix m", None, faulty, |_| Ok(None));
         let rule = Rule::Comm { per_node: None, talk };
         let placement = place(size, &nodes, &rule).map_err(|error| error.to_string())?;
         let nodes = placement.runs().iter().flat_map(|run| std::iter::repeat_n(run.node, run.ranks as usize)).collect();
@@ -229,6 +255,35 @@ mod tests {
         assert_eq!((nodes[0], nodes[1]), (nodes[2], nodes[3]));
         let error = placed(3, &[("a", 4)], &[]).unwrap_err();
         assert_eq!(error, "the matrix m is of 4 ranks, and the job has 3");
+    }
+
+    #[test]
+    fn the_better_of_two_mappings_counts() {
+        let hosts = ["a", "b"].map(|name| Node::named(name).with_slots(2));
+        let lines = |foreign: Foreign| {
+            let talk = Talk::new(crossed(), "m", None, Vec::new(), foreign);
+            let placement = place(4, &hosts, &Rule::Comm { per_node: None, talk }).unwrap();
+            placement.talked.unwrap().lines.join("\n")
+        };
+        let failed = lines(|_| Err("it crashed".to_owned()));
+        assert!(failed.contains("scotch_gmap, before exchanges: no mapping: it crashed"), "{failed}");
+        let worse = lines(|_| Ok(Some(vec![0, 0, 1, 1])));
+        assert!(worse.contains("scotch_gmap, before exchanges: 2.000 hops per byte"), "{worse}");
+        assert!(!worse.contains("by Scotch") && worse.contains("0.000"), "{worse}");
+    }
+
+    #[test]
+    fn places_stay_when_hosts_are_left_out() {
+        // On a ring of four hosts the last one is beside the first, also if the second one is not used.
+        let torus = Topology::torus(&[4]).unwrap().with_hosts(["a", "b", "c", "d"].into_iter());
+        let mut collector = Collector::new(2).unwrap();
+        collector.add(0, 1, Traffic { bytes: 8, messages: 1 }).unwrap();
+        let talk = Talk::new(collector.finish(), "m", Some(torus), vec!["b".to_owned()], |_| Ok(None));
+        let nodes = ["a", "c", "d"].map(|name| Node::named(name).with_slots(1));
+        let placement = place(2, &nodes, &Rule::Comm { per_node: None, talk }).unwrap();
+        let used: Vec<usize> = placement.runs().iter().map(|run| run.node).collect();
+        assert!(used.contains(&2), "{used:?}");
+        assert!(placement.talked.unwrap().lines.contains(&"hops per byte           2.000        1.000".to_owned()));
     }
 
     #[test]
