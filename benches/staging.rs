@@ -1,10 +1,12 @@
 //! `cargo bench -p benches --bench staging`: the time to bring a file to many hosts over slow links, by `--stage-file`, by
-//! Slurm's `sbcast` and by one `scp` for each host at the same time; how many copies the launcher sends; and the time of
-//! fences of another job meanwhile. The hosts are network namespaces of this machine, each of which sends at a limited rate (`tc`,
+//! Slurm's `sbcast` and by one `scp` for each host at the same time; how many copies the launcher sends; and the times of
+//! fences of another job meanwhile, on the same hosts and on other ones. The hosts are network namespaces of this machine, each of which sends at a limited rate (`tc`,
 //! a token bucket). Needs root, sshd and tc; sbcast needs slurm-wlm and munge.
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{Read as _, Seek as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -15,8 +17,10 @@ use benches::programs::compile_static;
 use benches::results::replace_table;
 use benches::slow_link::{PAYLOAD, limit};
 use clap::{Arg, ArgMatches, value_parser};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
-use tests::{Cluster, Slurm};
+use tests::{Cluster, Host, Slurm};
 
 /// The page with the table, and the table's name there.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/staging.md");
@@ -40,6 +44,8 @@ struct Setting {
     mbit: u32,
     fanout: u32,
     bytes: u64,
+    /// A command that takes longer is ended.
+    deadline: Duration,
 }
 
 impl Setting {
@@ -49,109 +55,177 @@ impl Setting {
     }
 }
 
+/// The parts of the measurement.
+const SECTIONS: [&str; 4] = ["stage", "sbcast", "scp", "fences"];
+
+/// The table, as it is printed and written.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, line: &str) {
+        println!("{line}");
+        let _ = writeln!(self.0, "{line}");
+    }
+}
+
 fn measure(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
     let number = |name| *arguments.get_one::<u32>(name).expect("the option has a default");
-    let bytes = u64::from(number("megabytes")) * 1_000_000;
-    let setting = Setting { hosts: number("hosts") as usize, mbit: number("mbit"), fanout: number("fanout"), bytes };
-    let cluster = Cluster::new(setting.hosts);
-    let file = cluster.shared().join("file");
-    random_file(&file, bytes)?;
-    let slurm = Slurm::on(&cluster);
-    cluster.everywhere().try_for_each(|host| limit(host, setting.mbit))?;
+    let sections: Vec<&String> = arguments.get_many("only").expect("the option has a default").collect();
+    let is_wanted = |section: &str| sections.iter().any(|wanted| *wanted == section);
+    let setting = Setting {
+        hosts: number("hosts") as usize,
+        mbit: number("mbit"),
+        fanout: number("fanout"),
+        bytes: u64::from(number("megabytes")) * 1_000_000,
+        deadline: Duration::from_secs(number("deadline").into()),
+    };
     let machine = Machine::ask().map_err(|error| error.to_string())?.to_string();
-    let least = setting.time_of(setting.fanout);
-    let mut text = format!(
-        "{machine}.\n{} to {} hosts over links of {} Mbit/s, fan-out {}: a host sends {} copies in {:.1} s.\n\n| | s | copies that \
-         the launcher sends | x |\n|---|---|---|---|\n",
-        nla::figures::bytes(bytes),
+    let mut page = Page::default();
+    page.line(&format!(
+        "{machine}.\n{} to {} hosts over links of {} Mbit/s, fan-out {}: a host sends {} copies in {:.1} s.\n",
+        nla::figures::bytes(setting.bytes),
         setting.hosts,
         setting.mbit,
         setting.fanout,
         setting.fanout,
-        least.as_secs_f64()
-    );
-    let mut row = |name: &str, times: &[Duration], copies: Option<f64>| {
-        let mut times = times.to_vec();
-        times.sort();
-        let time = times[times.len() / 2];
-        let copies = copies.map_or_else(String::new, |copies| format!("{copies:.2}"));
-        let ratio = time.as_secs_f64() / least.as_secs_f64();
-        let line = format!("| {name} | {:.1} | {copies} | {ratio:.2} |", time.as_secs_f64());
-        println!("{line}");
-        let _ = writeln!(text, "{line}");
-    };
-    let (mut times, mut copies) = (Vec::new(), 0.0);
-    for _ in 0..number("rounds") {
-        let (time, sent) = stage(&cluster, &setting, &file)?;
-        times.push(time);
-        copies = sent as f64 / bytes as f64;
+        setting.time_of(setting.fanout).as_secs_f64()
+    ));
+    if ["stage", "sbcast", "scp"].into_iter().any(is_wanted) {
+        page.line("| | s | copies that the launcher sends | x |\n|---|---|---|---|");
+        times(&setting, number("rounds"), is_wanted, &mut page)?;
     }
-    row("`--stage-file`, the whole job included", &times, Some(copies));
-    match &slurm {
-        Ok(slurm) => {
-            let mut times = Vec::new();
-            let allocation = slurm.allocate_evenly(setting.hosts, 1);
-            for _ in 0..number("rounds") {
-                let mut command = cluster.front_end().command("sbcast");
-                command.envs(allocation.environment()).arg("--force").arg(&file).arg("/tmp/copy");
-                times.push(timed(command)?);
-            }
-            row("`sbcast`", &times, None);
+    if is_wanted("fences") {
+        let (same, other) = fences(&setting)?;
+        let milliseconds = |time: Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
+        page.line(
+            "\n| fences of another job, medians | ms before | ms while the file is staged | x |\n|---|---|---|---|",
+        );
+        for (name, job) in [("on the same hosts", &same), ("on other hosts, which share only the processors", &other)] {
+            let (before, meanwhile) = (milliseconds(job.before), milliseconds(job.meanwhile));
+            page.line(&format!("| {name} | {before} | {meanwhile} | {:.2} |", job.ratio()));
         }
-        Err(why) => println!("no sbcast: {why}"),
+        page.line(&format!("\nThe links alone make fences {:.2} times as long.", same.ratio() / other.ratio()));
     }
-    let copy = format!("scp -q -o BatchMode=yes {} $host:/tmp/copy & pids=\"$pids $!\"", file.display());
-    let each = format!("while read host; do {copy}; done; for pid in $pids; do wait $pid || exit 1; done");
-    let mut command = cluster.front_end().command("sh");
-    command.args(["-c", &format!("exec <{}; {each}", cluster.host_file().display())]);
-    row(&format!("{} times `scp` at the same time", setting.hosts), &[timed(command)?], Some(setting.hosts as f64));
-    drop(slurm);
-    let (before, meanwhile) = fences(&cluster, &setting, &file)?;
-    let line = format!(
-        "\nA fence of another job on the same hosts took {:.1} ms before and {:.1} ms while the file was staged (medians): {:.2} x.",
-        before.as_secs_f64() * 1e3,
-        meanwhile.as_secs_f64() * 1e3,
-        meanwhile.as_secs_f64() / before.as_secs_f64()
-    );
-    println!("{line}");
-    let _ = writeln!(text, "{line}");
     match arguments.get_one::<PathBuf>("write") {
-        Some(page) => replace_table(page, PLACE, &text).map_err(|error: BenchError| error.to_string()),
+        Some(path) => replace_table(path, PLACE, &page.0).map_err(|error: BenchError| error.to_string()),
         None => Ok(()),
     }
 }
 
-/// Returns a job that stages the file on all hosts.
-fn staging(cluster: &Cluster, setting: &Setting, file: &Path) -> Command {
+/// Measures the times to bring the file to all hosts.
+fn times(setting: &Setting, rounds: u32, is_wanted: impl Fn(&str) -> bool, page: &mut Page) -> Result<(), String> {
+    let cluster = Cluster::new(setting.hosts);
+    let file = cluster.shared().join("file");
+    random_file(&file, setting.bytes)?;
+    let slurm = is_wanted("sbcast").then(|| Slurm::on(&cluster));
+    cluster.everywhere().try_for_each(|host| limit(host, setting.mbit))?;
+    let least = setting.time_of(setting.fanout).as_secs_f64();
+    let mut row = |name: &str, times: &[Option<Duration>], copies: Option<f64>| {
+        // A run that was ended is longer than all others.
+        let mut times: Vec<_> = times.iter().map(|time| time.unwrap_or(Duration::MAX)).collect();
+        times.sort();
+        let copies = copies.map_or_else(String::new, |copies| format!("{copies:.2}"));
+        let (mark, time) = match times[times.len() / 2] {
+            Duration::MAX => ("> ", setting.deadline.as_secs_f64()),
+            time => ("", time.as_secs_f64()),
+        };
+        page.line(&format!("| {name} | {mark}{time:.1} | {copies} | {mark}{:.2} |", time / least));
+    };
+    if is_wanted("stage") {
+        let (mut times, mut copies) = (Vec::new(), 0.0);
+        for _ in 0..rounds {
+            let (time, sent) = stage(&cluster, setting, &file)?;
+            times.push(time);
+            copies = sent as f64 / setting.bytes as f64;
+        }
+        row("`--stage-file`, the whole job included", &times, Some(copies));
+    }
+    match slurm {
+        None => {}
+        Some(Ok(slurm)) => {
+            let allocation = slurm.allocate_evenly(setting.hosts, 1);
+            let mut command = cluster.front_end().command("sbcast");
+            command.envs(allocation.environment()).arg("--force").arg(&file).arg("/tmp/copy");
+            row("`sbcast`", &[timed(command, setting.deadline)?], None);
+        }
+        Some(Err(why)) => println!("no sbcast: {why}"),
+    }
+    if is_wanted("scp") {
+        let copy = format!("scp -q -o BatchMode=yes {} $host:/tmp/copy & pids=\"$pids $!\"", file.display());
+        let each = format!("while read host; do {copy}; done; for pid in $pids; do wait $pid || exit 1; done");
+        let mut command = cluster.front_end().command("sh");
+        command.args(["-c", &format!("exec <{}; {each}", cluster.host_file().display())]);
+        let name = format!("{} times `scp` at the same time", setting.hosts);
+        row(&name, &[timed(command, setting.deadline)?], Some(setting.hosts as f64));
+    }
+    Ok(())
+}
+
+/// Returns `scela-run`, started on `from`, with a rank on each of these hosts.
+fn on_hosts(from: &Host, hosts: &[Host]) -> Command {
     let scela = std::env::var_os("SCELA_RUN").map_or_else(|| tests::scela_run().clone(), PathBuf::from);
-    let mut command = cluster.front_end().command(scela);
-    command.arg("-f").arg(cluster.host_file()).args(["-np", &setting.hosts.to_string(), "-ppn", "1"]);
+    let names: Vec<_> = hosts.iter().map(Host::name).collect();
+    let mut command = from.command(scela);
+    command.args(["-hosts", &names.join(","), "-np", &hosts.len().to_string(), "-ppn", "1"]);
+    command
+}
+
+/// Returns a job that stages the file on so many hosts of the setting.
+fn staging(cluster: &Cluster, setting: &Setting, file: &Path) -> Command {
+    let mut command = on_hosts(cluster.front_end(), &cluster.hosts()[..setting.hosts]);
     command.args(["--fanout", &setting.fanout.to_string(), "--stage-file"]).arg(file);
     command
 }
 
 /// Stages the file. Returns the time of the whole job, and the bytes that the launcher has sent.
-fn stage(cluster: &Cluster, setting: &Setting, file: &Path) -> Result<(Duration, u64), String> {
+fn stage(cluster: &Cluster, setting: &Setting, file: &Path) -> Result<(Option<Duration>, u64), String> {
     let stats = cluster.shared().join("stats.json");
     let mut command = staging(cluster, setting, file);
     command.arg(format!("--stats={}", stats.display())).arg("true");
-    let time = timed(command)?;
+    let Some(time) = timed(command, setting.deadline)? else { return Ok((None, 0)) };
     let text = fs::read(&stats).map_err(|error| error.to_string())?;
     let statistics: Value = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
     let sent = statistics["levels"][0]["link_bytes"].as_u64().ok_or("the statistics have no bytes of links")?;
-    Ok((time, sent))
+    Ok((Some(time), sent))
 }
 
-/// Returns the median time of a fence of another job before and while the file is staged.
-fn fences(cluster: &Cluster, setting: &Setting, file: &Path) -> Result<(Duration, Duration), String> {
+/// The medians of a job's fences.
+struct Fences {
+    before: Duration,
+    meanwhile: Duration,
+}
+
+impl Fences {
+    fn ratio(&self) -> f64 {
+        self.meanwhile.as_secs_f64() / self.before.as_secs_f64()
+    }
+}
+
+/// Returns the fences of a job on the hosts on which the file is staged, and those of one on as many other hosts.
+fn fences(setting: &Setting) -> Result<(Fences, Fences), String> {
+    let cluster = Cluster::new(2 * setting.hosts);
+    let file = cluster.shared().join("file");
+    random_file(&file, setting.bytes)?;
+    cluster.everywhere().try_for_each(|host| limit(host, setting.mbit))?;
+    let (same, other) = cluster.hosts().split_at(setting.hosts);
+    // The launcher's link counts as well.
+    let (front_end, first) = (cluster.front_end(), &other[0]);
+    Ok((fences_of(&cluster, (front_end, same), setting, &file)?, fences_of(&cluster, (first, other), setting, &file)?))
+}
+
+fn fences_of(
+    cluster: &Cluster,
+    (from, hosts): (&Host, &[Host]),
+    setting: &Setting,
+    file: &Path,
+) -> Result<Fences, String> {
     let program = compile_static("fences", cluster.shared().join("fences")).map_err(|error| error.to_string())?;
-    let times = cluster.shared().join("times");
-    let scela = std::env::var_os("SCELA_RUN").map_or_else(|| tests::scela_run().clone(), PathBuf::from);
-    let mut command = cluster.front_end().command(scela);
-    command.arg("-f").arg(cluster.host_file()).args(["-np", &setting.hosts.to_string(), "-ppn", "1"]);
+    let times = cluster.shared().join(format!("times-{}", hosts[0].name()));
+    let mut command = on_hosts(from, hosts);
     command.arg(program).arg("1000000").arg(&times);
     let mut job = Ended(command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().map_err(|error| error.to_string())?);
     let read = || -> Vec<u64> {
@@ -167,7 +241,7 @@ fn fences(cluster: &Cluster, setting: &Setting, file: &Path) -> Result<(Duration
     }
     // Bytes of the file travel from when all agents have joined to when all have the file.
     let mut command = staging(cluster, setting, file);
-    let mut other = command.args(["sh", "-c", ":"]).stdin(Stdio::null()).spawn().map_err(|error| error.to_string())?;
+    let mut other = command.arg("true").stdin(Stdio::null()).spawn().map_err(|error| error.to_string())?;
     std::thread::sleep(setting.time_of(setting.fanout) / 4);
     let first = read().len();
     std::thread::sleep(setting.time_of(setting.fanout) / 2);
@@ -182,7 +256,7 @@ fn fences(cluster: &Cluster, setting: &Setting, file: &Path) -> Result<(Duration
         part.sort_unstable();
         part.get(part.len() / 2).copied().map(Duration::from_nanos).ok_or("there was no fence meanwhile")
     };
-    Ok((median(&all[FENCES / 10..FENCES])?, median(&all[first..last])?))
+    Ok(Fences { before: median(&all[FENCES / 10..FENCES])?, meanwhile: median(&all[first..last])? })
 }
 
 /// A process that ends with this value.
@@ -195,13 +269,31 @@ impl Drop for Ended {
     }
 }
 
-fn timed(mut command: Command) -> Result<Duration, String> {
+/// Runs a command to its end. `None` if it was ended after the deadline.
+fn timed(mut command: Command, deadline: Duration) -> Result<Option<Duration>, String> {
     let began = Instant::now();
-    let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
-    match output.status.success() {
-        true => Ok(began.elapsed()),
-        false => Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr))),
+    let mut said = tempfile::tempfile().map_err(|error| error.to_string())?;
+    let stderr = said.try_clone().map_err(|error| error.to_string())?;
+    // A group of its own: the command may have children.
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+            break status;
+        }
+        if began.elapsed() > deadline {
+            let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
+            let _ = child.wait();
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    if status.success() {
+        return Ok(Some(began.elapsed()));
     }
+    let mut text = String::new();
+    let _ = said.rewind().and_then(|()| said.read_to_string(&mut text));
+    Err(format!("{command:?}: {status}\n{text}"))
 }
 
 /// Writes bytes that no one can compress.
@@ -226,7 +318,17 @@ fn arguments() -> ArgMatches {
         .arg(number("mbit", "200", "megabits per second that a host can send"))
         .arg(number("fanout", "4", "children of a place in the tree"))
         .arg(number("megabytes", "100", "length of the file"))
-        .arg(number("rounds", "3", "number of runs of each, but one of scp"))
+        .arg(number("rounds", "3", "number of runs with --stage-file"))
+        .arg(number("deadline", "120", "seconds after which a command is ended"))
+        .arg(
+            Arg::new("only")
+                .long("only")
+                .value_name("PARTS")
+                .value_delimiter(',')
+                .value_parser(SECTIONS)
+                .default_values(SECTIONS)
+                .help("the parts to be measured"),
+        )
         .arg(
             Arg::new("write")
                 .long("write")
