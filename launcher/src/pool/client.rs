@@ -242,7 +242,7 @@ struct Client {
 impl Client {
     /// Waits until the job has ended or is refused. Returns its exit code.
     fn wait(&mut self, pool: &str) -> Result<u8, Refusal> {
-        let (mut stops, mut asked_to_end) = (false, 0);
+        let (mut stops, mut is_suspended, mut asked_to_end) = (false, false, 0);
         loop {
             self.wait_for_event()
                 .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
@@ -260,9 +260,7 @@ impl Client {
                     }
                     Event::Refused(why) => return Err(handover::refused(pool, &why)),
                     Event::PoolEnded => return Err(handover::pool_ended(pool, " before the job started")),
-                    // This process may have been continued meanwhile.
-                    Event::Suspended if stops => drop(raise(Signal::SIGSTOP)),
-                    Event::Suspended => {}
+                    Event::Suspended => is_suspended = true,
                     Event::NotLaunched(why) => {
                         return Err(Refusal::new(handover::not_launched_text(&why), "").of_system());
                     }
@@ -297,6 +295,10 @@ impl Client {
                     stops = signal == Signal::SIGTSTP as i32;
                 }
                 let _ = self.line.send(&packed(&ToJob::Signal(signal)), &[], false);
+            }
+            // After the signals: the kernel drops a SIGCONT that waits to be read when this process stops itself.
+            if std::mem::take(&mut is_suspended) && stops {
+                let _ = raise(Signal::SIGSTOP);
             }
         }
     }

@@ -1,6 +1,5 @@
 //! Carries out what [`Plan`] decides.
 
-use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -104,7 +103,7 @@ async fn live(setup: Setup) -> io::Result<u8> {
 
 /// An attempt that runs.
 struct Attempt {
-    line: Line,
+    line: Rc<Line>,
     task: AbortHandle,
 }
 
@@ -202,10 +201,10 @@ impl Actor {
             Asked::Forward(signal) => drop(self.pass_on(signal)),
             Asked::Survey => drop(self.pass_on(Signal::SIGQUIT as i32)),
             Asked::Stop => {
-                self.pass_on(Signal::SIGTSTP as i32);
+                self.pass_on_to_all(Signal::SIGTSTP);
                 let _ = raise(Signal::SIGSTOP);
             }
-            Asked::Continue => drop(self.pass_on(Signal::SIGCONT as i32)),
+            Asked::Continue => self.pass_on_to_all(Signal::SIGCONT),
             Asked::PoolLost => {}
         }
     }
@@ -215,13 +214,20 @@ impl Actor {
         let message = packed(&ToJob::Signal(signal));
         let mut others = Vec::new();
         for (command, attempt) in &self.attempts {
-            match attempt.line.get() {
-                // The end of the line reports a lost launcher.
-                Some(line) => drop(line.try_send(&message, &[])),
-                None => others.push(*command),
+            if attempt.line.has_begun() {
+                attempt.line.send(&message);
+            } else {
+                others.push(*command);
             }
         }
         others
+    }
+
+    /// Passes a stop, or its end, on to all submitted jobs. One that this process does not yet know to have begun would run on
+    /// otherwise while the map is stopped. One that waits gets both signals in their order when it begins.
+    fn pass_on_to_all(&self, signal: Signal) {
+        let message = packed(&ToJob::Signal(signal as i32));
+        self.attempts.values().for_each(|attempt| attempt.line.send(&message));
     }
 
     fn on_printed(&mut self, printed: io::Result<()>) {
@@ -349,7 +355,7 @@ impl Actor {
     fn start(&mut self, command: usize) -> io::Result<()> {
         self.outputs.remove(&command);
         let spool = Spool::new(&self.directory)?;
-        let line = Line::new(OnceCell::new());
+        let line = Rc::new(Line::default());
         let (pool, list, ranks) = (Rc::clone(&self.pool), Rc::clone(&self.list), self.ranks);
         let (events, own) = (self.events.clone(), Rc::clone(&line));
         let attempt = async move {

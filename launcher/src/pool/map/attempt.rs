@@ -1,8 +1,7 @@
 //! One attempt at a command: a job of the pool, from its submission to its end.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
-use std::future::pending;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -24,8 +23,33 @@ use crate::refusal::{Refusal, shown};
 /// The pause before a job is submitted again for which the pool had no room.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 
-/// The line to the launcher of a job, once the job has started.
-pub(super) type Line = Rc<OnceCell<WatchedPackets>>;
+/// The line to the launcher of a job. It exists from the submission on: messages that are sent before a launcher has the job stay in
+/// it, and the launcher reads them in their order when the job begins.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    packets: RefCell<Option<Rc<WatchedPackets>>>,
+    has_begun: Cell<bool>,
+}
+
+impl Line {
+    /// Returns whether the job has begun, so that it can be ended by a signal.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.get()
+    }
+
+    /// Sends a message if the job is submitted.
+    pub(super) fn send(&self, message: &[u8]) {
+        if let Some(packets) = &*self.packets.borrow() {
+            // The end of the line reports a lost launcher.
+            let _ = packets.try_send(message, &[]);
+        }
+    }
+
+    async fn receive(&self) -> Option<Packet> {
+        let packets = self.packets.borrow().clone()?;
+        packets.receive().await.ok().flatten()
+    }
+}
 
 /// How an attempt has ended.
 #[derive(Debug)]
@@ -38,7 +62,7 @@ pub(super) enum End {
     PoolLost(Refusal),
 }
 
-/// Runs a command with so many ranks in a pool, and waits for its end. When it has started, sets `line` and calls `started`. Dropping
+/// Runs a command with so many ranks in a pool, and waits for its end. `line` is that of the last submission. Calls `started` when the job has started. Dropping
 /// the future withdraws the job, or ends it.
 pub(super) async fn run(
     pool: &str,
@@ -60,8 +84,8 @@ pub(super) async fn run(
         // A pool that was found before.
         let Ok(controller) = directory::connect(pool) else { return End::PoolLost(handover::pool_ended(pool, "")) };
         let mut handed = Handed::new(pool);
-        let submitted = match submit(&controller, &ask, &description, spool).await {
-            Ok(other) => wait_for_start(controller, other, &mut handed, line).await,
+        let submitted = match submit(&controller, &ask, &description, spool, line).await {
+            Ok(()) => wait_for_start(controller, &mut handed, line).await,
             Err(error) => Err(error),
         };
         match submitted {
@@ -78,8 +102,14 @@ pub(super) async fn run(
     }
 }
 
-/// Sends the job. Returns this process's end of its line.
-async fn submit(controller: &Packets, ask: &Ask, description: &Description, spool: &Spool) -> io::Result<Packets> {
+/// Sends the job, and sets `line` to this process's end of its line.
+async fn submit(
+    controller: &Packets,
+    ask: &Ask,
+    description: &Description,
+    spool: &Spool,
+    line: &Line,
+) -> io::Result<()> {
     let null = sys::dev_null(false)?;
     let [output, error] = spool.streams();
     let submission = Submission::new(ask.clone(), description, [null.as_fd(), output, error])?;
@@ -90,31 +120,30 @@ async fn submit(controller: &Packets, ask: &Ask, description: &Description, spoo
         }
         sleep(SEND_PAUSE).await;
     }
-    Ok(submission.into_line())
+    line.packets.replace(Some(Rc::new(WatchedPackets::of(submission.into_line())?)));
+    Ok(())
 }
 
-/// Waits until the job has started, which sets `line`, or does not start.
-async fn wait_for_start(controller: Packets, other: Packets, handed: &mut Handed, line: &Line) -> io::Result<Event> {
+/// Waits until the job has started or does not start.
+async fn wait_for_start(controller: Packets, handed: &mut Handed, line: &Line) -> io::Result<Event> {
     let controller = WatchedPackets::of(controller)?;
-    let mut other = Some(WatchedPackets::of(other)?);
+    // Until the launcher's first message. Later ones are read by `wait_for_end`.
+    let mut is_read = true;
     loop {
         let packet = tokio::select! {
             packet = controller.receive() => packet.ok().flatten(),
-            packet = from_launcher(&other) => {
+            packet = line.receive(), if is_read => {
                 handed.on_launcher(packet.as_ref());
-                if handed.has_started() {
-                    // Signals go to the launcher from now on. The next message of the controller says that the job has started.
-                    set(line, &mut other);
-                }
-                // After the end of the line, the controller says more.
-                other = None;
+                // The next message of the controller says that the job has started, or why the line has ended.
+                line.has_begun.set(handed.has_started());
+                is_read = false;
                 continue;
             }
         };
         match handed.on_controller(packet.as_ref()) {
             Some(Event::Waits(_)) | None => {}
             Some(Event::Started) => {
-                set(line, &mut other);
+                line.has_begun.set(true);
                 return Ok(Event::Started);
             }
             Some(event) => return Ok(event),
@@ -122,29 +151,10 @@ async fn wait_for_start(controller: Packets, other: Packets, handed: &mut Handed
     }
 }
 
-/// Waits for the first packet of a launcher, or the end of the line.
-async fn from_launcher(other: &Option<WatchedPackets>) -> Option<Packet> {
-    match other {
-        Some(other) => other.receive().await.ok().flatten(),
-        None => pending().await,
-    }
-}
-
-/// Sets the line of a job that has begun, once for each attempt.
-fn set(line: &Line, other: &mut Option<WatchedPackets>) {
-    if let Some(other) = other.take() {
-        let _ = line.set(other);
-    }
-}
-
 /// Waits for the end of a job that has started.
 async fn wait_for_end(handed: &mut Handed, line: &Line) -> End {
     loop {
-        let packet = match line.get() {
-            Some(line) => line.receive().await.ok().flatten(),
-            None => None,
-        };
-        match handed.on_launcher(packet.as_ref()) {
+        match handed.on_launcher(line.receive().await.as_ref()) {
             Some(Event::Ended(code)) => return End::Ended(code),
             Some(Event::NotLaunched(why)) => {
                 return End::Failed(exit::NOT_LAUNCHED, handover::not_launched_text(&why));
