@@ -123,7 +123,7 @@ impl Setting {
     fn measure(&self, sides: [&str; 3], seed: &str, runs: u32) -> Result<Vec<Row>, String> {
         let shared = self.cluster.shared();
         let recorded = shared.join("matrix");
-        // What ranks send does not depend on their placement.
+        // The messages of ranks do not depend on their placement.
         let profile = ["--profile-comm".into(), recorded.clone().into_os_string()];
         self.run(&profile, sides, seed)?;
         let file = File::open(&recorded).map_err(|error| format!("--profile-comm wrote no file: {error}"))?;

@@ -158,7 +158,7 @@ impl Process {
     }
 }
 
-/// What the kernel says of a process or thread in its `stat`.
+/// The fields of a process or thread in its `stat`, as far as they are used.
 #[derive(Clone, Default, Debug)]
 struct Stat {
     name: String,

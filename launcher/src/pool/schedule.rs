@@ -98,12 +98,12 @@ struct Waiting {
     since: Time,
     /// When slots were first missing for it although it was the first.
     blocked: Option<Time>,
-    /// What it waits for.
+    /// The reason for its wait.
     waits_for: WaitsFor,
     is_told: bool,
 }
 
-/// What a job waits for.
+/// The reason for the wait of a job.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum WaitsFor {
     /// More room than there is.

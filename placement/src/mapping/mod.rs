@@ -75,7 +75,7 @@ pub struct Job<'a> {
 pub enum Chosen {
     /// The one by bipartition, exchanges and annealing.
     Mapped,
-    /// That one, of which annealing also had to relieve links.
+    /// The same mapping, after annealing also relieved its links.
     Relieved,
     /// One by the digits of the ranks' numbers, after annealing.
     Folded,

@@ -5,27 +5,16 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
 
-use nix::unistd::mkdtemp;
 use placement::graph::Graph;
 use placement::mapping::Job;
 use placement::scotch::{MAP_BYTES_PER_RANK, fitted, parse, source, target};
 
+use crate::cluster::private_directory::PrivateDirectory;
 use crate::cluster::system::{Process, System};
 
 /// The program. Option -Cf fixes its seed, so that a job gets the same placement each time; -cb lets it balance slots.
 const COMMAND: [&str; 3] = ["scotch_gmap", "-Cf", "-cb"];
-
-/// A private directory that is removed with its files at the end.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // Files that stay in the directory for temporary files are no reason to fail.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Returns the host of each rank as Scotch maps the job. `Ok(None)` if Scotch is not installed, or does not map such jobs; the
 /// error is the reason why it gave no mapping.
@@ -45,9 +34,9 @@ pub fn ask(job: &Job<'_>) -> Result<Option<Vec<u32>>, String> {
 
 /// Runs the program on two files. Returns what it prints.
 fn run(source: &str, target: &str, ranks: u32) -> io::Result<String> {
-    let directory = Directory(mkdtemp(&std::env::temp_dir().join("scela-scotch-XXXXXX"))?);
+    let directory = PrivateDirectory::create()?;
     let write = |name: &str, text: &str| {
-        let path = directory.0.join(name);
+        let path = directory.path().join(name);
         fs::write(&path, text)?;
         path.into_os_string().into_string().map_err(|_| io::Error::other("the directory for files is not UTF-8"))
     };
