@@ -142,8 +142,8 @@ pub(super) enum Event {
     Detached(DetachedEvent),
     /// Something has happened to keepers.
     Fleet(FleetEvent),
-    /// A launcher was sent this job at this time: has it taken it?
-    Look(LauncherNumber, JobNumber, Instant),
+    /// A launcher was sent this job at this time: has it taken it? Without a job: does it stand by?
+    Look(LauncherNumber, Option<JobNumber>, Instant),
     /// A launcher has closed its connection.
     LauncherLost(LauncherNumber),
     /// The fork server has ended.

@@ -4,6 +4,9 @@ use std::io;
 
 use nla::sys::{self, Packets};
 
+use super::message::packed;
+use crate::run::front::FromLauncher;
+
 /// Asks the fork server for a launcher. The descriptor is the launcher's end of its connection to the controller.
 pub const FORK: &[u8] = b"fork";
 
@@ -13,12 +16,18 @@ pub fn serve(pool: &str, requests: Packets) -> io::Result<Option<Packets>> {
     sys::name_process(c"scela-forks", pool);
     sys::serve_forks(&requests, |packet| {
         let [controller] = <[_; 1]>::try_from(packet.descriptors).ok()?;
+        let controller = Packets::of(controller);
         match sys::fork_alone() {
             Ok(None) => {
                 sys::name_process(c"scela-standby", pool);
-                Some(Packets::of(controller))
+                Some(controller)
             }
-            Ok(Some(_)) => None,
+            Ok(Some(child)) => {
+                // The controller must be able to end a launcher that is stopped before it stands by.
+                let forked = FromLauncher::Forked { pid: child.as_raw().unsigned_abs() };
+                let _ = controller.send(&packed(&forked), &[], false);
+                None
+            }
             // The controller notices that the connection has ended.
             Err(error) => {
                 tracing::warn!(%error, "no launcher can be forked");

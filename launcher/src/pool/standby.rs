@@ -61,7 +61,7 @@ pub fn next_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::R
 fn await_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Result<Option<Arrived>> {
     let process = sys::pidfd_of_this().ok();
     let descriptors: Vec<BorrowedFd<'_>> = process.iter().map(AsFd::as_fd).collect();
-    controller.send(&packed(&FromLauncher::Ready { pid: std::process::id() }), &descriptors, true)?;
+    controller.send(&packed(&FromLauncher::Ready), &descriptors, true)?;
     let mut agent = agent;
     loop {
         if agent.take_if(|agent| !controller.wait_until(agent.as_fd())).is_some() {

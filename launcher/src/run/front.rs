@@ -63,11 +63,13 @@ pub enum ToLauncher {
 /// A message of a launcher to the controller of its pool.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromLauncher {
-    /// It stands by. The descriptor is that of its process, if the kernel has those.
-    Ready {
+    /// It was forked. The fork server sends this.
+    Forked {
         /// Its pid.
         pid: u32,
     },
+    /// It stands by. The descriptor is that of its process, if the kernel has those.
+    Ready,
     /// It has taken the job that it was sent.
     Took,
     /// It stands by no more, since its agent has ended. It runs a job that is on the way; otherwise it waits for the end of the

@@ -20,19 +20,22 @@ use crate::pool::nodes::Shares;
 use crate::pool::schedule::Input;
 use crate::run::front::{FromLauncher, ToLauncher};
 
-/// How long a launcher may take to take a job, unless it is stopped, and how often the controller looks.
-const TAKE_TIME: Duration = Duration::from_secs(10);
-const TAKE_PAUSE: Duration = Duration::from_millis(200);
+/// The longest time that a launcher may take to stand by, and to take a job.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// The pause between two looks at a launcher that has not answered: one that is stopped gets no more time.
+const LOOK_PAUSE: Duration = Duration::from_millis(200);
 /// How long launchers may take to exit at the end of the pool.
 const EXIT_TIME: Duration = Duration::from_secs(2);
 
 /// A launcher.
 pub(super) struct Launcher {
     pub(super) packets: Rc<WatchedPackets>,
-    /// Its pid, once it stands by.
+    /// Its pid, once it is forked.
     pub(super) pid: Option<u32>,
-    /// A descriptor of its process, if its kernel has those.
+    /// A descriptor of its process, once it has stood by, if its kernel has those.
     process: Option<OwnedFd>,
+    /// It stands by, or has done so.
+    has_stood_by: bool,
     stands_by: bool,
     pub(super) job: Option<JobNumber>,
     /// The channels to the agents of its job.
@@ -72,12 +75,14 @@ impl Actor {
                         packets,
                         pid: None,
                         process: None,
+                        has_stood_by: false,
                         stands_by: false,
                         job: None,
                         channels: Vec::new(),
                         follows,
                     },
                 );
+                self.look_later(number, None, Instant::now());
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
@@ -126,32 +131,40 @@ impl Actor {
             return self.handle(Input::Ended(job));
         };
         self.handed.insert(job, waiting);
-        self.look_later(number, job, Instant::now());
+        self.look_later(number, Some(job), Instant::now());
     }
 
-    /// Looks after a pause whether a launcher has taken its job, which it was sent at the time `since`.
-    fn look_later(&self, number: LauncherNumber, job: JobNumber, since: Instant) {
+    /// Looks after a pause whether a launcher has taken the job that it was sent at the time `since`; without a job, whether one that
+    /// was asked for at that time stands by.
+    fn look_later(&self, number: LauncherNumber, job: Option<JobNumber>, since: Instant) {
         let events = self.events.clone();
         self.tasks.spawn("launcher", Span::current(), async move {
-            sleep(TAKE_PAUSE).await;
+            sleep(LOOK_PAUSE).await;
             let _ = events.send(Event::Look(number, job, since)).await;
         });
     }
 
-    /// Lets another launcher run a job if this one has not taken it: it may be stopped.
-    pub(super) fn look_at(&mut self, number: LauncherNumber, job: JobNumber, since: Instant) {
-        let Some(launcher) = self.launchers.get(&number).filter(|launcher| launcher.job == Some(job)) else { return };
-        if !self.handed.contains_key(&job) {
+    /// Puts another launcher in the place of one that has not answered and is stopped, or has had enough time.
+    pub(super) fn look_at(&mut self, number: LauncherNumber, job: Option<JobNumber>, since: Instant) {
+        let Some(launcher) = self.launchers.get(&number) else { return };
+        let has_answered = match job {
+            Some(job) => launcher.job != Some(job) || !self.handed.contains_key(&job),
+            None => launcher.has_stood_by,
+        };
+        if has_answered {
             return;
         }
         let is_stopped = launcher.pid.is_some_and(|pid| sys::process_state(pid) == Some(b'T'));
-        if !is_stopped && since.elapsed() < TAKE_TIME {
+        if !is_stopped && since.elapsed() < ANSWER_TIME {
             return self.look_later(number, job, since);
         }
         // It must not run the job when it goes on.
         launcher.kill();
         self.forget_launcher(number);
-        self.run_again(job);
+        match job {
+            Some(job) => self.run_again(job),
+            None => self.handle(Input::StandbyLost { was_ready: false }),
+        }
     }
 
     /// Puts a job that no launcher has taken back into its place in the queue.
@@ -224,9 +237,14 @@ impl Actor {
                     self.handle(Input::StandbyLost { was_ready: true });
                 }
             }
-            FromLauncher::Ready { pid } => {
+            FromLauncher::Forked { pid } => {
+                if let Some(launcher) = self.launchers.get_mut(&number) {
+                    launcher.pid = Some(pid);
+                }
+            }
+            FromLauncher::Ready => {
                 let Some(launcher) = self.launchers.get_mut(&number) else { return };
-                let is_new = launcher.pid.replace(pid).is_none();
+                let is_new = !std::mem::replace(&mut launcher.has_stood_by, true);
                 launcher.process = descriptors.into_iter().next().or(launcher.process.take());
                 if std::mem::replace(&mut launcher.stands_by, true) {
                     return;
@@ -247,8 +265,8 @@ impl Actor {
             Some(Launcher { job: Some(job), .. }) => self.handle(Input::Ended(job)),
             Some(Launcher { stands_by: true, .. }) => self.handle(Input::StandbyLost { was_ready: true }),
             // After its job.
-            Some(Launcher { pid: Some(_), .. }) => {}
-            Some(Launcher { pid: None, .. }) | None => self.handle(Input::StandbyLost { was_ready: false }),
+            Some(Launcher { has_stood_by: true, .. }) => {}
+            Some(Launcher { has_stood_by: false, .. }) | None => self.handle(Input::StandbyLost { was_ready: false }),
         }
     }
 
