@@ -90,7 +90,13 @@ mod traces;
 mod tree;
 mod without_pmi;
 
-use tests::Program;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tests::{Program, Run};
 
 /// The dead time in seconds of sessions that lose an agent: longer than a busy machine keeps a process waiting.
 const DEAD_TIME: &str = "4";
@@ -108,4 +114,14 @@ fn script<'a>(steps: impl IntoIterator<Item = &'a str>) -> Program {
 /// Returns this host's name as reports show it.
 fn host() -> String {
     nla::sys::host_name()
+}
+
+/// Gives a run a pipe for standard error that is full before the session starts. Returns the pipe, from which reads do not block.
+fn with_full_error_pipe(run: Run) -> (Run, File) {
+    let path = run.world().file("pipe");
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let mut open = OpenOptions::new();
+    let mut pipe = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+    while pipe.write(&[b'.'; 4096]).is_ok() {}
+    (run.shell(&format!("exec 2>'{}'", path.display())), pipe)
 }

@@ -4,16 +4,13 @@
 //! `SCELA_PANIC=END/TASK` makes the tasks of that name panic at their start. Each case runs without and with a
 //! backtrace, because printing one delays the unwinding and the report.
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io::Read;
 use std::time::Duration;
 
-use nix::sys::stat::Mode;
-use nix::unistd::mkfifo;
 use tests::{Outcome, scela, sh};
 
-use crate::host;
+use crate::{host, with_full_error_pipe};
 
 const AGENTS: u32 = 3;
 
@@ -154,18 +151,12 @@ fn a_panic_during_a_short_job_is_reported_too() {
     }
 }
 
-/// A pipe for standard error that is full before the session starts.
 #[test]
 fn a_panic_is_reported_after_standard_error_was_full() {
     // The agents would find their launcher silent after the dead time.
     let run = scela().np(AGENTS).agents(AGENTS).fanout(2).args(["--dead-time", "300"]);
     let run = run.env("SCELA_PANIC", "launcher/session");
-    let pipe = run.world().file("pipe");
-    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-    let mut open = OpenOptions::new();
-    let mut pipe_end = open.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
-    while pipe_end.write(&[b'.'; 4096]).is_ok() {}
-    let run = run.shell(&format!("exec 2>'{}'", pipe.display()));
+    let (run, mut pipe_end) = with_full_error_pipe(run);
     let running = run.program(sh("sleep 1000")).spawn();
     let launcher = running.launcher();
     // The thread that writes standard error starts with the panic's message, after the agents.

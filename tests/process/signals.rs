@@ -1,11 +1,12 @@
 //! Signals to the launcher, from a terminal and from other processes.
 
+use std::io::Read;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tests::{Outcome, Process, Running, Terminal, scela, sh};
 
-use crate::host;
+use crate::{host, with_full_error_pipe};
 
 const RANKS: usize = 4;
 /// A shell reports each child that a signal has ended. This hides the reports.
@@ -189,6 +190,25 @@ fn bg_continues_a_stopped_job() {
     terminal.wait_for_times("go on\r\n", 3);
     terminal.enter("wait").wait_for_prompt();
     terminal.close();
+}
+
+/// While the launcher waits for the reader of standard error, it is about to stop itself.
+#[test]
+fn a_launcher_that_is_continued_before_it_stops_itself_goes_on() {
+    let (run, mut pipe_end) = with_full_error_pipe(scela().np(2).agents(2).arg("-v"));
+    let running = run.program(sh("echo here; exec 2>/dev/null; while :; do sleep 0.02; done")).spawn();
+    running.wait_for_times("here", 2);
+    let rank = running.rank(0);
+    for _ in 0..5 {
+        running.signal(Signal::SIGTSTP);
+        running.wait_until("the rank is stopped", || (rank.state_now() == Some('T')).then_some(()));
+        running.signal(Signal::SIGCONT);
+        running.wait_until("the rank goes on", || (rank.state_now() != Some('T')).then_some(()));
+    }
+    let mut bytes = [0; 4096];
+    while let Ok(1..) = pipe_end.read(&mut bytes) {}
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
 }
 
 #[test]

@@ -20,7 +20,9 @@ use super::message::{JobNumber, ToClient, ToController, unpacked};
 use super::{commands, handover};
 use crate::exit;
 use crate::refusal::Refusal;
+use crate::run::signals::Asked;
 use crate::run::stderr::{self, Kind};
+use crate::run::suspension::Suspension;
 
 /// Bytes that are read from a file at a time.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -111,7 +113,7 @@ impl Attached<'_> {
             let path = format!("/proc/self/fd/{}", file.as_raw_fd());
             growth.add_watch(path.as_str(), AddWatchFlags::IN_MODIFY)?;
         }
-        let mut asked_to_end = 0;
+        let (mut suspension, mut asked_to_end) = (Suspension::default(), 0);
         loop {
             // Everything is in the files before the job's end is reported.
             let code = self.ended();
@@ -134,8 +136,10 @@ impl Attached<'_> {
                 if signal == Signal::SIGHUP as i32 {
                     return Ok(exit::signalled(signal));
                 }
+                Asked::of_signal(signal).into_iter().for_each(|asked| suspension.on_asked(asked));
                 if signal == Signal::SIGTSTP as i32 {
-                    let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+                    // The job runs on.
+                    suspension.on_suspended();
                     continue;
                 }
                 if ENDING.iter().any(|end| *end as i32 == signal) {
@@ -148,6 +152,7 @@ impl Attached<'_> {
                     return Ok(exit::signalled(signal));
                 }
             }
+            suspension.act();
         }
     }
 

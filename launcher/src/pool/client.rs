@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{read, write};
 use nla::sys::{self, Packet, Packets, ShellState};
@@ -29,8 +29,9 @@ use crate::plan::request::{Options, Request as JobRequest};
 use crate::refusal::{Refusal, shown};
 use crate::run::front::ToJob;
 use crate::run::output;
-use crate::run::signals::signals_with_meaning;
+use crate::run::signals::{Asked, signals_with_meaning};
 use crate::run::stderr::{self, Kind};
+use crate::run::suspension::Suspension;
 
 /// The signals that end a job.
 pub(super) const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
@@ -242,7 +243,7 @@ struct Client {
 impl Client {
     /// Waits until the job has ended or is refused. Returns its exit code.
     fn wait(&mut self, pool: &str) -> Result<u8, Refusal> {
-        let (mut stops, mut is_suspended, mut asked_to_end) = (false, false, 0);
+        let (mut suspension, mut asked_to_end) = (Suspension::default(), 0);
         loop {
             self.wait_for_event()
                 .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
@@ -260,7 +261,7 @@ impl Client {
                     }
                     Event::Refused(why) => return Err(handover::refused(pool, &why)),
                     Event::PoolEnded => return Err(handover::pool_ended(pool, " before the job started")),
-                    Event::Suspended => is_suspended = true,
+                    Event::Suspended => suspension.on_suspended(),
                     Event::NotLaunched(why) => {
                         return Err(Refusal::new(handover::not_launched_text(&why), "").of_system());
                     }
@@ -273,6 +274,7 @@ impl Client {
             }
             while let Ok(Some(info)) = self.signals.read_signal() {
                 let signal = info.ssi_signo as i32;
+                Asked::of_signal(signal).into_iter().for_each(|asked| suspension.on_asked(asked));
                 let has_started = self.handed.has_started();
                 if !has_started && ENDING.iter().any(|end| *end as i32 == signal) {
                     // The end of the connection withdraws the job, or ends it if it has just started.
@@ -280,7 +282,8 @@ impl Client {
                     return Ok(exit::signalled(signal));
                 }
                 if !has_started && signal == Signal::SIGTSTP as i32 {
-                    let _ = raise(Signal::SIGSTOP);
+                    // It has no ranks.
+                    suspension.on_suspended();
                     continue;
                 }
                 if ENDING.iter().any(|end| *end as i32 == signal) {
@@ -291,15 +294,9 @@ impl Client {
                         return Ok(exit::signalled(signal));
                     }
                 }
-                if [Signal::SIGTSTP, Signal::SIGCONT].iter().any(|stop| *stop as i32 == signal) {
-                    stops = signal == Signal::SIGTSTP as i32;
-                }
                 let _ = self.line.send(&packed(&ToJob::Signal(signal)), &[], false);
             }
-            // After the signals: the kernel drops a SIGCONT that waits to be read when this process stops itself.
-            if std::mem::take(&mut is_suspended) && stops {
-                let _ = raise(Signal::SIGSTOP);
-            }
+            suspension.act();
         }
     }
 

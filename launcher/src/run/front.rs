@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::Signal;
 use nla::bootstrap::Keepers;
 use nla::keeper::AgentSpec;
 use nla::sys::{self, Packets, WatchedPackets};
@@ -23,6 +23,7 @@ use tracing::Span;
 use crate::exit;
 use crate::run::signals::Asked;
 use crate::run::stderr;
+use crate::run::suspension::Suspension;
 
 /// A message of a client to its launcher, on the line between them.
 #[derive(Debug, Serialize, Deserialize)]
@@ -151,11 +152,11 @@ impl Front {
         })))
     }
 
-    /// Stops this process, or lets the client stop itself, since all ranks are stopped. In the first case, returns when the
-    /// process was continued.
-    pub(crate) fn suspended(&self) {
+    /// Stops this process if `suspension` says so, or lets the client decide by its own signals, since all ranks are stopped. In
+    /// the first case, returns when the process was continued.
+    pub(crate) fn suspended(&self, suspension: &mut Suspension) {
         match self {
-            Self::Own => drop(raise(Signal::SIGSTOP)),
+            Self::Own => suspension.act(),
             Self::Client(client) => client.tell(&FromJob::Suspended),
         }
     }

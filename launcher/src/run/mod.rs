@@ -17,5 +17,6 @@ pub(crate) mod signals;
 pub mod stats;
 pub mod stderr;
 mod survey_text;
+pub(crate) mod suspension;
 pub mod timing;
 pub mod trace;

@@ -7,6 +7,7 @@ use nla::sys;
 use nla::tasks::Tasks;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::task::yield_now;
 use tracing::Span;
 
 use crate::run::front::Front;
@@ -79,6 +80,15 @@ impl Signals {
             });
         }
         Ok(Self { asked })
+    }
+
+    /// Returns a signal that came before the call; `None` if there is none.
+    pub(crate) async fn received(&mut self) -> Option<Asked> {
+        // The runtime looks for signals before it resumes a task that has yielded. The tasks of `new` run before the second time.
+        for _ in 0..2 {
+            yield_now().await;
+        }
+        self.asked.try_recv().ok()
     }
 
     /// Waits for the next signal.

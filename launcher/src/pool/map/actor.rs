@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use nix::sys::signal::{Signal, raise};
+use nix::sys::signal::Signal;
 use nla::sys::signal_name;
 use nla::tasks::{Panics, Tasks};
 use tokio::sync::mpsc;
@@ -28,6 +28,7 @@ use crate::pool::{directory, handover};
 use crate::run::front::{Front, ToJob};
 use crate::run::signals::{Asked, Signals};
 use crate::run::stderr::{self, Kind};
+use crate::run::suspension::Suspension;
 
 /// Events of attempts that wait for the actor. A task with more to tell waits.
 const EVENTS: usize = 1024;
@@ -78,6 +79,7 @@ async fn live(setup: Setup) -> io::Result<u8> {
         began_at: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
         directory: std::env::temp_dir(),
         signals,
+        suspension: Suspension::default(),
         events,
         incoming,
         printed,
@@ -139,6 +141,7 @@ struct Actor {
     /// The place of outputs that wait.
     directory: PathBuf,
     signals: Signals,
+    suspension: Suspension,
     events: mpsc::Sender<Attempted>,
     incoming: mpsc::Receiver<Attempted>,
     printed: mpsc::Receiver<io::Result<()>>,
@@ -168,7 +171,13 @@ impl Actor {
                 () = progress.due() => Event::Progress,
             };
             match event {
-                Event::Asked(asked) => self.on_asked(asked),
+                Event::Asked(asked) => {
+                    self.on_asked(asked);
+                    while let Some(asked) = self.signals.received().await {
+                        self.on_asked(asked);
+                    }
+                    self.suspension.act();
+                }
                 Event::Printed(printed) => self.on_printed(printed),
                 Event::Attempted(Attempted::Started(command)) => self.handle(Input::Started(command)),
                 Event::Attempted(Attempted::Ended(command, end, spool)) => self.on_ended(command, end, spool),
@@ -191,6 +200,7 @@ impl Actor {
     }
 
     fn on_asked(&mut self, asked: Asked) {
+        self.suspension.on_asked(asked);
         match asked {
             Asked::End(signal) => {
                 let name = signal_name(signal);
@@ -202,7 +212,7 @@ impl Actor {
             Asked::Survey => drop(self.pass_on(Signal::SIGQUIT as i32)),
             Asked::Stop => {
                 self.pass_on_to_all(Signal::SIGTSTP);
-                let _ = raise(Signal::SIGSTOP);
+                self.suspension.on_suspended();
             }
             Asked::Continue => self.pass_on_to_all(Signal::SIGCONT),
             Asked::PoolLost => {}

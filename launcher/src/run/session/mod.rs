@@ -54,6 +54,7 @@ use crate::run::signals::{Asked, Signals};
 use crate::run::stats::Sink;
 use crate::run::stderr;
 use crate::run::survey_text::{survey_lines, wait_line};
+use crate::run::suspension::Suspension;
 use crate::run::timing::Phases;
 use crate::run::trace::TraceFile;
 
@@ -322,6 +323,8 @@ struct Session {
     /// All agents have joined the tree.
     has_joined: bool,
     sequel: Sequel,
+    /// Whether this process stops itself after SIGTSTP.
+    suspension: Suspension,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
     /// The outcome was reported when the end began.
@@ -373,7 +376,11 @@ impl Session {
                 Event::Root(RootEvent::Suspended) => {
                     // The shell's prompt comes after what was reported.
                     stderr::wait_written(SUSPEND_TIME);
-                    front.suspended();
+                    self.suspension.on_suspended();
+                    while let Some(asked) = self.own.signals.received().await {
+                        self.on_signal(asked);
+                    }
+                    front.suspended(&mut self.suspension);
                 }
                 event => self.on_event(event),
             }
@@ -575,6 +582,7 @@ impl Session {
     }
 
     fn on_signal(&mut self, asked: Asked) {
+        self.suspension.on_asked(asked);
         match asked {
             Asked::End(signal) if self.sequel.prevent(Outcome::Interrupted { signal }) => {
                 self.reporter.note(&given_up_text(signal));

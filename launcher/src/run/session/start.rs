@@ -32,6 +32,7 @@ use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
+use crate::run::suspension::Suspension;
 use crate::run::timing::{HostNames, Phases, columns};
 use crate::run::trace::{TraceFile, Traced};
 
@@ -142,6 +143,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         bindings: Bindings::default(),
         has_joined: false,
         sequel: Sequel::default(),
+        suspension: Suspension::default(),
         is_end_reported: false,
         is_outcome_reported: false,
         wants_survey: false,
