@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use benches::arguments::parse;
 use benches::cargo::{SCELA, target_directory};
 use benches::error::BenchError;
 use benches::results::replace_table;
@@ -30,16 +31,13 @@ const NETWORKS: [(&str, &str, &str); 3] =
     [("torus:8x8x8", "geometric", "64"), ("fat-tree:3:8", "cg", "64"), ("dragonfly:8:4:4", "cg", "64")];
 
 fn main() -> ExitCode {
-    let arguments = clap::Command::new("batches")
-        .arg(
-            Arg::new("write")
-                .long("write")
-                .action(clap::ArgAction::SetTrue)
-                .help("also write the tables of docs/placement.md, between their markers"),
-        )
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
-        .get_matches();
+    let command = clap::Command::new("batches").arg(
+        Arg::new("write")
+            .long("write")
+            .action(clap::ArgAction::SetTrue)
+            .help("also write the tables of docs/placement.md, between their markers"),
+    );
+    let arguments = parse(command);
     match tables() {
         Ok(tables) if arguments.get_flag("write") => {
             let page = Path::new(PAGE);

@@ -19,13 +19,14 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use benches::arguments::{number, number_of, parse};
 use benches::family::descendants;
 use benches::machine::isolate;
 use benches::page::{Header, Page};
 use benches::programs::compile_static;
 use benches::rounds::rounds;
 use benches::run::Void;
-use clap::{Arg, ArgMatches, value_parser};
+use clap::{Arg, ArgMatches};
 use nix::unistd::getpid;
 use nla::core::AgentId;
 use nla::wire::{Initiator, Role, SessionId};
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     let result = match () {
         () if arguments.get_flag("slurm") => in_slurm(&arguments),
         () if arguments.get_flag("pool") => in_pool(&arguments),
-        () if number(&arguments, "strangers") > 0 => beside_strangers(&arguments),
+        () if number_of(&arguments, "strangers") > 0 => beside_strangers(&arguments),
         () => over_ssh(&arguments),
     };
     match result {
@@ -58,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 fn in_slurm(arguments: &ArgMatches) -> Result<(), String> {
-    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
+    let (hosts, ppn) = (number_of(arguments, "hosts"), number_of(arguments, "ppn"));
     let slurm = Slurm::with_nodes(hosts as usize)?;
     let directory = tempfile::tempdir().map_err(|error| error.to_string())?;
     let empty = compile_static("empty", directory.path().join("empty")).map_err(|error| error.to_string())?;
@@ -81,12 +82,12 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
-    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
+    let (hosts, ppn) = (number_of(arguments, "hosts"), number_of(arguments, "ppn"));
     let cluster = Cluster::new(hosts as usize);
     let empty = compile_static("empty", cluster.shared().join("empty")).map_err(|error| error.to_string())?;
     delay_logins(&cluster, arguments);
-    if number(arguments, "limit") > 0 {
-        cluster.limit_ssh(number(arguments, "limit"));
+    if number_of(arguments, "limit") > 0 {
+        cluster.limit_ssh(number_of(arguments, "limit"));
     }
     let np = (hosts * ppn).to_string();
     let file = cluster.host_file().display().to_string();
@@ -107,7 +108,7 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     let ranks = format!("for rank in $(seq {ppn}); do {program} & done; wait");
     let mut rivals = Vec::new();
     // sshd refuses connections beyond the limit, which would look fast.
-    if number(arguments, "limit") == 0 {
+    if number_of(arguments, "limit") == 0 {
         rivals.push(("ssh HOST true, all at once", remote_shells("true")));
         rivals.push(("ssh HOST, PPN times the program", remote_shells(&ranks)));
     }
@@ -120,8 +121,8 @@ fn over_ssh(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(also) = arguments.get_one::<String>("also") {
         rivals.push(("other scela-run, default launch", words_of(also, &[])));
     }
-    let limit = number(arguments, "limit").to_string();
-    if number(arguments, "limit") > 0 {
+    let limit = number_of(arguments, "limit").to_string();
+    if number_of(arguments, "limit") > 0 {
         rivals.push(("scela-run --launch flat --batch LIMIT", ours(&["--launch", "flat", "--batch", &limit])));
     }
     if !arguments.get_flag("alone") {
@@ -139,7 +140,7 @@ fn in_pool(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
-    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
+    let (hosts, ppn) = (number_of(arguments, "hosts"), number_of(arguments, "ppn"));
     let cluster = Cluster::new(hosts as usize);
     let compiled = |name| {
         let path = compile_static(name, cluster.shared().join(name)).map_err(|error| error.to_string())?;
@@ -186,8 +187,8 @@ fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
-    let (hosts, ppn) = (number(arguments, "hosts"), number(arguments, "ppn"));
-    let count = number(arguments, "strangers") as usize;
+    let (hosts, ppn) = (number_of(arguments, "hosts"), number_of(arguments, "ppn"));
+    let count = number_of(arguments, "strangers") as usize;
     let cluster = Cluster::new(hosts as usize);
     delay_logins(&cluster, arguments);
     let empty = compile_static("empty", cluster.shared().join("empty")).map_err(|error| error.to_string())?;
@@ -199,7 +200,7 @@ fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
         ("beside strangers", Some(Target::Ports)),
     ];
     let (np, file) = ((hosts * ppn).to_string(), cluster.host_file().display().to_string());
-    let runs = number(arguments, "rounds");
+    let runs = number_of(arguments, "rounds");
     let all = rounds(&turns, runs, |_, (_, target)| {
         let strangers = target.map(|target| Strangers::start(cluster.front_end(), target, count, hello.clone()));
         let mut command = cluster.front_end().command(scela());
@@ -230,14 +231,10 @@ fn beside_strangers(arguments: &ArgMatches) -> Result<(), String> {
 }
 
 fn delay_logins(cluster: &Cluster, arguments: &ArgMatches) {
-    let delay = Duration::from_millis(number(arguments, "delay").into());
+    let delay = Duration::from_millis(number_of(arguments, "delay").into());
     if !delay.is_zero() {
         cluster.hosts().iter().for_each(|host| host.delay_logins(delay));
     }
-}
-
-fn number(arguments: &ArgMatches, name: &str) -> u32 {
-    *arguments.get_one(name).expect("the option has a default")
 }
 
 /// Returns the path of the measured scela-run.
@@ -256,7 +253,8 @@ struct Took {
 /// Runs all launchers in rounds and prints their times. Each run starts after all processes of the one
 /// before have ended, since a daemon may outlive its launcher.
 fn measure(rivals: &Rivals, arguments: &ArgMatches, command: impl Fn(&[String]) -> Command) {
-    let (hosts, ppn, runs) = (number(arguments, "hosts"), number(arguments, "ppn"), number(arguments, "rounds"));
+    let (hosts, ppn, runs) =
+        (number_of(arguments, "hosts"), number_of(arguments, "ppn"), number_of(arguments, "rounds"));
     let wanted = |name: &str| {
         let parts: Vec<&String> = arguments.get_many("only").into_iter().flatten().collect();
         parts.is_empty() || parts.iter().any(|part| name.contains(part.as_str()))
@@ -305,29 +303,27 @@ fn processors_busy() -> f64 {
 }
 
 fn arguments() -> ArgMatches {
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(u32)).default_value(default).help(help)
-    };
-    clap::Command::new("hosts")
-        .arg(number("hosts", "32", "number of hosts"))
-        .arg(number("ppn", "16", "ranks per host"))
-        .arg(number("rounds", "5", "number of runs of each launcher"))
-        .arg(number("delay", "0", "milliseconds by which each login is delayed"))
-        .arg(number("strangers", "0", "number of connections of strangers during a launch"))
-        .arg(number("limit", "0", "maximum number of open connections to an sshd; 0: no limit"))
-        .arg(
-            Arg::new("only")
-                .long("only")
-                .value_delimiter(',')
-                .help("run only launchers whose names contain one of these"),
-        )
-        .arg(Arg::new("also").long("also").value_name("PROGRAM").help("also run this build of scela-run"))
-        .arg(Arg::new("slurm").long("slurm").action(clap::ArgAction::SetTrue).help("run in a Slurm allocation"))
-        .arg(Arg::new("pool").long("pool").action(clap::ArgAction::SetTrue).help("compare with a pool on the hosts"))
-        .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("do not run Hydra"))
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
-        .get_matches()
+    parse(
+        clap::Command::new("hosts")
+            .arg(number("hosts", "32", "number of hosts"))
+            .arg(number("ppn", "16", "ranks per host"))
+            .arg(number("rounds", "5", "number of runs of each launcher"))
+            .arg(number("delay", "0", "milliseconds by which each login is delayed"))
+            .arg(number("strangers", "0", "number of connections of strangers during a launch"))
+            .arg(number("limit", "0", "maximum number of open connections to an sshd; 0: no limit"))
+            .arg(
+                Arg::new("only")
+                    .long("only")
+                    .value_delimiter(',')
+                    .help("run only launchers whose names contain one of these"),
+            )
+            .arg(Arg::new("also").long("also").value_name("PROGRAM").help("also run this build of scela-run"))
+            .arg(Arg::new("slurm").long("slurm").action(clap::ArgAction::SetTrue).help("run in a Slurm allocation"))
+            .arg(
+                Arg::new("pool").long("pool").action(clap::ArgAction::SetTrue).help("compare with a pool on the hosts"),
+            )
+            .arg(Arg::new("alone").long("alone").action(clap::ArgAction::SetTrue).help("do not run Hydra")),
+    )
 }
 
 fn run(mut command: Command) -> Result<f64, Void> {

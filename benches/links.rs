@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use benches::arguments::{number, number_of, parse};
 use benches::programs::compile_static;
 use benches::slow_link::{PAYLOAD, limit};
 use clap::{Arg, ArgMatches, value_parser};
@@ -37,7 +38,7 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
-    let number = |name| *arguments.get_one::<u32>(name).expect("the option has a default");
+    let number = |name| number_of(arguments, name);
     let (hosts, ppn, mbit, keys) = (number("hosts"), number("ppn"), number("mbit"), number("keys"));
     let cards = arguments.get_flag("cards");
     let cluster = Cluster::new(hosts as usize);
@@ -184,31 +185,27 @@ fn predict(hosts: u32, (ppn, keys): (u32, u32), mbit: u32, fanout: u32, carried_
 }
 
 fn arguments() -> ArgMatches {
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(u32)).default_value(default).help(help)
-    };
-    clap::Command::new("links")
-        .arg(number("hosts", "64", "number of hosts"))
-        .arg(number("ppn", "4", "ranks per host"))
-        .arg(number("mbit", "100", "megabits per second that a host can send"))
-        .arg(number("keys", "20", "values of 1000 bytes that each rank puts"))
-        .arg(number("rounds", "3", "number of runs of each job"))
-        .arg(
-            Arg::new("fanouts")
-                .long("fanouts")
-                .value_delimiter(',')
-                .value_parser(value_parser!(u32))
-                .default_value("0,2,4,8,32")
-                .help("the fan-outs to compare; 0 is the default of scela-run"),
-        )
-        .arg(
-            Arg::new("cards")
-                .long("cards")
-                .action(clap::ArgAction::SetTrue)
-                .help("values of which most bytes are the same, as in business cards"),
-        )
-        .arg(Arg::new("also").long("also").value_name("PROGRAM").help("also run this build of scela-run"))
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
-        .get_matches()
+    parse(
+        clap::Command::new("links")
+            .arg(number("hosts", "64", "number of hosts"))
+            .arg(number("ppn", "4", "ranks per host"))
+            .arg(number("mbit", "100", "megabits per second that a host can send"))
+            .arg(number("keys", "20", "values of 1000 bytes that each rank puts"))
+            .arg(number("rounds", "3", "number of runs of each job"))
+            .arg(
+                Arg::new("fanouts")
+                    .long("fanouts")
+                    .value_delimiter(',')
+                    .value_parser(value_parser!(u32))
+                    .default_value("0,2,4,8,32")
+                    .help("the fan-outs to compare; 0 is the default of scela-run"),
+            )
+            .arg(
+                Arg::new("cards")
+                    .long("cards")
+                    .action(clap::ArgAction::SetTrue)
+                    .help("values of which most bytes are the same, as in business cards"),
+            )
+            .arg(Arg::new("also").long("also").value_name("PROGRAM").help("also run this build of scela-run")),
+    )
 }

@@ -17,15 +17,15 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use benches::arguments::{self, number_of, parse, write_option, write_table};
 use benches::cargo::{SCELA_RUN, target_directory, without_foreign_variables};
 use benches::error::BenchError;
 use benches::family::{command_line, descendants, settle};
 use benches::machine::{Machine, isolate};
-use benches::results::replace_table;
 use benches::rounds::{Series, rounds};
 use benches::run::Void;
 use benches::smaps::pss_kib;
-use clap::{Arg, ArgAction, ArgMatches, value_parser};
+use clap::{ArgMatches, value_parser};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
@@ -75,9 +75,9 @@ struct Setup {
 
 fn measure(arguments: &ArgMatches) -> Result<(), BenchError> {
     isolate()?;
-    let runs = *arguments.get_one::<u32>("runs").expect("the option has a default");
-    let least = *arguments.get_one::<u32>("least").expect("the option has a default");
-    let most = *arguments.get_one::<u32>("most").expect("the option has a default");
+    let runs = number_of(arguments, "runs");
+    let least = number_of(arguments, "least");
+    let most = number_of(arguments, "most");
     let setup = Setup::new()?;
     let launchers = [
         Launcher { name: "scela-run", path: SCELA_RUN.find(&target_directory()?)? },
@@ -122,10 +122,7 @@ fn measure(arguments: &ArgMatches) -> Result<(), BenchError> {
         }
     }
     text += too_large.as_deref().unwrap_or_default();
-    match arguments.get_one::<PathBuf>("write") {
-        Some(page) => replace_table(page, PLACE, &text),
-        None => Ok(()),
-    }
+    write_table(arguments, PLACE, &text)
 }
 
 fn row(np: u32, all: &[Series<f64>], memory: &Memory) -> String {
@@ -272,26 +269,15 @@ fn available_mb() -> Result<f64, BenchError> {
 
 fn arguments() -> ArgMatches {
     let number = |name: &'static str, default: &'static str, help: &'static str| {
-        let parser = value_parser!(u32).range(1..=65_536);
-        Arg::new(name).long(name).value_name("N").value_parser(parser).default_value(default).help(help)
+        arguments::number(name, default, help).value_parser(value_parser!(u32).range(1..=65_536))
     };
-    clap::Command::new("mpi")
-        .about("Measures an MPI hello with more and more ranks, beside Hydra")
-        .after_help("SCELA_RUN=PATH measures that instead of building it.")
-        .arg(number("least", "64", "the first number of ranks; each further one is twice as many"))
-        .arg(number("most", "65536", "the last number of ranks, if memory does not end the series before"))
-        .arg(number("runs", "3", "number of rounds; the table shows medians over them"))
-        .arg(
-            Arg::new("write")
-                .long("write")
-                .num_args(0..=1)
-                .require_equals(true)
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .default_missing_value(PAGE)
-                .help("also write the table of FILE, between its markers [default: docs/performance.md]"),
-        )
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(ArgAction::SetTrue))
-        .get_matches()
+    parse(
+        clap::Command::new("mpi")
+            .about("Measures an MPI hello with more and more ranks, beside Hydra")
+            .after_help("SCELA_RUN=PATH measures that instead of building it.")
+            .arg(number("least", "64", "the first number of ranks; each further one is twice as many"))
+            .arg(number("most", "65536", "the last number of ranks, if memory does not end the series before"))
+            .arg(number("runs", "3", "number of rounds; the table shows medians over them"))
+            .arg(write_option(PAGE)),
+    )
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
+use benches::arguments::parse;
 use benches::machine::isolate;
 use benches::rounds::rounds;
 use benches::run::Void;
@@ -132,17 +133,16 @@ fn arguments() -> ArgMatches {
         let of_ranks = value_parser!(u32).range(1..);
         Arg::new(name).long(name).value_delimiter(',').value_parser(of_ranks).default_value(default).help(help)
     };
-    clap::Command::new("open_mpi")
-        .arg(sizes("hello", "2,16,64", "numbers of ranks of the MPI program"))
-        .arg(sizes("modex", "64,256", "numbers of ranks of the exchange through PMIx"))
-        .arg(
-            Arg::new("runs")
-                .long("runs")
-                .value_parser(value_parser!(u32).range(1..))
-                .default_value("9")
-                .help("number of runs of each launcher"),
-        )
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
-        .get_matches()
+    parse(
+        clap::Command::new("open_mpi")
+            .arg(sizes("hello", "2,16,64", "numbers of ranks of the MPI program"))
+            .arg(sizes("modex", "64,256", "numbers of ranks of the exchange through PMIx"))
+            .arg(
+                Arg::new("runs")
+                    .long("runs")
+                    .value_parser(value_parser!(u32).range(1..))
+                    .default_value("9")
+                    .help("number of runs of each launcher"),
+            ),
+    )
 }

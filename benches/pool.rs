@@ -16,12 +16,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use benches::arguments::{self, number_of, parse, write_option, write_table};
 use benches::cargo::{SCELA, SCELA_RUN, target_directory, without_foreign_variables};
 use benches::error::BenchError;
 use benches::flux::Flux;
 use benches::launcher::in_path;
 use benches::machine::{Machine, isolate};
-use benches::results::replace_table;
 use benches::rounds::{Series, rounds};
 use benches::run::Void;
 use benches::table::Table;
@@ -58,7 +58,7 @@ struct Size {
 
 fn measure(arguments: &ArgMatches) -> Result<(), BenchError> {
     isolate()?;
-    let number = |name| *arguments.get_one::<u32>(name).expect("the option has a default");
+    let number = |name| number_of(arguments, name);
     let without: Vec<&String> = arguments.get_many("without").unwrap_or_default().collect();
     let (jobs, many, runs) = (number("jobs"), number("at-once"), number("runs"));
     let time = Duration::from_secs(number("seconds").into());
@@ -104,10 +104,7 @@ fn measure(arguments: &ArgMatches) -> Result<(), BenchError> {
             }
         }
     }
-    match arguments.get_one::<PathBuf>("write") {
-        Some(page) => replace_table(page, PLACE, &block(&machine, runs, (jobs, time), &heads, &rows)),
-        None => Ok(()),
-    }
+    write_table(arguments, PLACE, &block(&machine, runs, (jobs, time), &heads, &rows))
 }
 
 /// Shows what is being measured, on a terminal.
@@ -422,38 +419,27 @@ fn succeed(command: &mut Command) -> Result<(), String> {
 
 fn arguments() -> ArgMatches {
     let number = |name: &'static str, default: &'static str, help: &'static str| {
-        let parser = value_parser!(u32).range(1..=100_000);
-        Arg::new(name).long(name).value_name("N").value_parser(parser).default_value(default).help(help)
+        arguments::number(name, default, help).value_parser(value_parser!(u32).range(1..=100_000))
     };
-    clap::Command::new("pool")
-        .about("Measures jobs per second of a pool and of other launchers, in turns")
-        .after_help(
-            "SCELA_RUN=PATH and SCELA=PATH measure those instead of building them.\n\
+    parse(
+        clap::Command::new("pool")
+            .about("Measures jobs per second of a pool and of other launchers, in turns")
+            .after_help(
+                "SCELA_RUN=PATH and SCELA=PATH measure those instead of building them.\n\
              SCELA_BENCH_FLUX=PATH and SCELA_BENCH_PRRTE=PREFIX measure those instead of the ones in PATH.",
-        )
-        .arg(number("jobs", "500", "jobs of a run"))
-        .arg(number("at-once", "64", "jobs at a time, besides one after another"))
-        .arg(number("seconds", "5", "seconds after which a run starts no more jobs"))
-        .arg(number("runs", "5", "number of rounds; the table shows medians over them"))
-        .arg(
-            Arg::new("without")
-                .long("without")
-                .value_name("LAUNCHER,...")
-                .value_delimiter(',')
-                .action(ArgAction::Append)
-                .help("launchers to leave out, by a part of their names"),
-        )
-        .arg(
-            Arg::new("write")
-                .long("write")
-                .num_args(0..=1)
-                .require_equals(true)
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .default_missing_value(PAGE)
-                .help("also write the table of FILE, between its markers [default: docs/pool.md]"),
-        )
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(ArgAction::SetTrue))
-        .get_matches()
+            )
+            .arg(number("jobs", "500", "jobs of a run"))
+            .arg(number("at-once", "64", "jobs at a time, besides one after another"))
+            .arg(number("seconds", "5", "seconds after which a run starts no more jobs"))
+            .arg(number("runs", "5", "number of rounds; the table shows medians over them"))
+            .arg(
+                Arg::new("without")
+                    .long("without")
+                    .value_name("LAUNCHER,...")
+                    .value_delimiter(',')
+                    .action(ArgAction::Append)
+                    .help("launchers to leave out, by a part of their names"),
+            )
+            .arg(write_option(PAGE)),
+    )
 }

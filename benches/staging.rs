@@ -11,12 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use benches::error::BenchError;
+use benches::arguments::{number, number_of, parse, write_option, write_table};
 use benches::machine::Machine;
 use benches::programs::compile_static;
-use benches::results::replace_table;
 use benches::slow_link::{PAYLOAD, limit};
-use clap::{Arg, ArgMatches, value_parser};
+use clap::{Arg, ArgMatches};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -73,7 +72,7 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
-    let number = |name| *arguments.get_one::<u32>(name).expect("the option has a default");
+    let number = |name| number_of(arguments, name);
     let sections: Vec<&String> = arguments.get_many("only").expect("the option has a default").collect();
     let is_wanted = |section: &str| sections.iter().any(|wanted| *wanted == section);
     let setting = Setting {
@@ -110,10 +109,7 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
         }
         page.line(&format!("\nThe links alone make fences {:.2} times as long.", same.ratio() / other.ratio()));
     }
-    match arguments.get_one::<PathBuf>("write") {
-        Some(path) => replace_table(path, PLACE, &page.0).map_err(|error: BenchError| error.to_string()),
-        None => Ok(()),
-    }
+    write_table(arguments, PLACE, &page.0).map_err(|error| error.to_string())
 }
 
 /// Measures the times to bring the file to all hosts.
@@ -310,36 +306,23 @@ fn random_file(path: &Path, bytes: u64) -> Result<(), String> {
 }
 
 fn arguments() -> ArgMatches {
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(u32)).default_value(default).help(help)
-    };
-    clap::Command::new("staging")
-        .arg(number("hosts", "32", "number of hosts"))
-        .arg(number("mbit", "200", "megabits per second that a host can send"))
-        .arg(number("fanout", "4", "children of a place in the tree"))
-        .arg(number("megabytes", "100", "length of the file"))
-        .arg(number("rounds", "3", "number of runs with --stage-file"))
-        .arg(number("deadline", "120", "seconds after which a command is ended"))
-        .arg(
-            Arg::new("only")
-                .long("only")
-                .value_name("PARTS")
-                .value_delimiter(',')
-                .value_parser(SECTIONS)
-                .default_values(SECTIONS)
-                .help("the parts to be measured"),
-        )
-        .arg(
-            Arg::new("write")
-                .long("write")
-                .num_args(0..=1)
-                .require_equals(true)
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .default_missing_value(PAGE)
-                .help("also write the table of FILE, between its markers [default: docs/staging.md]"),
-        )
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
-        .get_matches()
+    parse(
+        clap::Command::new("staging")
+            .arg(number("hosts", "32", "number of hosts"))
+            .arg(number("mbit", "200", "megabits per second that a host can send"))
+            .arg(number("fanout", "4", "children of a place in the tree"))
+            .arg(number("megabytes", "100", "length of the file"))
+            .arg(number("rounds", "3", "number of runs with --stage-file"))
+            .arg(number("deadline", "120", "seconds after which a command is ended"))
+            .arg(
+                Arg::new("only")
+                    .long("only")
+                    .value_name("PARTS")
+                    .value_delimiter(',')
+                    .value_parser(SECTIONS)
+                    .default_values(SECTIONS)
+                    .help("the parts to be measured"),
+            )
+            .arg(write_option(PAGE)),
+    )
 }

@@ -11,11 +11,11 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use benches::arguments::{number, number_of, parse, write_option, write_table};
 use benches::machine::Machine;
-use benches::results::replace_table;
 use benches::slow_link::PAYLOAD;
 use benches::torus::{INTERFACE, connect, sent};
-use clap::{Arg, ArgMatches, value_parser};
+use clap::ArgMatches;
 use placement::mapping::{Metrics, measure};
 use placement::matrix::Matrix;
 use placement::topology::Topology;
@@ -69,7 +69,7 @@ fn compare(arguments: &ArgMatches) -> Result<(), String> {
     if let Some(why) = Cluster::missing() {
         return Err(why);
     }
-    let number = |name| *arguments.get_one::<u32>(name).expect("the option has a default");
+    let number = |name| number_of(arguments, name);
     let topology = Topology::torus(&[SIDE, SIDE]).map_err(|error| error.to_string())?;
     let cluster = Cluster::new(topology.places() as usize);
     connect(&cluster, &topology, number("mbit"))?;
@@ -112,10 +112,7 @@ fn compare(arguments: &ArgMatches) -> Result<(), String> {
             let _ = writeln!(text, "{line}");
         }
     }
-    match arguments.get_one::<PathBuf>("write") {
-        Some(page) => replace_table(page, PLACE, &text).map_err(|error| error.to_string()),
-        None => Ok(()),
-    }
+    write_table(arguments, PLACE, &text).map_err(|error| error.to_string())
 }
 
 impl Setting {
@@ -207,25 +204,12 @@ fn compile(program: &Path) -> Result<(), String> {
 }
 
 fn arguments() -> ArgMatches {
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_parser(value_parser!(u32)).default_value(default).help(help)
-    };
-    clap::Command::new("torus")
-        .arg(number("mbit", "50", "megabits per second of a cable, in each direction"))
-        .arg(number("bytes", "65536", "bytes that a rank sends to each of the cells beside its own, in a round"))
-        .arg(number("rounds", "20", "rounds of a run"))
-        .arg(number("runs", "5", "runs of each placement"))
-        .arg(
-            Arg::new("write")
-                .long("write")
-                .num_args(0..=1)
-                .require_equals(true)
-                .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .default_missing_value(PAGE)
-                .help("also write the table of FILE, between its markers [default: docs/placement.md]"),
-        )
-        // Cargo passes this option to benchmarks.
-        .arg(Arg::new("bench").long("bench").hide(true).action(clap::ArgAction::SetTrue))
-        .get_matches()
+    parse(
+        clap::Command::new("torus")
+            .arg(number("mbit", "50", "megabits per second of a cable, in each direction"))
+            .arg(number("bytes", "65536", "bytes that a rank sends to each of the cells beside its own, in a round"))
+            .arg(number("rounds", "20", "rounds of a run"))
+            .arg(number("runs", "5", "runs of each placement"))
+            .arg(write_option(PAGE)),
+    )
 }

@@ -17,6 +17,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod arguments;
 pub mod bench;
 pub mod cargo;
 pub mod error;

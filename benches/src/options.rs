@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
+use crate::arguments::{bench_option, number_of};
 use crate::suite::{Section, Suite};
 
 /// The parsed command line. Sections have default sizes of their own.
@@ -50,19 +51,15 @@ impl Options {
         Self {
             suite,
             np: matches.get_many("np").map(|sizes| sizes.copied().collect()),
-            runs: number(matches, "runs"),
+            runs: number_of(matches, "runs"),
             only: suite.sections().iter().copied().filter(is_asked).collect(),
             without: matches.get_many("without").unwrap_or_default().cloned().collect(),
-            fences: if suite == Suite::Launch { number(matches, "fences") } else { 0 },
-            deadline: Duration::from_secs(number(matches, "deadline").into()),
+            fences: if suite == Suite::Launch { number_of(matches, "fences") } else { 0 },
+            deadline: Duration::from_secs(number_of(matches, "deadline").into()),
             csv: matches.get_one("csv").cloned(),
             write,
         }
     }
-}
-
-fn number(matches: &ArgMatches, name: &str) -> u32 {
-    *matches.get_one(name).expect("the option has a default")
 }
 
 fn command(suite: Suite) -> Command {
@@ -96,7 +93,7 @@ fn command(suite: Suite) -> Command {
                 .help("Also write every single run to FILE"),
         )
         .arg(write_option(suite))
-        .arg(Arg::new("bench").long("bench").action(ArgAction::SetTrue).hide(true));
+        .arg(bench_option());
     match suite {
         Suite::Launch => {
             command.arg(count("fences", "1000", 1_000_000).help("Fences measured in each run of the fence section"))
