@@ -134,7 +134,7 @@ fn input_output_and_codes_are_forwarded() {
 fn lost_agents_are_reported_by_node() {
     let Some(slurm) = or_skip(Slurm::with_nodes(3)) else { return };
     let allocation = slurm.allocate(3, 3);
-    let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
+    let run = within(&allocation).program(sh("echo up; sleep 1000")).spawn();
     run.wait_for_times("up", 3);
     agent_on(&run, "node002").signal(Signal::SIGKILL);
     run.finish().has_code(252).says("on node002 was lost");
@@ -158,16 +158,16 @@ fn agents_wait_longer_than_the_dead_time_for_a_slow_node() {
 fn a_signal_ends_the_session() {
     let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
-    let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
+    let run = within(&allocation).program(sh("echo up; sleep 1000")).spawn();
     run.wait_for_times("up", 2).signal(Signal::SIGINT);
     let outcome = run.finish();
-    outcome.has_code(130).says("INT: the job is being ended").took_less_than(Duration::from_secs(20));
+    outcome.has_code(130).says("INT: the job is being ended");
     // The signal arrives before any agent has started.
-    let run = within(&allocation).args(["--launch-agent", "sleep 60 #"]).program(sh("echo up")).spawn();
+    let run = within(&allocation).args(["--launch-agent", "sleep 1000 #"]).program(sh("echo up")).spawn();
     process_of(&run, "srun");
     run.signal(Signal::SIGINT);
     let outcome = run.finish();
-    outcome.has_code(130).says("INT: the launch is given up").took_less_than(Duration::from_secs(20));
+    outcome.has_code(130).says("INT: the launch is given up");
 }
 
 /// When a step's srun ends, Slurm ends the tasks of the step.
@@ -176,10 +176,10 @@ fn a_killed_srun_ends_the_session() {
     let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate(2, 2);
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
-        let run = within(&allocation).program(sh("echo up; sleep 60")).spawn();
+        let run = within(&allocation).program(sh("echo up; sleep 1000")).spawn();
         run.wait_for_times("up", 2);
         process_of(&run, "srun").signal(signal);
-        run.finish().has_code(252).says("was lost").took_less_than(Duration::from_secs(20));
+        run.finish().has_code(252).says("was lost");
     }
 }
 
@@ -207,11 +207,8 @@ fn missing_programs_and_expired_timeouts_are_reported() {
     let run = |options: &[&str]| within(&allocation).args(options).program(sh("echo up")).run();
     let outcome = run(&["--launch-agent", "/nonexistent/scela-run"]);
     outcome.has_code(251).says("node[001-002]: its agent exited before its first report").says("--launch-agent");
-    let outcome = run(&["--launch-agent", "sleep 60 #", "--start-timeout", "2"]);
-    outcome
-        .has_code(251)
-        .says("node[001-002]: no answer in time (--start-timeout)")
-        .took_less_than(Duration::from_secs(15));
+    let outcome = run(&["--launch-agent", "sleep 1000 #", "--start-timeout", "2"]);
+    outcome.has_code(251).says("node[001-002]: no answer in time (--start-timeout)");
     let outcome = run(&["-launcher-exec", "/nonexistent/srun"]);
     outcome.has_code(251).says("node[001-002]: /nonexistent/srun: No such file or directory");
     let outcome = within(&allocation).env("SLURM_JOB_ID", "4711").program(sh("echo up")).run();
@@ -280,7 +277,7 @@ fn mpich_runs_on_hosts_of_an_allocation() {
 #[test]
 fn lost_hosts_are_reported_and_left_out() {
     let Some((cluster, mut slurm, allocation)) = hosts() else { return };
-    let run = within(&allocation).on(&cluster).program(sh("echo up; sleep 60")).spawn();
+    let run = within(&allocation).on(&cluster).program(sh("echo up; sleep 1000")).spawn();
     run.wait_for_times("up", 8);
     agent_on(&run, "node003").signal(Signal::SIGKILL);
     run.finish().has_code(252).says("on node003 was lost");

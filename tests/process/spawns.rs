@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use tests::{Outcome, Process, before, event_timeout, scela};
+use tests::{Outcome, Process, event_timeout, eventually, scela};
 
 use crate::script;
 
@@ -195,7 +195,7 @@ fn jobs_spawned_in_a_row_grow_neither_memory_nor_descriptors() {
         println!("{more} spawns in {:?}", began.elapsed());
         // The exits of the last jobs are reported together, after a moment.
         let mut after = Vec::new();
-        let is_bounded = before(Instant::now() + event_timeout() / 6, || {
+        let is_bounded = eventually(|| {
             after = resources(&processes);
             let mut pairs = before_round.iter().zip(&after);
             let bounded = pairs.all(|(before, after)| after.0 <= before.0 + MEMORY_MARGIN && after.1 <= before.1 + 4);
