@@ -12,13 +12,12 @@ mod summary;
 mod svg;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{BufRead as _, BufReader, BufWriter, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command, value_parser};
 use nla::core::printable;
-use nla::sys::{OutputMode, open_output, open_regular};
+use nla::sys::{Rewrite, open_regular};
 use placement::matrix::{Collector, Matrix};
 
 use self::heat_map::HeatMap;
@@ -186,11 +185,7 @@ fn cannot_write(path: &Path, why: &str) -> Refusal {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Refusal> {
-    let written = open_output(path, OutputMode::Report).and_then(|file: File| {
-        let mut file = BufWriter::new(file);
-        file.write_all(bytes)?;
-        file.flush()
-    });
+    let written = Rewrite::open(path).and_then(|file| file.write(|out| out.write_all(bytes)));
     written.map_err(|error| cannot_write(path, &error.to_string()))
 }
 

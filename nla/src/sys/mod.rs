@@ -44,6 +44,7 @@ pub mod rank_file;
 pub mod readiness;
 pub mod reap;
 pub mod regular_file;
+mod rewrite;
 pub mod secret;
 pub mod segment;
 pub mod served;
@@ -96,6 +97,7 @@ pub use reap::{
     process_state, reap, signal_by, signal_name,
 };
 pub use regular_file::open_regular;
+pub use rewrite::{Destination, Rewrite};
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use served::{Served, adopt_shell, keep_variables, leave_served};

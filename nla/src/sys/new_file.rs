@@ -4,19 +4,22 @@
 //! the directory are followed as `Walk` does.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, renameat};
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use super::path_walk::{Walk, is};
 
 /// How many names are tried.
 const TRIES: u32 = 1000;
+/// The bits of a mode without the type of the file.
+const MODE: u32 = 0o7777;
 
 /// Creates a new, empty file in the directory of `path`, with the mode of the umask. Its name is that of `path`, the
 /// process's number, and the first number for which there is no file. Returns its path.
@@ -26,19 +29,67 @@ pub fn create_beside(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
-/// Replaces the file at `path`, or the link there, by a new file with these contents and the mode of the umask. Readers get
-/// the old or the new contents.
+/// Replaces the file at `path`, or the link there, by a new file with these contents, which are stored before that. The new file
+/// has the mode of the old one if that belongs to this user, else that of the umask. Readers get the old or the new contents.
 pub fn replace_file(path: &Path, contents: &[u8]) -> io::Result<()> {
     let (walk, name) = reach(path)?;
-    let (beside, mut file) = create(&walk, &name)?;
-    let directory = walk.directory();
-    let written = file.write_all(contents).and_then(|()| {
-        renameat(directory, beside.as_os_str(), directory, name.as_os_str())?;
-        Ok(())
-    });
-    written.inspect_err(|_| {
+    let found = walk.look(&name).and_then(|found| found.metadata()).ok();
+    let beside = Beside::create(walk, &name, found.as_ref().filter(|found| keeps_mode(found)))?;
+    beside.finish(|mut file| file.write_all(contents).map(|()| file))
+}
+
+/// Returns whether a file that takes the place of this one can have its mode and its owner.
+pub(super) fn keeps_mode(found: &Metadata) -> bool {
+    found.is_file() && found.uid() == geteuid().as_raw()
+}
+
+/// A new file that is to take the place of another one.
+pub(super) struct Beside {
+    walk: Walk,
+    name: OsString,
+    beside: OsString,
+    file: File,
+}
+
+impl Beside {
+    /// Creates it in the directory that was reached, empty, with the mode of `old` or of the umask.
+    pub(super) fn create(walk: Walk, name: &OsStr, old: Option<&Metadata>) -> io::Result<Self> {
+        let (beside, file) = create(&walk, name)?;
+        if let Some(old) = old {
+            let changed = file.set_permissions(Permissions::from_mode(old.mode() & MODE));
+            or_remove(&walk, &beside, changed)?;
+        }
+        Ok(Self { walk, name: name.to_owned(), beside, file })
+    }
+
+    /// Gives the new file the group of `old`. If that fails, nothing of it is left.
+    pub(super) fn take_group(&self, old: &Metadata) -> io::Result<()> {
+        let made = self.file.metadata();
+        let taken = made
+            .and_then(|made| if made.gid() == old.gid() { Ok(()) } else { fchown(&self.file, None, Some(old.gid())) });
+        or_remove(&self.walk, &self.beside, taken)
+    }
+
+    /// Lets `write` write the file, which it returns, stores it, and puts it into the place of the other one. If that fails,
+    /// nothing of it is left.
+    pub(super) fn finish(self, write: impl FnOnce(File) -> io::Result<File>) -> io::Result<()> {
+        let Self { walk, name, beside, file } = self;
+        let directory = walk.directory();
+        let written = write(file).and_then(|file| {
+            // A file system may delay the allocation of space to this call.
+            file.sync_all()?;
+            renameat(directory, beside.as_os_str(), directory, name.as_os_str())?;
+            Ok(())
+        });
+        or_remove(&walk, &beside, written)
+    }
+}
+
+/// Removes the new file `beside` after a failure. The failure is returned.
+fn or_remove(walk: &Walk, beside: &OsStr, result: io::Result<()>) -> io::Result<()> {
+    result.inspect_err(|_| {
         // The first error is reported.
-        let _ = unlinkat(directory, beside.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        let _ = unlinkat(walk.directory(), beside, UnlinkatFlags::NoRemoveDir);
     })
 }
 
@@ -67,7 +118,7 @@ fn create(walk: &Walk, name: &OsStr) -> io::Result<(OsString, File)> {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
     use crate::sys::users::{as_user, is_root};
@@ -96,6 +147,9 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), contents);
         }
         assert_eq!(names(place.path()), ["model"]);
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        replace_file(&path, b"c").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600, "the mode is kept");
         let occupied = place.path().join("directory");
         fs::create_dir(&occupied).unwrap();
         assert!(replace_file(&occupied, b"").is_err());

@@ -11,6 +11,7 @@
 //! may have made it in /tmp. A user who names a file there trusts the directory's owner and everyone whom this owner lets
 //! write. The directories of projects work like this.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -38,6 +39,21 @@ pub enum OutputMode {
 /// Opens the output file `path`, or makes it: with the mode 0666 less the umask, or 0600 if it is private. Opens devices
 /// and FIFOs, and follows links, unless another user put them into a sticky directory. Blocks until a FIFO has a reader, unless `mode` excludes that.
 pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
+    open(path, mode, true).map(|opened| opened.file)
+}
+
+/// An output file, and its place.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) file: File,
+    /// Its directory; `None` if only the kernel can follow the way there.
+    pub(super) walk: Option<Walk>,
+    /// Its name in the directory.
+    pub(super) name: OsString,
+}
+
+/// The same. Without `truncates`, a file keeps its contents, whatever the mode says.
+pub(super) fn open(path: &Path, mode: OutputMode, truncates: bool) -> io::Result<Opened> {
     let mut walk = Walk::of(path)?;
     let mut name = walk.last()?;
     loop {
@@ -50,7 +66,7 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
                         walk.count()?;
                         continue;
                     }
-                    made => return made,
+                    made => return made.map(|file| Opened { file, walk: Some(walk), name }),
                 }
             }
             Err(error) => return Err(error),
@@ -62,12 +78,13 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
                 return Err(refused("it is a link, which is not allowed for a file that will contain secrets"));
             }
             if walk.is_in_proc()? {
-                let truncate = if matches!(mode, OutputMode::Replace | OutputMode::Report) {
+                let truncate = if truncates && matches!(mode, OutputMode::Replace | OutputMode::Report) {
                     OFlag::O_TRUNC
                 } else {
                     OFlag::empty()
                 };
-                return walk.open(&name, flags(mode) | truncate, Mode::empty());
+                let file = walk.open(&name, flags(mode) | truncate, Mode::empty())?;
+                return Ok(Opened { file, walk: None, name });
             }
             walk.follow(&name, &look)?;
             name = walk.last()?;
@@ -94,13 +111,13 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
             }
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
         }
-        if opened.is_file() && mode != OutputMode::Append {
+        if truncates && opened.is_file() && mode != OutputMode::Append {
             file.set_len(0)?;
         }
         if mode == OutputMode::Report {
             fcntl(&file, FcntlArg::F_SETFL(flags(mode)))?;
         }
-        return Ok(file);
+        return Ok(Opened { file, walk: Some(walk), name });
     }
 }
 

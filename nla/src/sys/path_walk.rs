@@ -24,6 +24,7 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
 /// A path on its way to its last component.
+#[derive(Debug)]
 pub(super) struct Walk {
     euid: u32,
     /// The directory that has been reached, opened with O_PATH.
