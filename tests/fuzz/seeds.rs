@@ -9,7 +9,7 @@ use bytes::Bytes;
 use launcher::pool::message::{
     Ask, Description, JobRefusal, JobState, NodeChange, PoolState, Request, ToClient, ToController,
 };
-use launcher::pool::waits::{Needs, Room, Unusable, Wait, Why};
+use launcher::pool::waits::{Needs, Room, Sharing, Unusable, Wait, Why};
 use launcher::run::front::{FromJob, FromLauncher, ToJob, ToLauncher};
 use nla::bootstrap::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, Place, RemoteProgram, Sent,
@@ -371,7 +371,15 @@ fn messages() -> Vec<Vec<u8>> {
 
 fn pools() -> Vec<Vec<u8>> {
     let words = "-np 4 ./a.out".to_owned();
-    let ask = Ask { ranks: Some(4), nodes: Some(2), priority: -5, waits: true, words: words.clone(), ..Ask::default() };
+    let ask = Ask {
+        ranks: Some(4),
+        nodes: Some(2),
+        priority: -5,
+        avoided: ["n3".to_owned()].into(),
+        waits: true,
+        words: words.clone(),
+        ..Ask::default()
+    };
     let pool = PoolState {
         name: "night".to_owned(),
         pid: 4711,
@@ -383,8 +391,8 @@ fn pools() -> Vec<Vec<u8>> {
         is_stopping: true,
     };
     let unusable = Unusable { drained: 1, down: 2, starting: 0 };
-    let room = Room { needs: Needs::Nodes { nodes: 4, each: Some(2), is_exclusive: false }, free: 1, unusable };
-    let needs = Needs::Slots { slots: 4, is_exclusive: true };
+    let room = Room { needs: Needs::Nodes { nodes: 4, each: Some(2), sharing: Sharing::Devices }, free: 1, unusable };
+    let needs = Needs::Slots { slots: 4, sharing: Sharing::Alone };
     let wait = Some(Wait { why: Why::Room(Room { needs, ..room }), ahead: 0 });
     let job = JobState { job: 3, launcher: Some(4712), slots: 4, priority: 0, age_ms: 1500, wait, words };
     let environment = vec![("PATH".into(), "/bin".into())];

@@ -121,6 +121,26 @@ fn a_host_can_be_added() {
 }
 
 #[test]
+fn nodes_are_near_to_each_other_and_sound() {
+    let Some(cluster) = Cluster::new_or_skip(4) else { return };
+    let network = cluster.shared().join("topology.conf");
+    let text = "SwitchName=s0 Nodes=node[001,003]\nSwitchName=s1 Nodes=node[002,004]\nSwitchName=top Switches=s[0-1]\n";
+    std::fs::write(&network, text).expect("it can be written");
+    let path = network.to_str().expect("it is text");
+    let pool = Pool::start_on(&cluster, &["--slots", "1", "--topology", path]);
+    assert_eq!(hosts(&pool, 2, &[]), ["node001", "node003"]);
+    let faults = cluster.shared().join("faults");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is later").as_secs();
+    std::fs::write(&faults, format!("scela-faults 1\n{now} node003\n")).expect("it can be written");
+    let history = ["--avoid-faults", "--fault-history", faults.to_str().expect("it is text")];
+    assert_eq!(hosts(&pool, 2, &history), ["node002", "node004"]);
+    let told = pool.job().args(history).arg("-v").np(1).program(sh("hostname")).run();
+    told.has_code(0).says("--avoid-faults: the pool uses hosts that may fail last: node003 (63 %, lost once, 0 h ago)");
+    let all = pool.job().args(history).np(4).program(sh("hostname")).run();
+    all.has_code(0).says("hosts that may fail are used last: node003");
+}
+
+#[test]
 fn a_host_that_cannot_be_reached_prevents_the_start() {
     let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let pool = Pool::unstarted_on(&cluster);

@@ -123,6 +123,23 @@ fn jobs_wait_for_slots_in_order() {
 }
 
 #[test]
+fn jobs_that_use_accelerators_share_none() {
+    let pool = Pool::start(&["--slots", "4"]);
+    let job = |script| {
+        let job = pool.job().env("CUDA_VISIBLE_DEVICES", "7").args(["--gpus-per-rank", "1"]).np(1);
+        job.program(sh(script))
+    };
+    let first = job(STAYS).spawn();
+    first.wait_for("here");
+    let second = job("echo $CUDA_VISIBLE_DEVICES").spawn();
+    second.wait_for_error("it needs 1 slot on nodes whose devices no other job uses, and 0 are free\n");
+    pool.job().np(1).program(sh("echo other")).run().is_quiet_success();
+    first.signal(Signal::SIGTERM);
+    first.finish().has_code(143);
+    second.finish().has_code(0).wrote("7\n");
+}
+
+#[test]
 fn a_client_that_waits_withdraws_its_job() {
     let pool = Pool::start(&["--slots", "1"]);
     let first = pool.job().np(1).program(sh(STAYS)).spawn();

@@ -1,5 +1,6 @@
 //! Reads the files that decide which node a rank gets: communication matrices, topologies, saved rank maps.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufReader, Write as _};
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use litemap::LiteMap;
 use nla::sys;
-use placement::faults::{PROBABILITY_MIN, ordered};
+use placement::faults::{History, Outage, PROBABILITY_MIN, ordered};
 use placement::limits::{MATRIX_RANKS_MAX, TOPOLOGY_BYTES_MAX};
 use placement::matrix::{Collector, Matrix, MatrixError};
 use placement::topology::Topology;
@@ -15,7 +16,7 @@ use placement::topology::Topology;
 use crate::cluster::fault_history;
 use crate::cluster::hosts::{self, fold, fold_within};
 use crate::cluster::manager::Manager;
-use crate::cluster::node_list::{Node, NodeList};
+use crate::cluster::node_list::{HostOptions, Node, NodeList};
 use crate::cluster::placement::talk::Talk;
 use crate::cluster::placement::{MAP_BYTES_MAX, MapBy, scotch};
 use crate::cluster::system::{Process, System};
@@ -78,6 +79,56 @@ pub(super) fn provide(
     Ok(nodes)
 }
 
+/// The hosts that may fail, by the user's history of faults.
+#[derive(Debug)]
+pub(crate) struct Faults {
+    outages: BTreeMap<String, Outage>,
+    now_s: u64,
+}
+
+impl Faults {
+    /// Reads the history. Returns `None` if there is no place for one.
+    pub(crate) fn of_user(options: &HostOptions) -> Result<Option<Self>, Refusal> {
+        let Some(path) = fault_history::path(options, |name| std::env::var_os(name)) else { return Ok(None) };
+        let history = fault_history::read(&path).map_err(|error| {
+            let text = format!("option '--avoid-faults': '{}' cannot be used: {error}", path.display());
+            Refusal::new(text, "name another file with --fault-history, or remove this one").of_system()
+        })?;
+        Ok(Some(Self::at(&history, fault_history::now_s())))
+    }
+
+    fn at(history: &History, now_s: u64) -> Self {
+        let outages = history.outages(now_s).into_iter();
+        let likely = outages.filter(|(_, outage)| outage.probability >= PROBABILITY_MIN);
+        Self { outages: likely.map(|(name, outage)| (name.to_owned(), outage)).collect(), now_s }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.outages.contains_key(name)
+    }
+
+    /// Returns the names, the likeliest to fail first.
+    pub(crate) fn likeliest(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.outages.iter().map(|(name, outage)| (name.as_str(), outage.probability)).collect();
+        names.sort_by(|one, other| other.1.total_cmp(&one.1));
+        names.into_iter().map(|(name, _)| name).collect()
+    }
+
+    /// Describes some of the hosts, the first ones in words.
+    pub(crate) fn words_of(&self, names: &[&str]) -> String {
+        let words = |name: &&str| {
+            let outage = self.outages.get(*name)?;
+            let hours = self.now_s.saturating_sub(outage.last_s) / 3600;
+            let times = if outage.events == 1 { "once,".to_owned() } else { format!("{} times, last", outage.events) };
+            Some(format!("{name} ({:.0} %, lost {times} {hours} h ago)", outage.probability * 100.0))
+        };
+        let named: Vec<String> = names.iter().take(FAULTY_SHOWN).filter_map(words).collect();
+        let more = names.len().saturating_sub(FAULTY_SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        named.join(", ") + &more
+    }
+}
+
 /// Orders the nodes so that those that sessions have lost lately are last, and leaves out those that neither the ranks
 /// nor `--spares` need. Returns also the names of those that may fail.
 fn without_faults(
@@ -86,18 +137,9 @@ fn without_faults(
     remarks: &mut Vec<String>,
 ) -> Result<(NodeList, Vec<String>), Refusal> {
     let options = &request.options;
-    let Some(path) = fault_history::path(&options.hosts, |name| std::env::var_os(name)) else {
-        return Ok((nodes, Vec::new()));
-    };
-    let history = fault_history::read(&path).map_err(|error| {
-        let text = format!("option '--avoid-faults': '{}' cannot be used: {error}", path.display());
-        Refusal::new(text, "name another file with --fault-history, or remove this one").of_system()
-    })?;
+    let Some(faults) = Faults::of_user(&options.hosts)? else { return Ok((nodes, Vec::new())) };
     let NodeList::Named { nodes: listed, allocation } = nodes else { return Ok((nodes, Vec::new())) };
-    let now_s = fault_history::now_s();
-    let outages = history.outages(now_s);
-    let outage = |node: &Node| outages.get(node.name.as_str()).filter(|outage| outage.probability >= PROBABILITY_MIN);
-    let is_faulty: Vec<bool> = listed.iter().map(|node| outage(node).is_some()).collect();
+    let is_faulty: Vec<bool> = listed.iter().map(|node| faults.has(&node.name)).collect();
     let ranks: Option<u64> = request.commands.iter().map(|command| command.nprocs.map(u64::from)).sum();
     let slots: Option<Vec<u64>> = listed.iter().map(|node| options.ppn.or(node.slots).map(u64::from)).collect();
     let slots_or_one = slots.clone().unwrap_or_else(|| vec![1; listed.len()]);
@@ -110,18 +152,10 @@ fn without_faults(
         _ => (options.launch.spares as usize).min(faulty),
     };
     let used: Vec<Node> = order[..sound + needed].iter().map(|at| listed[*at].clone()).collect();
-    let words = |at: &usize| {
-        let node = &listed[*at];
-        let outage = outage(node)?;
-        let hours = now_s.saturating_sub(outage.last_s) / 3600;
-        let times = if outage.events == 1 { "once,".to_owned() } else { format!("{} times, last", outage.events) };
-        Some(format!("{} ({:.0} %, lost {times} {hours} h ago)", node.name, outage.probability * 100.0))
-    };
     if faulty > 0 {
-        let named: Vec<String> = order[sound..].iter().take(FAULTY_SHOWN).filter_map(words).collect();
-        let more = if faulty > FAULTY_SHOWN { format!(" and {} more", faulty - FAULTY_SHOWN) } else { String::new() };
+        let names: Vec<&str> = order[sound..].iter().map(|at| listed[*at].name.as_str()).collect();
         let how = if needed == faulty { "used last" } else { "left out as far as they are not needed" };
-        remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}{more}", named.join(", ")));
+        remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}", faults.words_of(&names)));
     }
     let names = order[sound..].iter().map(|at| listed[*at].name.clone()).collect();
     Ok((NodeList::Named { nodes: used, allocation }, names))
@@ -164,7 +198,7 @@ fn expand(list: &str) -> Result<Vec<String>, String> {
 }
 
 /// Returns the topology that was typed: words or a file.
-fn topology(typed: &OsString, machine: &Machine, system: &dyn System) -> Result<Topology, Refusal> {
+pub(crate) fn topology(typed: &OsString, machine: &Machine, system: &dyn System) -> Result<Topology, Refusal> {
     let text = typed.to_string_lossy();
     let hint = "name a file topology.conf or topology.yaml, or write torus:8x8x8, fat-tree:2:36 or dragonfly:9:4:2";
     let refused = |why: String| Refusal::new(format!("option '--topology': {why}"), hint);
@@ -283,6 +317,24 @@ mod tests {
         let told = format!("{unknown} (scontrol show topology: the topology does not have n5)");
         assert_eq!(found(&Fake::default().answer(ASKED, shown), &strangers), (None, told));
         assert_eq!(found(&Fake::default(), &named("n[1-4]", None)), (None, unknown.to_owned()));
+    }
+
+    #[test]
+    fn hosts_that_may_fail_are_named_by_their_probability() {
+        const HOUR: u64 = 3600;
+        let mut history = History::default();
+        history.add(0, ["old"].into_iter());
+        for at in [4000 * HOUR, 4001 * HOUR] {
+            history.add(at, ["n2"].into_iter());
+        }
+        history.add(4000 * HOUR, ["n1", "n3"].into_iter());
+        let faults = Faults::at(&history, 4003 * HOUR);
+        assert_eq!(faults.likeliest(), ["n2", "n1", "n3"]);
+        assert!(faults.has("n1") && !faults.has("old"));
+        assert_eq!(faults.words_of(&["n2"]), "n2 (86 %, lost 2 times, last 2 h ago)");
+        assert_eq!(faults.words_of(&["n1", "new"]), "n1 (39 %, lost once, 3 h ago)");
+        let many = ["n1", "n2", "n3", "n1", "n2", "n3"];
+        assert!(faults.words_of(&many).ends_with(" and 2 more"));
     }
 
     #[test]

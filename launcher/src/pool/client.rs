@@ -3,6 +3,7 @@
 //! The job's launcher has this process's streams. This process passes signals on, and the input from a terminal: the launcher is
 //! in another session, so the terminal would not protect a foreground process from it.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,11 +20,14 @@ use nla::sys::{self, Packet, Packets, ShellState};
 
 use super::attach::attach;
 use super::handover::{Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
-use super::message::{Ask, Description, Detached, JobRefusal, ToClient, WORDS_CHARS_MAX, packed, unpacked};
+use super::message::{
+    AVOIDED_BYTES_MAX, Ask, Description, Detached, JobRefusal, ToClient, WORDS_CHARS_MAX, packed, unpacked,
+};
 use super::{directory, handover};
 use crate::exit::{self, EarlyEnd};
 use crate::plan::environment::environment_of_process;
 use crate::plan::machine::is_background;
+use crate::plan::placing::Faults;
 use crate::plan::pool_name::POOL_DEFAULT;
 use crate::plan::request::{Options, Request as JobRequest};
 use crate::refusal::{Refusal, shown};
@@ -57,6 +61,8 @@ pub fn run(
         per_node: options.ppn,
         nodes: options.pool_nodes,
         is_exclusive: options.pool_exclusive,
+        uses_devices: options.accelerators.gpus_per_rank.is_some() || !options.accelerators.gres.is_empty(),
+        avoided: avoided(options)?,
         priority: options.pool_priority.unwrap_or_default(),
         waits: !options.pool_no_wait,
         detached: detached(options),
@@ -130,6 +136,25 @@ fn run_detached(
             None => return Err(handover::pool_ended(pool, " before the job started")),
         }
     }
+}
+
+/// Returns the names of nodes that the job avoids, those that are likeliest to fail if there are many. Tells the user on request.
+fn avoided(options: &Options) -> Result<BTreeSet<String>, Refusal> {
+    if !options.hosts.avoid_faults {
+        return Ok(BTreeSet::new());
+    }
+    let Some(faults) = Faults::of_user(&options.hosts)? else { return Ok(BTreeSet::new()) };
+    let mut bytes = 0;
+    let mut names = faults.likeliest();
+    names.retain(|name| {
+        bytes += name.len();
+        bytes <= AVOIDED_BYTES_MAX
+    });
+    if options.verbose > 0 && !names.is_empty() {
+        let text = format!("--avoid-faults: the pool uses hosts that may fail last: {}", faults.words_of(&names));
+        stderr::line(Kind::Report, &format!("scela-run: {text}"));
+    }
+    Ok(names.into_iter().map(str::to_owned).collect())
 }
 
 /// Returns how many ranks the job has, if its options or all its commands say so.

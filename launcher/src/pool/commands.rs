@@ -113,21 +113,27 @@ pub fn command() -> Command {
     let pool = || Arg::new("pool").value_name("NAME").value_parser(pool_name).help("the pool (default: 'default')");
     let json = || Arg::new("json").long("json").action(ArgAction::SetTrue).help("print JSON");
     let every = "a pool (default: all pools of this user on this host)";
-    let start = Command::new("start")
-        .about("Starts a pool on this machine, on hosts, or on the nodes of an allocation")
-        .arg(pool())
-        .arg(
-            at_least_one("slots", "N")
-                .help("how many ranks a node runs at a time (default: as the list of hosts says, else its cores)"),
-        )
-        .args(HOST_OPTIONS.iter().chain(&LAUNCH_OPTIONS).map(passed_on))
-        .arg(
-            Arg::new("idle")
-                .long("idle")
-                .value_name("TIME")
-                .value_parser(time)
-                .help("end the pool after TIME without a job: 90, 30s, 5m, 2h"),
-        );
+    let start =
+        Command::new("start")
+            .about("Starts a pool on this machine, on hosts, or on the nodes of an allocation")
+            .arg(pool())
+            .arg(
+                at_least_one("slots", "N")
+                    .help("how many ranks a node runs at a time (default: as the list of hosts says, else its cores)"),
+            )
+            .args(HOST_OPTIONS.iter().chain(&LAUNCH_OPTIONS).map(passed_on))
+            .arg(
+                Arg::new("topology").long("topology").value_name("NETWORK").value_parser(value_parser!(OsString)).help(
+                    "the network between the hosts, so that jobs get near ones: as scela-run --topology reads it",
+                ),
+            )
+            .arg(
+                Arg::new("idle")
+                    .long("idle")
+                    .value_name("TIME")
+                    .value_parser(time)
+                    .help("end the pool after TIME without a job: 90, 30s, 5m, 2h"),
+            );
     let change = |name: &'static str, about| {
         let nodes = Arg::new("nodes").value_name("NODES").required(true).help("the nodes: node[1-4],node9");
         Command::new(name).about(about).arg(nodes).arg(pool())
@@ -222,6 +228,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
                 idle: given.get_one("idle").copied(),
                 hosts: passed_words(given, &HOST_OPTIONS),
                 launch: passed_words(given, &LAUNCH_OPTIONS),
+                topology: given.get_one::<OsString>("topology").cloned(),
             }),
             Some(("stop", given)) => {
                 Subcommand::Ask(Question::Stop { pool: name(given, "pool"), kills: given.get_flag("kill") })
@@ -534,7 +541,7 @@ mod tests {
     fn commands_are_understood() {
         let start = |name: &str, slots, idle| {
             let (hosts, launch) = (Vec::new(), Vec::new());
-            Ok(Subcommand::Start(Options { name: name.to_owned(), slots, idle, hosts, launch }))
+            Ok(Subcommand::Start(Options { name: name.to_owned(), slots, idle, hosts, launch, topology: None }))
         };
         assert_eq!(parsed("pool start"), start("default", None, None));
         let idle = Some(Duration::from_secs(300));
@@ -554,7 +561,9 @@ mod tests {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let (nodes, states) = (words(&["n1", "n2", "n4"]), words(&["runs", "waits"]));
         assert_eq!(selection, Selection { nodes, states, jobs: vec![3] });
-        let Ok(Subcommand::Start(options)) = parsed("pool start --hosts n[1-2] -f list --iface ib0") else { panic!() };
+        let line = "pool start --hosts n[1-2] -f list --iface ib0 --topology torus:4x4x4";
+        let Ok(Subcommand::Start(options)) = parsed(line) else { panic!() };
+        assert_eq!(options.topology, Some("torus:4x4x4".into()));
         assert_eq!(options.hosts, ["--hosts", "n[1-2]", "--hostfile", "list"]);
         assert_eq!(options.launch, ["--iface", "ib0"]);
         let kill = |jobs: &[JobNumber], signal| {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nla::sys::{self, Packets, WatchedListener, WatchedPackets};
 use nla::tasks::{Panics, Tasks};
+use placement::topology::Topology;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
@@ -50,6 +51,8 @@ pub struct Setup {
     pub forks: Packets,
     /// The nodes. Those of other hosts begin as [`Health::Starts`].
     pub nodes: Vec<Node>,
+    /// The network between them, if it is known.
+    pub network: Option<Topology>,
     /// The keepers of the nodes, if they are other hosts.
     pub fleet: Option<(FleetOptions, Vec<Host>)>,
     /// The process that waits for the begin of the pool.
@@ -79,15 +82,17 @@ impl Controller {
 async fn live(setup: Setup) -> io::Result<()> {
     let mut panics = Panics::new("controller");
     let tasks = panics.tasks();
-    let Setup { place, forks, nodes, fleet, starter, idle } = setup;
+    let Setup { place, forks, nodes, network, fleet, starter, idle } = setup;
     let (events, incoming) = mpsc::channel(EVENTS);
     let (files, listener) = place.listen();
     files.note_controller();
     tasks.spawn("listener", Span::current(), accept(WatchedListener::of(listener)?, events.clone(), tasks.clone()));
     let forks = Rc::new(WatchedPackets::of(forks)?);
     tasks.spawn("fork server", Span::current(), watch_forks(Rc::clone(&forks), events.clone()));
+    let mut schedule = Schedule::new(nodes, idle, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize);
+    network.into_iter().for_each(|network| schedule.set_network(network));
     let mut actor = Actor {
-        schedule: Schedule::new(nodes, idle, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize),
+        schedule,
         fleet: None,
         starter: Some(starter),
         began: Instant::now(),

@@ -157,6 +157,11 @@ impl Fleet {
         Ok(nodes)
     }
 
+    /// Returns the number of the next node.
+    pub fn next_node(&self) -> NodeNumber {
+        self.next_node
+    }
+
     /// Removes a node. If it has a keeper, that exits.
     pub fn remove(&mut self, node: NodeNumber) {
         self.hosts.remove(&node);

@@ -4,6 +4,7 @@
 //! part of a job that only its launcher reads, among it the environment, is in a file in memory, whose descriptor is in
 //! the packet: packets are short.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -27,6 +28,9 @@ pub const DESCRIPTION_BYTES_MAX: u64 = 32 << 20;
 /// The most characters of a job's words that the controller stores.
 pub const WORDS_CHARS_MAX: usize = 400;
 
+/// The most bytes of the names of nodes that a job avoids.
+pub const AVOIDED_BYTES_MAX: usize = 16 * 1024;
+
 /// The descriptors of a job.
 pub const JOB_DESCRIPTORS: usize = 6;
 
@@ -44,6 +48,10 @@ pub struct Ask {
     pub nodes: Option<u32>,
     /// No other job runs on its nodes meanwhile.
     pub is_exclusive: bool,
+    /// Its ranks get accelerators or other devices: no other job that uses some runs on its nodes meanwhile.
+    pub uses_devices: bool,
+    /// Nodes that may fail: it gets others first.
+    pub avoided: BTreeSet<String>,
     /// The job has no client.
     pub detached: Option<Detached>,
     /// Jobs with a higher priority start first.
@@ -385,6 +393,9 @@ mod tests {
             per_node: most,
             nodes: most,
             is_exclusive: true,
+            uses_devices: true,
+            // A name of one byte takes two.
+            avoided: (0..AVOIDED_BYTES_MAX / 4).map(|at| format!("{at:04}")).collect(),
             detached: Some(Detached { orphan_ms: Some(u64::MAX) }),
             priority: i32::MIN,
             waits: true,

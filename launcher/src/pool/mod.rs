@@ -19,6 +19,7 @@
 //! clients exit with 252. [`message`] has what they say to each other, `handover` what the messages about a job mean.
 
 pub mod attach;
+mod choice;
 pub mod client;
 pub mod commands;
 pub mod controller;

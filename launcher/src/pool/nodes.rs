@@ -1,14 +1,16 @@
 //! The nodes of a pool, and which of them a job gets. Pure.
 //!
 //! A job gets slots of as few nodes as possible: of the fullest node that has room for all its ranks; otherwise of the emptiest
-//! nodes, one after the other. Nodes that are drained, or whose keepers are lost, are left out.
+//! nodes, one after the other, or of nodes near to each other if the network is known ([`gather`]). Nodes that are drained, or whose keepers are lost, are left out.
 
 use std::collections::BTreeMap;
 
+use placement::topology::Topology;
 use serde::{Deserialize, Serialize};
 
+use super::choice::{Candidate, Demand, gather};
 use super::message::Ask;
-use super::waits::{Needs, Room, Unusable};
+use super::waits::{Needs, Room, Sharing, Unusable};
 
 /// The number of a node in its pool. It is never another node's.
 pub type NodeNumber = usize;
@@ -33,6 +35,8 @@ pub struct Node {
     pub slots: u32,
     /// The slots that jobs have.
     pub busy: u32,
+    /// One of the jobs there uses its accelerators or other devices.
+    pub has_device_job: bool,
     /// Whether it can have jobs.
     pub health: Health,
     /// The user has drained it: it gets no new jobs.
@@ -42,7 +46,7 @@ pub struct Node {
 impl Node {
     /// Returns a node without jobs.
     pub fn new(name: impl Into<String>, slots: u32, health: Health) -> Self {
-        Self { name: name.into(), slots, busy: 0, health, is_drained: false }
+        Self { name: name.into(), slots, busy: 0, has_device_job: false, health, is_drained: false }
     }
 
     fn is_usable(&self) -> bool {
@@ -55,13 +59,10 @@ pub type Shares = BTreeMap<NodeNumber, u32>;
 
 /// The nodes of a pool.
 #[derive(Debug, Default)]
-pub struct Nodes(BTreeMap<NodeNumber, Node>);
-
-/// A node that a job can have slots of.
-struct Candidate {
-    at: NodeNumber,
-    slots: u32,
-    free: u32,
+pub struct Nodes {
+    all: BTreeMap<NodeNumber, Node>,
+    /// The network between them, if it is known.
+    network: Option<Topology>,
 }
 
 /// So many nodes, with so many slots of each.
@@ -75,44 +76,54 @@ struct Shape {
 impl Nodes {
     /// Begins with these nodes, numbered from 0.
     pub fn new(nodes: Vec<Node>) -> Self {
-        Self(nodes.into_iter().enumerate().collect())
+        Self { all: nodes.into_iter().enumerate().collect(), network: None }
+    }
+
+    /// Notes the network between the nodes, which has places for all of them.
+    pub fn set_network(&mut self, network: Topology) {
+        self.network = Some(network);
+    }
+
+    /// Returns whether the network, if it is known, has a place for a node.
+    pub fn has_place(&self, at: NodeNumber, name: &str) -> bool {
+        self.network.as_ref().is_none_or(|network| place(network, at, name).is_some())
     }
 
     /// Returns all nodes in the order of their numbers.
     pub fn all(&self) -> impl Iterator<Item = (NodeNumber, &Node)> {
-        self.0.iter().map(|(at, node)| (*at, node))
+        self.all.iter().map(|(at, node)| (*at, node))
     }
 
     /// Returns the number of all nodes.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// Returns the node with this number.
     pub fn node(&self, at: NodeNumber) -> Option<&Node> {
-        self.0.get(&at)
+        self.all.get(&at)
     }
 
     /// Adds a node.
     pub fn add(&mut self, at: NodeNumber, node: Node) {
-        self.0.insert(at, node);
+        self.all.insert(at, node);
     }
 
     /// Removes a node. Jobs that run there keep what they have.
     pub fn remove(&mut self, at: NodeNumber) {
-        self.0.remove(&at);
+        self.all.remove(&at);
     }
 
     /// Notes that a node can have no jobs.
     pub fn set_health(&mut self, node: NodeNumber, health: Health) {
-        if let Some(node) = self.0.get_mut(&node) {
+        if let Some(node) = self.all.get_mut(&node) {
             node.health = health;
         }
     }
 
     /// Notes that the keeper of a node answers. A node whose number of slots is unknown, 0, gets one for each core.
     pub fn set_up(&mut self, node: NodeNumber, cores: u32) {
-        if let Some(node) = self.0.get_mut(&node) {
+        if let Some(node) = self.all.get_mut(&node) {
             node.health = Health::Up;
             if node.slots == 0 {
                 node.slots = cores.max(1);
@@ -122,7 +133,7 @@ impl Nodes {
 
     /// Drains a node, or ends that.
     pub fn set_drained(&mut self, node: NodeNumber, is_drained: bool) {
-        if let Some(node) = self.0.get_mut(&node) {
+        if let Some(node) = self.all.get_mut(&node) {
             node.is_drained = is_drained;
         }
     }
@@ -164,48 +175,60 @@ impl Nodes {
 
     /// Returns the nodes with free slots that the job can have.
     fn candidates(&self, ask: &Ask, shape: Option<Shape>) -> Vec<Candidate> {
-        let candidate =
-            |(at, node): (NodeNumber, &Node)| Candidate { at, slots: node.slots, free: node.slots - node.busy };
+        let candidate = |(at, node): (NodeNumber, &Node)| Candidate {
+            at,
+            slots: node.slots,
+            free: node.slots - node.busy,
+            is_avoided: ask.avoided.contains(&node.name),
+            place: self.network.as_ref().and_then(|network| place(network, at, &node.name)),
+        };
         let fits = |node: &Candidate| {
             let is_enough = shape.is_none_or(|shape| node.free >= shape.each.min(node.slots));
             node.free > 0 && is_enough && !(ask.is_exclusive && node.free < node.slots)
         };
-        self.usable().map(candidate).filter(fits).collect()
+        // Agents of different jobs do not know of each other's devices.
+        let may_share = |(_, node): &(NodeNumber, &Node)| !(ask.uses_devices && node.has_device_job);
+        self.usable().filter(may_share).map(candidate).filter(fits).collect()
     }
 
     /// Returns the slots that a job would get now; `None` if it must wait.
     pub fn choose(&self, ask: &Ask) -> Option<Shares> {
         let shape = self.shape(ask);
-        let mut free = self.candidates(ask, shape);
+        let free = self.candidates(ask, shape);
+        let network = self.network.as_ref();
         let whole = |node: &Candidate, taken: u32| (node.at, if ask.is_exclusive { node.slots } else { taken });
         if let Some(Shape { nodes, each }) = shape {
-            free.sort_by_key(|node| (node.free, node.at));
-            let shares: Shares = free.iter().take(nodes).map(|node| whole(node, each.min(node.slots))).collect();
-            return (nodes > 0 && shares.len() == nodes).then_some(shares);
+            let chosen = gather(&free, Demand::Nodes(nodes), network)?;
+            return Some(chosen.iter().map(|node| whole(node, each.min(node.slots))).collect());
         }
         let need = self.need(ask);
         let fitting = free.iter().filter(|node| node.free >= need);
-        if let Some(node) = fitting.min_by_key(|node| (node.free, node.at)) {
+        let fitting = fitting.min_by_key(|node| (node.is_avoided, node.free, node.at));
+        if let Some(node) = fitting.filter(|node| !node.is_avoided) {
             return Some([whole(node, need)].into());
         }
-        free.sort_by_key(|node| (std::cmp::Reverse(node.free), node.at));
-        let (mut shares, mut missing) = (Shares::new(), need);
-        for node in free {
-            let taken = node.free.min(missing);
-            shares.extend([whole(&node, taken)]);
-            missing -= taken;
-            if missing == 0 {
-                return Some(shares);
-            }
+        let together = gather(&free, Demand::Slots(need), network)?;
+        if let Some(node) = fitting.filter(|_| together.iter().any(|node| node.is_avoided)) {
+            return Some([whole(node, need)].into());
         }
-        None
+        let mut missing = need;
+        let share = |node: &Candidate| {
+            let taken = node.free.min(missing);
+            missing -= taken;
+            whole(node, taken)
+        };
+        Some(together.iter().map(share).collect())
     }
 
     /// Returns the demand of a job beside what is free. [`Nodes::choose`] has slots for it if that suffices.
     pub fn room(&self, ask: &Ask) -> Room {
         let shape = self.shape(ask);
         let free = self.candidates(ask, shape);
-        let is_exclusive = ask.is_exclusive;
+        let sharing = match (ask.is_exclusive, ask.uses_devices) {
+            (true, _) => Sharing::Alone,
+            (false, true) => Sharing::Devices,
+            (false, false) => Sharing::Any,
+        };
         let mut unusable = Unusable::default();
         for (_, node) in self.all() {
             match (&node.health, node.is_drained) {
@@ -218,29 +241,44 @@ impl Nodes {
         match shape {
             Some(Shape { nodes, each }) => {
                 let nodes = u32::try_from(nodes).unwrap_or(u32::MAX).max(1);
-                let needs = Needs::Nodes { nodes, each: Some(each).filter(|each| *each < u32::MAX), is_exclusive };
+                let needs = Needs::Nodes { nodes, each: Some(each).filter(|each| *each < u32::MAX), sharing };
                 Room { needs, free: free.len() as u32, unusable }
             }
             None => {
-                let needs = Needs::Slots { slots: self.need(ask), is_exclusive };
+                let needs = Needs::Slots { slots: self.need(ask), sharing };
                 Room { needs, free: free.iter().map(|node| node.free).sum(), unusable }
             }
         }
     }
 
-    /// Takes slots for a job.
-    pub fn take(&mut self, shares: &Shares) {
+    /// Takes the slots of a job, and its nodes' devices if it uses some.
+    pub fn take(&mut self, shares: &Shares, uses_devices: bool) {
         for (at, taken) in shares {
-            self.0.entry(*at).and_modify(|node| node.busy += taken);
+            self.all.entry(*at).and_modify(|node| {
+                node.busy += taken;
+                node.has_device_job |= uses_devices;
+            });
         }
     }
 
-    /// Gives the slots of a job back.
-    pub fn give_back(&mut self, shares: &Shares) {
+    /// Gives back what a job has taken.
+    pub fn give_back(&mut self, shares: &Shares, uses_devices: bool) {
         for (at, taken) in shares {
-            self.0.entry(*at).and_modify(|node| node.busy -= taken);
+            self.all.entry(*at).and_modify(|node| {
+                node.busy -= taken;
+                // It was the only one.
+                node.has_device_job &= !uses_devices;
+            });
         }
     }
+}
+
+/// Returns the place of a node: by its name, or its number if the network names no hosts.
+fn place(network: &Topology, at: NodeNumber, name: &str) -> Option<u32> {
+    if network.names().is_empty() {
+        return u32::try_from(at).ok().filter(|place| *place < network.places());
+    }
+    network.places_of([name].into_iter()).ok()?.first().copied()
 }
 
 #[cfg(test)]
@@ -273,12 +311,12 @@ mod tests {
         nodes.set_drained(3, true);
         nodes.set_health(4, Health::Down("it was lost".to_owned()));
         let unusable = Unusable { drained: 1, down: 1, starting: 0 };
-        let slots = |slots, is_exclusive, free| Room { needs: Needs::Slots { slots, is_exclusive }, free, unusable };
-        assert_eq!(nodes.room(&ask(7)), slots(7, false, 6));
-        assert_eq!(nodes.room(&Ask { is_exclusive: true, ..ask(7) }), slots(7, true, 4));
-        assert_eq!(nodes.room(&Ask::default()), slots(12, false, 6), "it wants all that can have jobs");
+        let slots = |slots, sharing, free| Room { needs: Needs::Slots { slots, sharing }, free, unusable };
+        assert_eq!(nodes.room(&ask(7)), slots(7, Sharing::Any, 6));
+        assert_eq!(nodes.room(&Ask { is_exclusive: true, ..ask(7) }), slots(7, Sharing::Alone, 4));
+        assert_eq!(nodes.room(&Ask::default()), slots(12, Sharing::Any, 6), "it wants all that can have jobs");
         let on = |count, each, free| {
-            let needs = Needs::Nodes { nodes: count, each, is_exclusive: false };
+            let needs = Needs::Nodes { nodes: count, each, sharing: Sharing::Any };
             Room { needs, free, unusable }
         };
         assert_eq!(nodes.room(&Ask { nodes: Some(3), ..ask(3) }), on(3, Some(1), 2));
@@ -287,7 +325,7 @@ mod tests {
         nodes.set_health(4, Health::Starts);
         (0..3).for_each(|at| nodes.set_drained(at, true));
         let unusable = Unusable { drained: 4, down: 0, starting: 1 };
-        let room = Room { needs: Needs::Slots { slots: 1, is_exclusive: false }, free: 0, unusable };
+        let room = Room { needs: Needs::Slots { slots: 1, sharing: Sharing::Any }, free: 0, unusable };
         assert_eq!(nodes.room(&ask(7)), room);
         assert!(!nodes.room(&Ask { per_node: Some(3), ..ask(6) }).suffices());
     }
@@ -296,9 +334,9 @@ mod tests {
     fn a_node_that_was_removed_gets_no_jobs_and_its_job_may_end() {
         let mut nodes = nodes(&[(2, 0), (2, 0)]);
         let shares = nodes.choose(&ask(4)).unwrap();
-        nodes.take(&shares);
+        nodes.take(&shares, false);
         nodes.remove(0);
-        nodes.give_back(&shares);
+        nodes.give_back(&shares, false);
         assert_eq!((chosen(&nodes, &ask(2)), nodes.slots()), (Some(vec![(1, 2)]), 2));
         nodes.add(2, Node::new("new", 3, Health::Up));
         assert_eq!(chosen(&nodes, &ask(3)), Some(vec![(2, 3)]));
@@ -351,6 +389,24 @@ mod tests {
     }
 
     #[test]
+    fn jobs_that_use_devices_share_no_node() {
+        let mut nodes = nodes(&[(4, 0), (4, 0)]);
+        let with_devices = |ranks| Ask { uses_devices: true, ..ask(ranks) };
+        let shares = nodes.choose(&with_devices(1)).unwrap();
+        nodes.take(&shares, true);
+        assert_eq!(chosen(&nodes, &with_devices(1)), Some(vec![(1, 1)]));
+        assert_eq!(chosen(&nodes, &ask(1)), Some(vec![(0, 1)]), "another job may use the other slots");
+        assert_eq!(chosen(&nodes, &with_devices(5)), None);
+        let needs = Needs::Slots { slots: 5, sharing: Sharing::Devices };
+        assert_eq!(nodes.room(&with_devices(5)), Room { needs, free: 4, unusable: Unusable::default() });
+        nodes.take(&[(0, 1)].into(), false);
+        nodes.give_back(&[(0, 1)].into(), false);
+        assert_eq!(chosen(&nodes, &with_devices(5)), None, "that of the first job is left");
+        nodes.give_back(&shares, true);
+        assert_eq!(chosen(&nodes, &with_devices(5)), Some(vec![(0, 4), (1, 1)]));
+    }
+
+    #[test]
     fn drained_and_lost_nodes_are_left_out() {
         let mut nodes = nodes(&[(4, 0), (4, 0), (4, 0)]);
         nodes.set_drained(0, true);
@@ -364,12 +420,40 @@ mod tests {
     }
 
     #[test]
+    fn a_job_avoids_nodes_that_may_fail() {
+        let nodes = nodes(&[(4, 0), (4, 2), (4, 0), (4, 0)]);
+        let avoiding = |ranks, names: &[&str]| {
+            let avoided = names.iter().map(|name| (*name).to_owned()).collect();
+            chosen(&nodes, &Ask { avoided, ..ask(ranks) })
+        };
+        assert_eq!(avoiding(2, &[]), Some(vec![(1, 2)]));
+        assert_eq!(avoiding(2, &["1"]), Some(vec![(0, 2)]));
+        assert_eq!(avoiding(4, &["0", "2", "3"]), Some(vec![(0, 4)]), "all that fit may fail");
+        assert_eq!(avoiding(6, &["0"]), Some(vec![(1, 2), (2, 4)]));
+        assert_eq!(avoiding(14, &["2"]), Some(vec![(0, 4), (1, 2), (2, 4), (3, 4)]));
+        assert_eq!(avoiding(1, &["0", "1", "2", "3"]), Some(vec![(1, 1)]));
+    }
+
+    #[test]
+    fn a_network_has_places_by_names_or_numbers() {
+        let mut nodes = nodes(&[(1, 0), (1, 0), (1, 0), (1, 0), (1, 0)]);
+        nodes.set_network(Topology::parse_words("torus:8x1x1").unwrap());
+        assert_eq!((nodes.has_place(7, "any"), nodes.has_place(8, "any")), (true, false));
+        nodes.take(&[(1, 1)].into(), false);
+        nodes.set_drained(3, true);
+        assert_eq!(chosen(&nodes, &ask(2)), Some(vec![(0, 1), (2, 1)]), "there is no nearer pair");
+        nodes.set_drained(3, false);
+        assert_eq!(chosen(&nodes, &ask(2)), Some(vec![(2, 1), (3, 1)]));
+        assert_eq!(chosen(&nodes, &Ask { nodes: Some(3), ..ask(3) }), Some(vec![(2, 1), (3, 1), (4, 1)]));
+    }
+
+    #[test]
     fn slots_are_given_back() {
         let mut nodes = nodes(&[(2, 0), (2, 0)]);
         let shares = nodes.choose(&ask(3)).unwrap();
-        nodes.take(&shares);
+        nodes.take(&shares, false);
         assert_eq!(nodes.room(&ask(3)).free, 1);
-        nodes.give_back(&shares);
+        nodes.give_back(&shares, false);
         assert_eq!(nodes.room(&ask(3)).free, 4);
     }
 }

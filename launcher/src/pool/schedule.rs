@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use placement::topology::Topology;
 
 use super::message::{Ask, JobNumber, JobRefusal};
 use super::nodes::{Health, Node, NodeNumber, Nodes, Shares};
@@ -198,6 +199,11 @@ impl Schedule {
         }
     }
 
+    /// Notes the network between the nodes, which has places for all of them.
+    pub fn set_network(&mut self, network: Topology) {
+        self.nodes.set_network(network);
+    }
+
     /// Handles an input and appends what is to be done.
     pub fn handle(&mut self, now: Time, input: Input, actions: &mut Vec<Action>) {
         match input {
@@ -205,8 +211,8 @@ impl Schedule {
             Input::Withdrawn(job) => drop(self.remove(job)),
             Input::Signal(jobs, signal) => self.signal(jobs, signal, actions),
             Input::Ended(job) => {
-                if let Some(Running { shares, .. }) = self.running.remove(&job) {
-                    self.nodes.give_back(&shares);
+                if let Some(Running { shares, ask, .. }) = self.running.remove(&job) {
+                    self.nodes.give_back(&shares, ask.uses_devices);
                     self.ended += 1;
                 }
             }
@@ -259,7 +265,7 @@ impl Schedule {
 
     fn wait_again(&mut self, now: Time, job: JobNumber, actions: &mut Vec<Action>) {
         let Some(Running { shares, ask, .. }) = self.running.remove(&job) else { return };
-        self.nodes.give_back(&shares);
+        self.nodes.give_back(&shares, ask.uses_devices);
         if self.is_stopping {
             return actions.push(Action::Refuse(job, JobRefusal::Stopping));
         }
@@ -340,11 +346,11 @@ impl Schedule {
             let first = blocked.filter(|(_, end)| *end <= now);
             waiting.waits_for = match (has_room, first) {
                 (Some(shares), None) => {
-                    self.nodes.take(&shares);
+                    self.nodes.take(&shares, waiting.ask.uses_devices);
                     if started.len() < self.standbys {
                         started.push((*place, shares));
                     } else {
-                        kept.push(shares);
+                        kept.push((shares, waiting.ask.uses_devices));
                     }
                     waiting.waits_for = WaitsFor::Launcher;
                     continue;
@@ -373,7 +379,7 @@ impl Schedule {
                 refusals.push(Action::Refuse(waiting.job, JobRefusal::Busy(waiting.why(&self.nodes))));
             }
         }
-        kept.iter().for_each(|shares| self.nodes.give_back(shares));
+        kept.iter().for_each(|(shares, uses_devices)| self.nodes.give_back(shares, *uses_devices));
         for (place, shares) in started {
             if let Some(Waiting { job, ask, .. }) = self.waiting.remove(&place) {
                 self.standbys -= 1;

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
 use nla::figures::counted;
 use nla::sys::{self, Packets};
+use placement::topology::Topology;
 
 use super::controller::{Controller, Setup};
 use super::directory::{self, Place};
@@ -22,8 +23,10 @@ use super::nodes::{Health, Node, Nodes};
 use super::{client, commands};
 use crate::cli::{self, Typed};
 use crate::cluster::node_list::{self as cluster, NodeList};
+use crate::cluster::system::Process;
 use crate::plan::launch;
 use crate::plan::machine::Machine;
+use crate::plan::placing;
 use crate::plan::request::LaunchOptions;
 use crate::refusal::Refusal;
 
@@ -46,6 +49,8 @@ pub struct Options {
     pub hosts: Vec<OsString>,
     /// The options of scela-run that say how agents are started.
     pub launch: Vec<OsString>,
+    /// The network between the hosts, as words or a file.
+    pub topology: Option<OsString>,
 }
 
 /// The process in which [`start`] has returned.
@@ -100,6 +105,7 @@ struct Members {
     nodes: Vec<Node>,
     /// How keepers are started, if the nodes are other hosts.
     fleet: Option<(FleetOptions, Vec<Host>)>,
+    network: Option<Topology>,
 }
 
 /// Starts a pool. Takes over the process, which must have one thread and no descriptors but the standard ones.
@@ -149,16 +155,30 @@ fn members(options: &Options) -> Result<Members, Refusal> {
     let launch_options = request.options.launch.clone();
     let located = launch::locate(*request, &machine)?;
     let NodeList::Named { nodes, .. } = located.nodes() else {
+        if options.topology.is_some() {
+            let text = "option '--topology' has no effect: the pool is on this machine only";
+            return Err(Refusal::new(text, "leave it out, or name hosts with --hosts"));
+        }
         let slots = options.slots.unwrap_or(u32::try_from(sys::cores()).unwrap_or(1)).max(1);
-        return Ok(Members { nodes: vec![Node::new(sys::host_name(), slots, Health::Up)], fleet: None });
+        return Ok(Members { nodes: vec![Node::new(sys::host_name(), slots, Health::Up)], fleet: None, network: None });
     };
     let node = |node: &cluster::Node| {
         Node::new(node.name.clone(), options.slots.or(node.slots).unwrap_or_default(), Health::Starts)
     };
     let host = |node: &cluster::Node| Host { name: node.name.clone(), user: node.user.clone() };
+    let network = options.topology.as_ref().map(|typed| network(typed, &machine, nodes)).transpose()?;
     let hosts = nodes.iter().map(host).collect();
     let fleet = FleetOptions { words: options.launch.clone(), launch: launch_options };
-    Ok(Members { nodes: nodes.iter().map(node).collect(), fleet: Some((fleet, hosts)) })
+    Ok(Members { nodes: nodes.iter().map(node).collect(), fleet: Some((fleet, hosts)), network })
+}
+
+/// Returns the network, which has places for these nodes.
+fn network(typed: &OsString, machine: &Machine, nodes: &[cluster::Node]) -> Result<Topology, Refusal> {
+    let network = placing::topology(typed, machine, &Process { environment: &machine.environment })?;
+    network.places_of(nodes.iter().map(|node| node.name.as_str())).map_err(|error| {
+        Refusal::new(format!("option '--topology': {error}"), "describe all hosts of the pool in the topology")
+    })?;
+    Ok(network)
 }
 
 /// How the wait for a pool has ended.
@@ -204,7 +224,7 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
             return Err(error);
         }
     };
-    let Members { nodes, fleet } = members;
+    let Members { nodes, fleet, network } = members;
     if sys::fork_alone()?.is_none() {
         // Keeps the lock: the name is taken as long as a process of the pool lives.
         place.leave();
@@ -218,7 +238,7 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
         });
     }
     drop(requests);
-    let setup = Setup { place, forks, nodes, fleet, starter, idle: options.idle };
+    let setup = Setup { place, forks, nodes, network, fleet, starter, idle: options.idle };
     Ok(Role::Controller(Box::new(Controller::new(setup))))
 }
 

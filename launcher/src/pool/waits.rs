@@ -41,12 +41,12 @@ pub struct Room {
 /// The demand of a job.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Needs {
-    /// So many slots, of any nodes; if it is exclusive, of nodes without other jobs.
+    /// So many slots, of any nodes that it may share.
     Slots {
         /// The slots.
         slots: u32,
-        /// No other job may have slots of the same nodes.
-        is_exclusive: bool,
+        /// The nodes that it may share.
+        sharing: Sharing,
     },
     /// So many nodes.
     Nodes {
@@ -54,8 +54,8 @@ pub enum Needs {
         nodes: u32,
         /// The slots that it needs of each; `None` for all of them.
         each: Option<u32>,
-        /// No other job may have slots of the same nodes.
-        is_exclusive: bool,
+        /// The nodes that it may share.
+        sharing: Sharing,
     },
 }
 
@@ -68,6 +68,17 @@ pub struct Unusable {
     pub down: u32,
     /// Those whose keepers are being started.
     pub starting: u32,
+}
+
+/// The nodes that a job may share with others.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Sharing {
+    /// All of them.
+    Any,
+    /// Those on which no other job uses accelerators or other devices.
+    Devices,
+    /// None.
+    Alone,
 }
 
 impl Room {
@@ -121,19 +132,23 @@ impl Display for Room {
 
 impl Display for Needs {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (what, is_exclusive) = match self {
-            Self::Slots { slots, is_exclusive } => (counted((*slots).into(), "slot"), is_exclusive),
-            Self::Nodes { nodes, each, is_exclusive } => {
+        let (what, sharing) = match self {
+            Self::Slots { slots, sharing } => (counted((*slots).into(), "slot"), sharing),
+            Self::Nodes { nodes, each, sharing } => {
                 let nodes = counted((*nodes).into(), "node");
                 let each = match each {
                     Some(each) => format!(" with {} each", counted((*each).into(), "slot")),
                     None => " with all their slots".to_owned(),
                 };
-                (nodes + &each, is_exclusive)
+                (nodes + &each, sharing)
             }
         };
         f.write_str(&what)?;
-        if *is_exclusive { f.write_str(" on nodes without other jobs") } else { Ok(()) }
+        f.write_str(match sharing {
+            Sharing::Any => "",
+            Sharing::Devices => " on nodes whose devices no other job uses",
+            Sharing::Alone => " on nodes without other jobs",
+        })
     }
 }
 
@@ -147,19 +162,27 @@ mod tests {
 
     #[test]
     fn texts_say_what_is_missing() {
-        let slots = |slots, is_exclusive| Needs::Slots { slots, is_exclusive };
-        let nodes = |nodes, each, is_exclusive| Needs::Nodes { nodes, each, is_exclusive };
+        let slots = |slots, sharing| Needs::Slots { slots, sharing };
+        let nodes = |nodes, each, sharing| Needs::Nodes { nodes, each, sharing };
         let all = Unusable::default();
-        assert_eq!(room(slots(1, false), 0, all), "it needs 1 slot, and 0 are free");
-        assert_eq!(room(slots(3, true), 2, all), "it needs 3 slots on nodes without other jobs, and 2 are free");
-        assert_eq!(room(nodes(2, None, false), 1, all), "it needs 2 nodes with all their slots, and 1 is free");
+        assert_eq!(room(slots(1, Sharing::Any), 0, all), "it needs 1 slot, and 0 are free");
+        assert_eq!(
+            room(slots(3, Sharing::Alone), 2, all),
+            "it needs 3 slots on nodes without other jobs, and 2 are free"
+        );
+        assert_eq!(room(nodes(2, None, Sharing::Any), 1, all), "it needs 2 nodes with all their slots, and 1 is free");
         let some = Unusable { drained: 1, down: 1, starting: 0 };
         assert_eq!(
-            room(nodes(3, Some(4), false), 2, some),
+            room(nodes(3, Some(4), Sharing::Any), 2, some),
             "it needs 3 nodes with 4 slots each, and 2 are free (2 nodes are not used: 1 drained, 1 down)"
         );
+        let text = "it needs 1 slot on nodes whose devices no other job uses, and 0 are free";
+        assert_eq!(room(slots(1, Sharing::Devices), 0, all), text);
         let one = Unusable { starting: 1, ..all };
-        assert_eq!(room(slots(2, false), 1, one), "it needs 2 slots, and 1 is free (1 node is not used: 1 starting)");
+        assert_eq!(
+            room(slots(2, Sharing::Any), 1, one),
+            "it needs 2 slots, and 1 is free (1 node is not used: 1 starting)"
+        );
     }
 
     #[test]

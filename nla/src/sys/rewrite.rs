@@ -1,6 +1,6 @@
 //! Files that the user names and that are rewritten as a whole at the end: the old contents survive a failure.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -20,25 +20,21 @@ const PIECE_BYTES_MAX: usize = 4096;
 
 /// A file that is open, and keeps its contents until others have been written.
 #[derive(Debug)]
-pub struct Rewrite {
-    opened: Opened,
-    found: Metadata,
-}
+pub struct Rewrite(Opened);
 
 impl Rewrite {
     /// Opens a file, or makes it. This changes no contents. Opens devices and FIFOs, and follows links, unless another user put
     /// them into a sticky directory. Never waits for the reader of a FIFO: one without a reader is refused.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let opened = open(path, OutputMode::Report, false)?;
-        let found = opened.file.metadata()?;
-        Ok(Self { opened, found })
+        open(path, OutputMode::Report, false).map(Self)
     }
 
     /// Replaces the contents. A regular file of this user is replaced by one with the same mode and group that was written beside
     /// it and stored: readers find the old contents or the new ones. Other files are written in place. Waits for the reader of a
     /// FIFO for at most 5 s without progress.
     pub fn write(self, contents: impl FnOnce(&mut BufWriter<Destination>) -> io::Result<()>) -> io::Result<()> {
-        let Self { opened: Opened { file, walk, name }, found } = self;
+        let Opened { file, walk, name } = self.0;
+        let found = file.metadata()?;
         let is_regular = found.is_file();
         let reader_time = (!is_regular).then_some(READER_TIME);
         // Another name of the file would go on naming the old one.

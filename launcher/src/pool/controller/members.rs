@@ -78,6 +78,12 @@ impl Actor {
         if let Some(entry) = entries.iter().find(|entry| !named.insert(&entry.name)) {
             return Err(format!("the list has {} twice", entry.name));
         }
+        let numbers = fleet.next_node()..;
+        if let Some((_, entry)) =
+            numbers.zip(&entries).find(|(at, entry)| !self.schedule.nodes().has_place(*at, &entry.name))
+        {
+            return Err(format!("the network of --topology has no place for {}", entry.name));
+        }
         let hosts = entries.iter().map(|entry| Host { name: entry.name.clone(), user: entry.user.clone() });
         let nodes = fleet.add(hosts.collect()).await.map_err(|error| error.to_string())?;
         for (at, entry) in nodes.clone().zip(&entries) {

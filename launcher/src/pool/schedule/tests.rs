@@ -1,6 +1,6 @@
 //! Tests of the schedule: each input, and exactly the actions that follow.
 
-use super::super::waits::{Needs, Room, Unusable};
+use super::super::waits::{Needs, Room, Sharing, Unusable};
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Pool {
 }
 
 fn no_room(slots: u32, free: u32) -> Why {
-    Why::Room(Room { needs: Needs::Slots { slots, is_exclusive: false }, free, unusable: Unusable::default() })
+    Why::Room(Room { needs: Needs::Slots { slots, sharing: Sharing::Any }, free, unusable: Unusable::default() })
 }
 
 fn waits(job: JobNumber, needs: u32, free: u32, ahead: u32) -> Action {
@@ -150,7 +150,7 @@ fn the_reason_to_wait_is_the_one_of_now() {
     (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new("node", 2, Health::Up)))));
     let on_three = |job| Input::Submitted(job, Ask { nodes: Some(3), ..ask(6) });
     let missing = |free, drained, down| {
-        let needs = Needs::Nodes { nodes: 3, each: Some(2), is_exclusive: false };
+        let needs = Needs::Nodes { nodes: 3, each: Some(2), sharing: Sharing::Any };
         Why::Room(Room { needs, free, unusable: Unusable { drained, down, starting: 0 } })
     };
     pool.handle(Input::NodeDrained(0, true));
