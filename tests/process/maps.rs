@@ -188,17 +188,23 @@ fn a_command_whose_launcher_was_killed_is_run_again() {
 
 #[test]
 fn the_end_of_the_pool_is_one_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let stays = ["a", "b"].map(|name| format!("touch {name}; {STAYS}"));
+    // A job that the controller shows may not have been taken by its launcher.
+    let both_run = || ["a", "b"].iter().all(|name| directory.path().join(name).exists()).then_some(());
     let pool = Pool::start(&["--slots", "2"]);
-    let running = pool.map(&commands([STAYS, STAYS, "echo never"])).args(["--retries", "3"]).spawn();
-    pool.wait_for_jobs(2, 0);
+    let list = [&stays[..], &["echo never".to_owned()]].concat();
+    let running = pool.map(&list).args(["--retries", "3"]).directory(directory.path()).spawn();
+    running.wait_until("both commands run", both_run);
     assert!(pool.scela(&["pool", "stop"]).status.success());
     let outcome = running.finish_killed();
     outcome.has_code(252).says("scela: error: the pool 'default' ").says("2 of 3 commands failed, 1 was not started");
     assert_eq!(outcome.err().matches("the pool 'default'").count(), 1, "{outcome}");
 
+    ["a", "b"].iter().for_each(|name| fs::remove_file(directory.path().join(name)).unwrap());
     let pool = Pool::start(&["--slots", "2"]);
-    let running = pool.map(&commands([STAYS, STAYS])).spawn();
-    pool.wait_for_jobs(2, 0);
+    let running = pool.map(&stays).directory(directory.path()).spawn();
+    running.wait_until("both commands run", both_run);
     pool.controller().signal(Signal::SIGKILL);
     let outcome = running.finish_killed();
     outcome.has_code(252).says("the pool 'default' has ended\n  hint: 'scela pool start default' starts it again\n");

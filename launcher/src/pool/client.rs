@@ -269,13 +269,18 @@ impl Client {
     /// Waits until the job has ended or is refused. Returns its exit code.
     fn wait(&mut self, pool: &str) -> Result<u8, Refusal> {
         let (mut suspension, mut asked_to_end) = (Suspension::default(), 0);
+        let mut has_lost_pool = false;
         loop {
             self.wait_for_event()
                 .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
             // Before the signals: the job may have begun.
             let controller = self.controller.as_ref().and_then(received);
             let from_controller = controller.and_then(|packet| self.handed.on_controller(packet.as_ref()));
-            let from_launcher = received(&self.line).and_then(|packet| self.handed.on_launcher(packet.as_ref()));
+            let from_line = received(&self.line);
+            if has_lost_pool && matches!(from_line, Some(None)) && !self.handed.has_started() {
+                return Err(handover::pool_ended(pool, " before the job started"));
+            }
+            let from_launcher = from_line.and_then(|packet| self.handed.on_launcher(packet.as_ref()));
             for event in [from_controller, from_launcher].into_iter().flatten() {
                 match event {
                     Event::Started => self.controller = None,
@@ -285,7 +290,8 @@ impl Client {
                         return Ok(exit::signalled(signal));
                     }
                     Event::Refused(why) => return Err(handover::refused(pool, &why)),
-                    Event::PoolEnded => return Err(handover::pool_ended(pool, " before the job started")),
+                    // The launcher may have begun the job before: then it says so, else the line ends.
+                    Event::PoolEnded => (self.controller, has_lost_pool) = (None, true),
                     Event::Suspended => suspension.on_suspended(),
                     Event::NotLaunched(why) => {
                         return Err(Refusal::new(handover::not_launched_text(&why), "").of_system());

@@ -146,6 +146,14 @@ async fn wait_for_start(controller: Packets, handed: &mut Handed, line: &Line) -
                 line.has_begun.set(true);
                 return Ok(Event::Started);
             }
+            Some(Event::PoolEnded) => {
+                // The launcher may have begun the job before: then it says so, else the line ends.
+                if is_read {
+                    handed.on_launcher(line.receive().await.as_ref());
+                }
+                line.has_begun.set(handed.has_started());
+                return Ok(if handed.has_started() { Event::Started } else { Event::PoolEnded });
+            }
             Some(event) => return Ok(event),
         }
     }
