@@ -56,38 +56,82 @@ fn lingers() -> bool {
     user.is_some_and(|user| Path::new("/var/lib/systemd/linger").join(user.name).exists())
 }
 
-/// Checks that only this user can reach what is in the directory.
-pub fn check(directory: &Path) -> Result<(), String> {
-    let own = geteuid().as_raw();
+/// Why a directory is not used.
+#[derive(Debug, PartialEq, Eq)]
+enum Unfit {
+    /// There is none.
+    Missing,
+    /// It was removed or replaced while it was checked: a pool that ends removes it, and one that starts makes it again.
+    Replaced,
+    /// Others may reach what is in it, or it cannot be opened.
+    Refused(String),
+}
+
+impl From<io::Error> for Unfit {
+    fn from(error: io::Error) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+/// Checks that only this user can reach what is in the directory. Returns which one it is.
+fn check(directory: &Path) -> Result<FileId, Unfit> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_DIRECTORY;
-    let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory);
-    let found = opened.and_then(|directory| directory.metadata()).map_err(|error| error.to_string())?;
+    match OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory) {
+        Ok(opened) => judge(directory, &opened),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Unfit::Missing),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The same for a directory that was opened.
+fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
+    let own = geteuid().as_raw();
+    let found = opened.metadata()?;
+    let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = fs::metadata(above)?;
+    let is_safe = above.mode() & OTHERS_WRITE == 0 || above.mode() & STICKY != 0;
+    if !is_at(directory, Some(id(&found))) {
+        return Err(Unfit::Replaced);
+    }
     if found.uid() != own {
-        return Err(format!("it belongs to user {}", found.uid()));
+        return Err(Unfit::Refused(format!("it belongs to user {}", found.uid())));
     }
     if found.mode() & OTHERS != 0 {
-        return Err(format!("its mode is {:o}, so other users can reach it", found.mode() & 0o777));
+        let text = format!("its mode is {:o}, so other users can reach it", found.mode() & 0o777);
+        return Err(Unfit::Refused(text));
     }
-    let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let above = fs::metadata(above).map_err(|error| error.to_string())?;
-    let is_safe = above.mode() & OTHERS_WRITE == 0 || above.mode() & STICKY != 0;
     if !(is_safe && [0, own].contains(&above.uid())) {
-        return Err("other users can replace it".to_owned());
+        return Err(Unfit::Refused("other users can replace it".to_owned()));
     }
-    Ok(())
+    Ok(id(&found))
+}
+
+/// Repeats `attempt` while the directory is replaced meanwhile.
+fn while_replaced<T>(mut attempt: impl FnMut() -> Result<T, Unfit>) -> Result<T, Unfit> {
+    for _ in 1..TRIES_MAX {
+        match attempt() {
+            Err(Unfit::Replaced) => {}
+            ended => return ended,
+        }
+    }
+    match attempt() {
+        Err(Unfit::Replaced) => Err(Unfit::Refused("it is removed and made again and again".to_owned())),
+        ended => ended,
+    }
 }
 
 /// Makes the directory for new pools, if it does not exist, checks it, and takes the name in it.
 pub fn take(directory: &Path, name: &str) -> Result<Place, Refusal> {
     let mut tries = 1..;
     loop {
-        prepare(directory)?;
+        let checked = prepare(directory)?;
         match Place::take(directory, name) {
+            // Its files may be in a directory that was not checked.
+            Ok(place) if is_at(directory, Some(checked)) => return Ok(place),
             // A pool that ends at this time removes its files and the directory.
-            Err(Taken::Removed) if tries.next() < Some(TRIES_MAX) => {}
-            Err(Taken::Removed) => return Err(failed(name, "its files are removed again and again")),
+            Ok(_) | Err(Taken::Removed) if tries.next() < Some(TRIES_MAX) => {}
+            Ok(_) | Err(Taken::Removed) => return Err(failed(name, "its files are removed again and again")),
             Err(Taken::Refused(refusal)) => return Err(refusal),
-            Ok(place) => return Ok(place),
         }
     }
 }
@@ -96,20 +140,27 @@ fn failed(name: &str, why: impl Display) -> Refusal {
     Refusal::new(format!("the pool '{name}' cannot be started: {why}"), "").of_system()
 }
 
-fn prepare(directory: &Path) -> Result<(), Refusal> {
-    let made = DirBuilder::new().mode(0o700).create(directory);
-    let checked = match made {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.to_string()),
-        _ => check(directory),
-    };
-    checked.map_err(|why| {
-        let text = format!("the directory of pools, {}, cannot be used: {why}", shown(directory));
-        not_usable(text)
-    })
+/// Makes the directory for new pools, if it does not exist, and checks it. Returns which one it is.
+fn prepare(directory: &Path) -> Result<FileId, Refusal> {
+    let prepared = while_replaced(|| {
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
+            _ => {}
+        }
+        // What was there is missing now: it is made next time.
+        check(directory).map_err(|unfit| if unfit == Unfit::Missing { Unfit::Replaced } else { unfit })
+    });
+    prepared.map_err(|unfit| refused(directory, "cannot be used", &unfit))
 }
 
 /// Returns the refusal of a directory.
-fn not_usable(text: String) -> Refusal {
+fn refused(directory: &Path, what: &str, unfit: &Unfit) -> Refusal {
+    let why = match unfit {
+        Unfit::Missing => "it does not exist",
+        Unfit::Replaced => "it was replaced",
+        Unfit::Refused(why) => why,
+    };
+    let text = format!("the directory of pools, {}, {what}: {why}", shown(directory));
     Refusal::new(text, format!("{VARIABLE} names another directory")).of_system()
 }
 
@@ -260,18 +311,15 @@ fn socket(directory: &Path, name: &str) -> PathBuf {
 
 /// Returns the directories of pools that exist. Fails if others than this user can reach one of them.
 fn usable() -> Result<Vec<PathBuf>, Refusal> {
-    let mut directories = directories(|name| std::env::var_os(name));
-    let is_missing = |directory: &PathBuf| {
-        fs::symlink_metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
-    };
-    directories.retain(|directory| !is_missing(directory));
-    for directory in &directories {
-        check(directory).map_err(|why| {
-            let text = format!("the directory of pools, {}, is not used: {why}", shown(directory));
-            not_usable(text)
-        })?;
+    let mut found = Vec::new();
+    for directory in directories(|name| std::env::var_os(name)) {
+        match while_replaced(|| check(&directory)) {
+            Ok(_) => found.push(directory),
+            Err(Unfit::Missing) => {}
+            Err(unfit) => return Err(refused(&directory, "is not used", &unfit)),
+        }
     }
-    Ok(directories)
+    Ok(found)
 }
 
 /// Returns the pid of a pool's controller, if it has noted it.
@@ -325,21 +373,48 @@ mod tests {
     fn a_directory_that_others_reach_is_refused() {
         let above = tempfile::tempdir().unwrap();
         let directory = above.path().join("pools");
-        prepare(&directory).unwrap();
+        assert_eq!(check(&directory), Err(Unfit::Missing));
+        let made = prepare(&directory).unwrap();
         assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
-        assert_eq!(check(&directory), Ok(()));
+        assert_eq!(check(&directory), Ok(made));
         let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let refused = |why: &str| Err(Unfit::Refused(why.to_owned()));
         set(&directory, 0o750);
-        assert_eq!(check(&directory).unwrap_err(), "its mode is 750, so other users can reach it");
+        assert_eq!(check(&directory), refused("its mode is 750, so other users can reach it"));
         set(&directory, 0o700);
         set(above.path(), 0o777);
-        assert_eq!(check(&directory).unwrap_err(), "other users can replace it");
+        assert_eq!(check(&directory), refused("other users can replace it"));
         set(above.path(), 0o1777);
-        assert_eq!(check(&directory), Ok(()));
+        assert_eq!(check(&directory), Ok(made));
         let link = above.path().join("link");
         symlink(&directory, &link).unwrap();
-        assert!(check(&link).is_err());
+        assert!(matches!(check(&link), Err(Unfit::Refused(_))));
         assert!(prepare(&above.path().join("a/b")).unwrap_err().to_string().contains("No such file"));
+    }
+
+    #[test]
+    fn a_directory_that_is_replaced_while_it_is_checked_is_checked_again() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = above.path().join("pools");
+        let made = prepare(&directory).unwrap();
+        let opened = File::open(&directory).unwrap();
+        assert_eq!(judge(&directory, &opened), Ok(made));
+        fs::remove_dir(&directory).unwrap();
+        assert_eq!(judge(&directory, &opened), Err(Unfit::Replaced));
+        // Another user's, perhaps.
+        DirBuilder::new().mode(0o755).create(&directory).unwrap();
+        assert_eq!(judge(&directory, &opened), Err(Unfit::Replaced));
+        let mut tries = 0;
+        let mut attempt = |replaced| {
+            tries += 1;
+            if tries <= replaced { Err(Unfit::Replaced) } else { Ok(tries) }
+        };
+        assert_eq!(while_replaced(|| attempt(3)), Ok(4));
+        assert_eq!(
+            while_replaced(|| attempt(u32::MAX)),
+            Err(Unfit::Refused("it is removed and made again and again".to_owned()))
+        );
+        assert_eq!(tries, 4 + TRIES_MAX);
     }
 
     #[test]
