@@ -65,6 +65,27 @@ fn a_controller_that_is_stopped_is_named_at_once() {
 }
 
 #[test]
+fn a_client_whose_controller_is_stopped_says_so_and_waits() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let first = pool.job().np(1).program(sh("exec 2>/dev/null\necho here\nwhile :; do sleep 0.02; done")).spawn();
+    first.wait_for("here");
+    let second = pool.job().np(1).program(sh("echo second")).spawn();
+    second.wait_for_error("waits in the pool 'default'");
+    let controller = pool.controller();
+    controller.signal(Signal::SIGSTOP);
+    let text = format!(
+        "scela-run: the controller of the pool 'default', process {0}, is stopped, and the job waits for it: 'kill -CONT {0}' \
+         continues it\n",
+        controller.pid
+    );
+    second.wait_for_error(&text);
+    controller.signal(Signal::SIGCONT);
+    first.signal(Signal::SIGTERM);
+    first.finish().has_code(143);
+    second.finish().has_code(0).wrote("second\n");
+}
+
+#[test]
 fn errors_begin_with_the_name_that_was_typed() {
     let pool = Pool::unstarted();
     let said = |words: &[&str]| String::from_utf8_lossy(&pool.scela(words).stderr).into_owned();

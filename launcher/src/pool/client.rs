@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,6 +23,7 @@ use super::handover::{Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
 use super::message::{
     AVOIDED_BYTES_MAX, Ask, Description, Detached, JobRefusal, ToClient, WORDS_CHARS_MAX, packed, unpacked,
 };
+use super::silence::{LOOK_TIME, Seen, Silence};
 use super::{directory, handover};
 use crate::exit::{self, EarlyEnd};
 use crate::plan::environment::environment_of_process;
@@ -86,6 +87,7 @@ pub fn run(
         controller: Some(controller),
         line,
         handed: Handed::new(pool),
+        watch: Watch::new(pool),
         signals,
         terminal,
         is_quiet: options.quiet,
@@ -118,7 +120,11 @@ fn run_detached(
     // The controller opens files in the places of the other two.
     let submission = Submission::new(ask, &description, [input, null.as_fd(), null.as_fd()]).map_err(failed)?;
     send(&submission, &controller).map_err(failed)?;
+    let mut watch = Watch::new(pool);
     loop {
+        while poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], watch.pause()) == Ok(0) {
+            watch.look().into_iter().for_each(|text| stderr::line(Kind::Report, &format!("scela-run: {text}")));
+        }
         let packet = controller.receive(true).map_err(failed)?;
         match packet.as_ref().and_then(|packet| unpacked(packet).ok()) {
             Some(ToClient::Detached(job)) if is_left => {
@@ -254,12 +260,45 @@ impl Terminal {
     }
 }
 
+/// A controller that has a job, and has not said that it has started.
+struct Watch {
+    pool: String,
+    sent: Instant,
+    looked: Instant,
+    silence: Silence,
+}
+
+impl Watch {
+    fn new(pool: &str) -> Self {
+        let now = Instant::now();
+        Self { pool: pool.to_owned(), sent: now, looked: now, silence: Silence::default() }
+    }
+
+    /// Returns how long to wait before the next look.
+    fn pause(&self) -> PollTimeout {
+        // Rounded up: it is time for the look after that.
+        let left = LOOK_TIME.saturating_sub(self.looked.elapsed()) + Duration::from_millis(1);
+        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+    }
+
+    /// Looks at the controller if it is time. Returns a text for the user.
+    fn look(&mut self) -> Option<String> {
+        if self.looked.elapsed() < LOOK_TIME {
+            return None;
+        }
+        self.looked = Instant::now();
+        let seen = directory::controller(&self.pool).map(|pid| Seen { pid, state: sys::process_state(pid) });
+        self.silence.look(self.sent.elapsed(), &self.pool, seen)
+    }
+}
+
 /// A job that was handed over.
 struct Client {
     /// The connection to the controller, until the job has started.
     controller: Option<Packets>,
     line: Packets,
     handed: Handed,
+    watch: Watch,
     signals: SignalFd,
     terminal: Option<Terminal>,
     is_quiet: bool,
@@ -275,6 +314,13 @@ impl Client {
                 .map_err(|error| Refusal::new(format!("waiting for the job failed: {error}"), "").of_system())?;
             // Before the signals: the job may have begun.
             let controller = self.controller.as_ref().and_then(received);
+            if controller.is_some() {
+                self.watch.silence.on_answer();
+            } else if self.controller.is_some()
+                && let Some(text) = self.watch.look()
+            {
+                self.note(&text);
+            }
             let from_controller = controller.and_then(|packet| self.handed.on_controller(packet.as_ref()));
             let from_line = received(&self.line);
             if has_lost_pool && matches!(from_line, Some(None)) && !self.handed.has_started() {
@@ -333,7 +379,11 @@ impl Client {
 
     fn wait_for_event(&mut self) -> io::Result<()> {
         let input = self.terminal.as_ref().map(Terminal::waits_for);
-        let pause = if let Some(None) = input { PollTimeout::from(BACKGROUND_PAUSE_MS) } else { PollTimeout::NONE };
+        let pause = match (matches!(input, Some(None)), &self.controller) {
+            (true, _) => PollTimeout::from(BACKGROUND_PAUSE_MS),
+            (false, Some(_)) => self.watch.pause(),
+            (false, None) => PollTimeout::NONE,
+        };
         let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
         let mut waited = vec![readable(self.signals.as_fd()), readable(self.line.as_fd())];
         waited.extend(self.controller.as_ref().map(|controller| readable(controller.as_fd())));

@@ -32,6 +32,7 @@ pub mod map;
 pub mod message;
 pub mod nodes;
 pub mod schedule;
+mod silence;
 pub mod standby;
 pub mod start;
 mod status;
