@@ -394,7 +394,8 @@ fn pools() -> Vec<Vec<u8>> {
     let room = Room { needs: Needs::Nodes { nodes: 4, each: Some(2), sharing: Sharing::Devices }, free: 1, unusable };
     let needs = Needs::Slots { slots: 4, sharing: Sharing::Alone };
     let wait = Some(Wait { why: Why::Room(Room { needs, ..room }), ahead: 0 });
-    let job = JobState { job: 3, launcher: Some(4712), slots: 4, priority: 0, age_ms: 1500, wait, words };
+    let job =
+        JobState { job: 3, launcher: Some(4712), slots: 4, priority: 0, age_ms: 1500, wait, is_returned: true, words };
     let environment = vec![("PATH".into(), "/bin".into())];
     let configfile = Some(("file".into(), b"-np 1 true\n".to_vec()));
     let description = Description::of_process(vec!["scela-run".into(), "true".into()], configfile, environment);

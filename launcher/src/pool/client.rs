@@ -317,6 +317,7 @@ impl Client {
             if controller.is_some() {
                 self.watch.silence.on_answer();
             } else if self.controller.is_some()
+                && !self.handed.has_started()
                 && let Some(text) = self.watch.look()
             {
                 self.note(&text);

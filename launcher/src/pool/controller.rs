@@ -151,6 +151,8 @@ pub(super) enum Event {
     Look(LauncherNumber, Option<JobNumber>, Instant),
     /// A launcher has closed its connection.
     LauncherLost(LauncherNumber),
+    /// No launcher could be forked.
+    NoLauncher,
     /// The fork server has ended.
     ForksLost,
     /// A signal asks for the end of the pool.
@@ -234,6 +236,7 @@ impl Actor {
                 }
                 Event::Look(number, job, since) => self.look_at(number, job, since),
                 Event::LauncherLost(number) => self.on_launcher_lost(number),
+                Event::NoLauncher => self.handle(Input::StandbyLost { was_ready: false }),
                 Event::ForksLost => return Err(io::Error::other("the process that forks launchers was killed")),
                 Event::Stop => self.handle(Input::Stop),
                 Event::Alarm => {

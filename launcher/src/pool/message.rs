@@ -235,6 +235,8 @@ pub struct JobState {
     pub age_ms: u64,
     /// Why it waits, if it does.
     pub wait: Option<Wait>,
+    /// It waits again, because a launcher that was given it has not taken it.
+    pub is_returned: bool,
     /// The words of its command line.
     pub words: String,
 }

@@ -102,6 +102,8 @@ struct Waiting {
     /// The reason for its wait.
     waits_for: WaitsFor,
     is_told: bool,
+    /// A launcher was given it, and has not taken it.
+    is_returned: bool,
 }
 
 /// The reason for the wait of a job.
@@ -117,13 +119,14 @@ enum WaitsFor {
 
 impl Waiting {
     fn new(job: JobNumber, ask: Ask, since: Time) -> Self {
-        Self { job, ask, since, blocked: None, waits_for: WaitsFor::Launcher, is_told: false }
+        Self { job, ask, since, blocked: None, waits_for: WaitsFor::Launcher, is_told: false, is_returned: false }
     }
 
     /// Returns why it waits.
     fn why(&self, nodes: &Nodes) -> Why {
         match self.waits_for {
             WaitsFor::Job(job) => Why::Kept(job),
+            WaitsFor::Launcher if self.is_returned => Why::Again,
             WaitsFor::Launcher => Why::Launcher,
             WaitsFor::Room => match nodes.room(&self.ask) {
                 // Of jobs before it, for which launchers are being started.
@@ -153,6 +156,8 @@ pub struct Shown<'a> {
     pub since: Time,
     /// Why it waits, if it does.
     pub wait: Option<Wait>,
+    /// It waits again: a launcher was given it, and has not taken it.
+    pub is_returned: bool,
     /// Its demands.
     pub ask: &'a Ask,
 }
@@ -269,7 +274,8 @@ impl Schedule {
         if self.is_stopping {
             return actions.push(Action::Refuse(job, JobRefusal::Stopping));
         }
-        let waiting = Waiting::new(job, ask, now);
+        // In its old place: before all that were submitted later.
+        let waiting = Waiting { is_returned: true, ..Waiting::new(job, ask, now) };
         self.waiting.insert((Reverse(waiting.ask.priority), job), waiting);
     }
 
@@ -418,6 +424,7 @@ impl Schedule {
             slots: running.shares.values().sum(),
             since: running.since,
             wait: None,
+            is_returned: false,
             ask: &running.ask,
         });
         let waiting = self.waiting.values().enumerate().map(|(ahead, waiting)| Shown {
@@ -425,6 +432,7 @@ impl Schedule {
             slots: self.nodes.need(&waiting.ask),
             since: waiting.since,
             wait: Some(Wait { why: waiting.why(&self.nodes), ahead: ahead as u32 }),
+            is_returned: waiting.is_returned,
             ask: &waiting.ask,
         });
         running.chain(waiting)

@@ -273,6 +273,7 @@ fn job_value(job: &JobState) -> Value {
         "priority": job.priority,
         "age_s": seconds(job.age_ms),
         "why": job.wait.map(|wait| wait.why.to_string()),
+        "returned": job.is_returned,
         "command": job.words,
     })
 }
@@ -303,6 +304,7 @@ pub(super) fn example() -> PoolReport {
         priority: 0,
         age_ms: 1500,
         wait: launcher.is_none().then_some(Wait { why: Why::Kept(9), ahead: 0 }),
+        is_returned: false,
         words: "-np 3 ./a\x1b[2J".to_owned(),
     };
     let node = NodeReport {

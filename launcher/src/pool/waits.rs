@@ -25,6 +25,8 @@ pub enum Why {
     Kept(JobNumber),
     /// There is room, and no launcher stands by.
     Launcher,
+    /// The same, after a launcher was given the job and has not taken it.
+    Again,
 }
 
 /// The demand of a job, beside what is free.
@@ -106,6 +108,7 @@ impl Display for Why {
             Self::Room(room) => room.fmt(f),
             Self::Kept(job) => write!(f, "the slots for it are kept for job {job}, which has waited longer"),
             Self::Launcher => write!(f, "its launcher is being started"),
+            Self::Again => write!(f, "its launcher was lost before the job began, and another one is being started"),
         }
     }
 }
@@ -192,5 +195,7 @@ mod tests {
         assert_eq!(text(Why::Kept(7), 1), format!("{kept}; 1 job is before it"));
         assert_eq!(text(Why::Launcher, 2), "its launcher is being started; 2 jobs are before it");
         assert_eq!(text(Why::Launcher, 0), "its launcher is being started");
+        let again = "its launcher was lost before the job began, and another one is being started";
+        assert_eq!(text(Why::Again, 0), again);
     }
 }

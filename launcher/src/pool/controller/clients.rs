@@ -153,13 +153,14 @@ impl Actor {
         let pids: HashMap<JobNumber, u32> =
             self.launchers.values().filter_map(|launcher| launcher.job.zip(launcher.pid)).collect();
         let now = self.began.elapsed();
-        let state = |Shown { job, slots, since, wait, ask }: Shown<'_>| JobState {
+        let state = |Shown { job, slots, since, wait, is_returned, ask }: Shown<'_>| JobState {
             job,
             launcher: pids.get(&job).copied(),
             slots,
             priority: ask.priority,
             age_ms: now.saturating_sub(since).as_millis() as u64,
             wait,
+            is_returned,
             words: ask.words.clone(),
         };
         self.schedule.jobs().map(state).collect()

@@ -1,5 +1,6 @@
 //! The controller's part in launchers: lets them stand by, passes jobs to them, and notices their ends.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -88,10 +89,10 @@ impl Actor {
                 if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(%error, "no launcher can be started");
                 }
-                let lost = self.events.clone();
+                let failed = self.events.clone();
                 // Report it as an event: the caller is still carrying out actions.
                 self.tasks.spawn("launcher", Span::current(), async move {
-                    let _ = lost.send(Event::LauncherLost(number)).await;
+                    let _ = failed.send(Event::NoLauncher).await;
                 });
             }
         }
@@ -117,21 +118,28 @@ impl Actor {
         let order = packed(&ToLauncher::Run { job, slots });
         let descriptors: Vec<BorrowedFd<'_>> = waiting.descriptors.iter().chain(&hosts).map(AsFd::as_fd).collect();
         let ready = self.launchers.iter_mut().find(|(_, launcher)| launcher.stands_by);
-        let sent_to = ready.and_then(|(number, launcher)| {
+        let sent = ready.map(|(number, launcher)| {
             (launcher.stands_by, launcher.job) = (false, Some(job));
-            launcher.packets.try_send(&order, &descriptors).is_ok().then_some(*number)
+            (*number, launcher.packets.try_send(&order, &descriptors))
         });
-        let Some(number) = sent_to else {
-            let _ = waiting.client.try_send(&packed(&ToClient::Refused(JobRefusal::NoLauncher)), &[]);
-            // The launcher exits when its connection ends.
-            let failed = self.launchers.iter().find(|(_, launcher)| launcher.job == Some(job));
-            if let Some(number) = failed.map(|(number, _)| *number) {
-                self.forget_launcher(number);
+        match sent {
+            Some((number, Ok(()))) => {
+                self.handed.insert(job, waiting);
+                self.look_later(number, Some(job), Instant::now());
             }
-            return self.handle(Input::Ended(job));
-        };
-        self.handed.insert(job, waiting);
-        self.look_later(number, Some(job), Instant::now());
+            // It has exited, which its connection will say.
+            Some((number, Err(error))) if has_ended(&error) => {
+                self.forget_launcher(number);
+                self.waiting.insert(job, waiting);
+                self.handle(Input::NotTaken(job));
+            }
+            failed => {
+                let _ = waiting.client.try_send(&packed(&ToClient::Refused(JobRefusal::NoLauncher)), &[]);
+                // The launcher exits when its connection ends.
+                failed.into_iter().for_each(|(number, _)| self.forget_launcher(number));
+                self.handle(Input::Ended(job));
+            }
+        }
     }
 
     /// Looks after a pause whether a launcher has taken the job that it was sent at the time `since`; without a job, whether one that
@@ -266,7 +274,9 @@ impl Actor {
             Some(Launcher { stands_by: true, .. }) => self.handle(Input::StandbyLost { was_ready: true }),
             // After its job.
             Some(Launcher { has_stood_by: true, .. }) => {}
-            Some(Launcher { has_stood_by: false, .. }) | None => self.handle(Input::StandbyLost { was_ready: false }),
+            Some(Launcher { has_stood_by: false, .. }) => self.handle(Input::StandbyLost { was_ready: false }),
+            // It was forgotten before.
+            None => {}
         }
     }
 
@@ -275,6 +285,11 @@ impl Actor {
             channels.into_iter().for_each(|channel| fleet.close(channel));
         }
     }
+}
+
+/// Returns whether an error of sending means that the other end is closed.
+fn has_ended(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 async fn follow_launcher(number: LauncherNumber, packets: Rc<WatchedPackets>, events: mpsc::Sender<Event>) {

@@ -116,6 +116,26 @@ fn a_job_that_no_launcher_has_taken_is_started_again_before_later_ones() {
 }
 
 #[test]
+fn a_job_that_no_launcher_has_taken_says_so_and_gets_the_next_one() {
+    let mut schedule = Schedule::new(here(4), None, 100);
+    let mut started = |input| {
+        let mut actions = Vec::new();
+        schedule.handle(Time::ZERO, input, &mut actions);
+        actions.retain(|action| matches!(action, Action::Start(..)));
+        let waiting = |shown: Shown<'_>| Some((shown.job, shown.wait?.why, shown.is_returned));
+        (actions, schedule.jobs().filter_map(waiting).collect::<Vec<_>>())
+    };
+    started(Input::Timeout);
+    started(Input::StandbyReady);
+    assert_eq!(started(Input::Submitted(1, ask(2))), (vec![starts(1, 2)], Vec::new()));
+    assert_eq!(started(Input::Submitted(2, ask(2))), (Vec::new(), vec![(2, Why::Launcher, false)]));
+    let both = vec![(1, Why::Again, true), (2, Why::Launcher, false)];
+    assert_eq!(started(Input::NotTaken(1)), (Vec::new(), both));
+    assert_eq!(started(Input::StandbyReady), (vec![starts(1, 2)], vec![(2, Why::Launcher, false)]));
+    assert_eq!(started(Input::StandbyReady), (vec![starts(2, 2)], Vec::new()));
+}
+
+#[test]
 fn a_job_that_is_larger_than_the_pool_runs_alone() {
     let mut pool = Pool::of(2);
     assert_eq!(pool.submit(1, 64), [starts(1, 2)]);
