@@ -39,6 +39,7 @@ use crate::plan::launch::{self, AgentHosts, Located, Prepared};
 use crate::plan::machine::Machine;
 use crate::plan::needs;
 use crate::plan::placing;
+use crate::plan::process_limits::raises_after_failure;
 use crate::plan::remote_launch::Recommended;
 use crate::plan::request::{Options, Request};
 use crate::plan::{self, DEMO_RANK_ARGUMENT};
@@ -408,14 +409,17 @@ fn run(request: Request, session: &mut Session) -> Run {
         Lent::Nothing => match sys::fork_guardians(guardians, planned.plan.agents(), &label) {
             Ok(Forked::Launcher(guardians)) => Ok(guardians),
             Ok(Forked::Guardian) => return guard_forked(planned.secrets, dead_time, session),
-            Err(error) => Err(io::Error::new(
-                error.kind(),
-                format!(
-                    "{error}; the job has {} processes and threads, beside those of others: see 'ulimit -u' and pids.max of its \
-                     cgroups",
-                    needs::tasks(planned.plan.size(), planned.plan.agents())
-                ),
-            )),
+            Err(error) => {
+                let tasks = needs::tasks(planned.plan.size(), planned.plan.agents());
+                let advice = raises_after_failure(tasks).map_or_else(
+                    || "see 'ulimit -u' and pids.max of its cgroups".to_owned(),
+                    |raise| format!("{raise} lets it start"),
+                );
+                let text = format!(
+                    "{error}; the job has {tasks} processes and threads, beside those of others\n  hint: {advice}"
+                );
+                Err(io::Error::new(error.kind(), text))
+            }
         },
     };
     stderr::allow_thread();

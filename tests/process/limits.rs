@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::unistd::geteuid;
-use tests::{Outcome, Run, scela, sh, skip};
+use tests::{Outcome, Run, eventually, scela, sh, skip};
 
 /// The first of the users that nothing else runs as.
 const USERS_FROM: u32 = 1_700_000_000;
@@ -110,6 +111,104 @@ fn advice_on_processes_is_enough() {
         (64, &[], limits(110, 80)),
         (100, &["--agents-per-node", "4"], limits(1024, 100)),
     ]);
+}
+
+/// A cgroup of this test. Dropping it removes it.
+struct Group(PathBuf);
+
+impl Group {
+    /// Creates a cgroup of a controller. Returns `None` where that is not possible, as in most containers: the unit tests of
+    /// `nla/src/sys/cgroup_files.rs` read such cgroups from a directory.
+    fn new(controller: &str, name: &str) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+        let mount = |kind: &str, option: &str| {
+            let has_option = |line: &str| line.rsplit(' ').next().unwrap().split(',').any(|word| word == option);
+            let mut lines = mounts.lines().filter(|line| line.contains(kind));
+            Some(PathBuf::from(lines.find(|line| option.is_empty() || has_option(line))?.split(' ').nth(4)?))
+        };
+        let v1 = || {
+            let path = own.lines().find_map(|line| line.split_once(&format!(":{controller}:/")))?.1;
+            Some(mount(" - cgroup ", controller)?.join(path))
+        };
+        let v2 = || {
+            let root = mount(" - cgroup2 ", "")?;
+            let controllers = fs::read_to_string(root.join("cgroup.subtree_control")).ok()?;
+            controllers.split_ascii_whitespace().any(|word| word == controller).then_some(root)
+        };
+        let Some(above) = v1().or_else(v2) else {
+            println!("no hierarchy of cgroups has the controller '{controller}'");
+            return None;
+        };
+        let group = above.join(format!("{name}-{}", std::process::id()));
+        match fs::create_dir(&group) {
+            Ok(()) => Some(Self(group)),
+            Err(problem) => {
+                println!("no cgroup can be created: {problem}");
+                None
+            }
+        }
+    }
+
+    /// Returns the file with the limit.
+    fn limit(&self) -> PathBuf {
+        let names = ["pids.max", "memory.max", "memory.limit_in_bytes"];
+        names.map(|name| self.0.join(name)).into_iter().find(|file| file.exists()).unwrap()
+    }
+
+    /// Runs ranks that end at once in the cgroup, with this limit.
+    fn run(&self, ranks: u32, words: &[&str], limit: u64) -> Outcome {
+        fs::write(self.limit(), limit.to_string()).unwrap();
+        let run = scela().np(ranks).args(words).shell(&format!("echo $$ > {}/cgroup.procs", self.0.display()));
+        run.program(sh("exit 0")).run()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A process that has just ended may not have left it.
+        let removed = eventually(|| fs::remove_dir(&self.0).is_ok().then_some(()));
+        assert!(removed.is_some() || std::thread::panicking(), "{} is not empty", self.0.display());
+    }
+}
+
+/// Small jobs start before the limits of cgroups are read. The advice after their failure is enough as well.
+#[test]
+fn advice_on_processes_in_a_cgroup_is_enough() {
+    let Some(group) = Group::new("pids", "scela-pids") else { return };
+    let mut refused = 0;
+    for (ranks, limits) in [(1, 2..8), (8, 2..15), (64, 60..63)] {
+        for limit in limits {
+            let outcome = group.run(ranks, &[], limit);
+            if outcome.code == Some(0) {
+                continue;
+            }
+            refused += 1;
+            let errors = outcome.err();
+            let advice = errors.split_once("'echo ").and_then(|(_, rest)| rest.split_once("' as root"));
+            let (advised, file) = advice.and_then(|(advice, _)| advice.split_once(" > ")).unwrap_or_else(|| {
+                panic!("there is no advice for {ranks} ranks with a limit of {limit}\n{outcome}");
+            });
+            assert_eq!(Path::new(file), group.limit());
+            group.run(ranks, &[], advised.parse().unwrap()).is_quiet_success();
+        }
+    }
+    assert!(refused >= 10, "most of these limits are too low");
+}
+
+#[test]
+fn advice_on_memory_in_a_cgroup_is_enough() {
+    let Some(group) = Group::new("memory", "scela-memory") else { return };
+    let limit = 20 << 20;
+    let outcome = group.run(256, &["--explain"], limit);
+    let file = group.limit().display().to_string();
+    outcome.has_code(2).says("256 ranks and ").says(" do not fit on this machine: ").says(&format!("{file} leaves "));
+    let errors = outcome.err();
+    let more =
+        errors.split_once("a limit higher by ").and_then(|(_, rest)| rest.split_once(&format!(" MiB in {file}")));
+    let more: u64 = more.unwrap_or_else(|| panic!("there is no advice\n{outcome}")).0.parse().unwrap();
+    // The launcher and its shell use some of it, not always as much.
+    group.run(256, &["--explain"], limit + ((more + 1) << 20)).has_code(0);
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::ops::RangeInclusive;
 
+use nla::sys::TaskLimit;
+
 use super::machine::Machine;
 use super::needs::{LocalJob, RANK_BYTES_MIN};
-use super::process_limits::{MemoryLimit, TaskLimit};
+use super::process_limits::MemoryLimit;
 use crate::refusal::{Refusal, counted};
 
 /// The most agents that advice considers: no machine has use for more.
@@ -175,7 +177,8 @@ fn numbers(job: &LocalJob) -> RangeInclusive<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::process_limits::TaskLimitPlace;
+    use nla::sys::TaskLimitPlace;
+
     use super::*;
 
     const JOB: LocalJob = LocalJob { ranks: 64, readers: 1, fanout: 32, cores: 2, block: 1, spares: 0 };

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use nix::unistd::{getpgrp, tcgetpgrp};
 use nla::core::Level;
 use nla::driver::this_node;
-use nla::sys::{self, ShellState};
+use nla::sys::{self, ShellState, TaskLimit};
 
 use super::environment::environment_of_process;
-use super::process_limits::{MemoryLimit, TaskLimit, memory_limits, task_limits};
+use super::process_limits::{MemoryLimit, memory_limits, task_limits};
 
 /// The machine and the process that the launcher runs on.
 #[derive(Clone, Debug)]

@@ -5,12 +5,12 @@ use std::ffi::OsStr;
 use nla::core::{AgentId, Inherit};
 
 use super::agent_layout::libc_nofile;
-use super::process_limits::{MemoryLimit, TaskLimit, TaskLimitPlace};
+use super::process_limits::MemoryLimit;
 use super::*;
 use crate::cli::{Typed, parse};
 use crate::cluster::node_list::HostOptions;
 use crate::cluster::placement::MapBy;
-use nla::sys::ShellState;
+use nla::sys::{ShellState, TaskLimit, TaskLimitPlace};
 
 pub(super) fn machine() -> Machine {
     let variables =

@@ -1,9 +1,10 @@
 //! Reports about a session on standard error, as text. The first cause of a failure is reported first.
 
 use std::fmt::Write as _;
+use std::io;
 use std::time::Duration;
 
-use nla::core::limits::RANKS_PER_AGENT;
+use nix::errno::Errno;
 use nla::core::{AgentId, Cause, Failure, FileReport, NamespaceId, Notice, Outcome, Subtree};
 use nla::figures;
 use nla::sys::signal_name;
@@ -241,18 +242,34 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
     }
 }
 
-/// The limits of this machine, for a job whose agents run on it, and its needs.
-#[derive(Copy, Clone, Debug)]
-pub struct Here {
-    /// The hard limit on open files.
-    pub files_max: u64,
-    /// The number of the job's processes and threads.
+/// The needs of a job on the host where ranks could not be started.
+#[derive(Clone, Debug)]
+pub struct HostNeeds {
+    /// The number of processes and threads there.
     pub tasks: u64,
+    /// The most ranks that an agent there has.
+    pub ranks: u32,
+    /// The host.
+    pub host: NeedyHost,
 }
 
-/// Returns what the user may try after a failure, if anything. `size` is the number of ranks of the first namespace,
-/// `here` what this machine allows if agents run on it.
-fn hint(failure: &Failure, size: u32, here: Option<&Here>) -> Option<String> {
+/// A host that may have too low limits.
+#[derive(Clone, Debug)]
+pub enum NeedyHost {
+    /// The launcher's machine, as for all agents of the job.
+    Here {
+        /// The hard limit on open files.
+        files_max: u64,
+        /// What lets the job have its processes and threads, if limits keep it from that.
+        raise: Option<String>,
+    },
+    /// Another one.
+    Remote(String),
+}
+
+/// Returns what the user may try after a failure, if anything. `needs` are those at the host of the failure, if ranks could not be
+/// started.
+fn hint(failure: &Failure, needs: Option<&HostNeeds>) -> Option<String> {
     Some(match &failure.cause {
         Cause::Signal { out_of_memory: true, .. } => {
             "give the job more memory, or start fewer ranks on the node".to_owned()
@@ -271,15 +288,32 @@ fn hint(failure: &Failure, size: u32, here: Option<&Here>) -> Option<String> {
             "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
         }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
-            let files = agent_files(size.min(RANKS_PER_AGENT));
-            let limit = here.map(|here| format!("; the hard limit here is {}", here.files_max)).unwrap_or_default();
-            format!("allow an agent some {files} open files: 'ulimit -n {files}' before scela-run{limit}")
+            let HostNeeds { ranks, host, .. } = needs?;
+            let files = agent_files(*ranks);
+            match host {
+                NeedyHost::Here { files_max, .. } => format!(
+                    "allow an agent some {files} open files: 'ulimit -n {files}' before scela-run; the hard limit here is {files_max}"
+                ),
+                NeedyHost::Remote(name) => format!(
+                    "allow an agent on {name} some {files} open files: a hard limit there (limits.conf, or LimitNOFILE= of the \
+                     service that starts remote shells)"
+                ),
+            }
         }
-        Cause::NotStarted { why } if why.to_string().contains("no process could be created") => {
-            let tasks = here?.tasks;
-            format!(
-                "allow {tasks} processes and threads for the job, beside those of others ('ulimit -u', pids.max of its cgroups)"
-            )
+        Cause::NotStarted { why } if is_lack_of_tasks(&why.to_string(), needs) => {
+            let HostNeeds { tasks, host, .. } = needs?;
+            match host {
+                NeedyHost::Here { raise: Some(raise), .. } => {
+                    format!("{raise} lets it start, with {tasks} processes and threads")
+                }
+                NeedyHost::Here { raise: None, .. } => format!(
+                    "allow {tasks} processes and threads for the job, beside those of others ('ulimit -u', pids.max of its cgroups)"
+                ),
+                NeedyHost::Remote(name) => format!(
+                    "the limit that is named above has to allow {tasks} processes and threads of the job on {name}, beside those of \
+                     others"
+                ),
+            }
         }
         Cause::NotStarted { why } if why.to_string().contains(nla::sys::pmix::NO_DIRECTORY) => {
             "name another directory in TMPDIR".to_owned()
@@ -295,16 +329,26 @@ fn hint(failure: &Failure, size: u32, here: Option<&Here>) -> Option<String> {
     })
 }
 
+/// Returns whether no process or thread could be created, by these words on ranks that were not started.
+fn is_lack_of_tasks(words: &str, needs: Option<&HostNeeds>) -> bool {
+    let eagain = io::Error::from_raw_os_error(Errno::EAGAIN as i32).to_string();
+    // A guardian that cannot create its agent says so on standard error.
+    let is_too_low = matches!(needs, Some(HostNeeds { host: NeedyHost::Here { raise: Some(_), .. }, .. }));
+    words.contains("no process could be created")
+        || words.contains(&eagain)
+        || is_too_low && words.contains("it ended before it wrote anything")
+}
+
 /// Characters of the words on a failure.
 const WORDS_MAX: usize = 4096;
 
 /// Returns the report on the end of a session; `None` if none is needed. `size` is the number of ranks of the first
-/// namespace, `here` what this machine allows if agents run on it, `restarts` the number of restarts if more
+/// namespace, `needs` are those of ranks that could not be started, `restarts` the number of restarts if more
 /// would have been needed.
 pub fn epilogue(
     outcome: &Outcome,
     size: u32,
-    here: Option<&Here>,
+    needs: Option<&HostNeeds>,
     restarts: Option<u32>,
     host: impl Fn(&Failure) -> String,
 ) -> Option<String> {
@@ -339,7 +383,7 @@ pub fn epilogue(
                 let again = if restarts == 1 { "once" } else { &format!("{restarts} times") };
                 let _ = write!(text, "\n  ranks had started again {again}, as often as --max-restarts allows");
             }
-            if let Some(hint) = hint(first, size, here) {
+            if let Some(hint) = hint(first, needs) {
                 let _ = write!(text, "\n  hint: {hint}");
             }
             Some(text)

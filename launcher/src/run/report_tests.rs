@@ -13,10 +13,12 @@ fn failure(ranks: &str, cause: Cause) -> Failure {
 }
 
 fn report_of(size: u32, others: u64, first: Failure) -> String {
-    epilogue(&Outcome::Failed { first, others }, size, Some(&Here { files_max: 4096, tasks: 77 }), None, |_| {
-        "n0427".to_owned()
-    })
-    .unwrap()
+    report_at(NeedyHost::Here { files_max: 4096, raise: None }, size, others, first)
+}
+
+fn report_at(host: NeedyHost, size: u32, others: u64, first: Failure) -> String {
+    let needs = HostNeeds { tasks: 77, ranks: size, host };
+    epilogue(&Outcome::Failed { first, others }, size, Some(&needs), None, |_| "n0427".to_owned()).unwrap()
 }
 
 #[test]
@@ -174,6 +176,25 @@ fn a_lack_of_processes_is_reported_with_the_needed_number() {
     let text = report_of(32, 0, failure("", Cause::NotStarted { why }));
     let hint = "\n  hint: allow 77 processes and threads for the job, beside those of others ('ulimit -u', pids.max of its cgroups)";
     assert!(text.ends_with(hint), "{text}");
+}
+
+#[test]
+fn limits_that_keep_ranks_from_starting_are_named_with_what_raises_them() {
+    let failed =
+        |words: &str| failure("", Cause::NotStarted { why: nla::core::NotStartedReason::Reported(words.to_owned()) });
+    let setup = "its agent could not set itself up: Resource temporarily unavailable (os error 11)";
+    let here = || NeedyHost::Here { files_max: 4096, raise: Some("'ulimit -u 90'".to_owned()) };
+    let text = report_at(here(), 32, 0, failed(setup));
+    assert!(text.ends_with("\n  hint: 'ulimit -u 90' lets it start, with 77 processes and threads"), "{text}");
+    let remote = || NeedyHost::Remote("n0427".to_owned());
+    let text =
+        report_at(remote(), 32, 0, failed("no process could be created: Try again (errno 11); ulimit -u allows 9"));
+    let hint = "\n  hint: the limit that is named above has to allow 77 processes and threads of the job on n0427, beside those of others";
+    assert!(text.ends_with(hint), "{text}");
+    let text =
+        report_at(remote(), 32, 0, failed("its agent could not set itself up: Too many open files (os error 24)"));
+    assert!(text.contains("\n  hint: allow an agent on n0427 some 306 open files: a hard limit there ("), "{text}");
+    assert!(!report_at(here(), 32, 0, failed("program 'x' was not found")).contains("hint"));
 }
 
 #[test]

@@ -95,6 +95,7 @@ pub(super) struct AgentDriver {
     pub(super) staging: Staging,
     table: RankTable,
     pub(super) startup: Option<Startup>,
+    pub(super) startup_failure: Option<NotStartedReason>,
     /// Serves PMIx, once a namespace needs it.
     pub(super) pmix: Option<Pmix>,
     namespaces: HashMap<NamespaceId, Local>,
@@ -231,6 +232,7 @@ impl AgentDriver {
             staging,
             table: RankTable::default(),
             startup: None,
+            startup_failure: None,
             pmix: None,
             namespaces: HashMap::new(),
             forgotten: DriverCounts::default(),
@@ -253,8 +255,7 @@ impl AgentDriver {
         })
     }
 
-    /// Runs until the session is over and returns the exit code. After a panic in any task of this agent, the parent is
-    /// informed and the exit code is 253.
+    /// Runs until the session is over. Returns the exit code: 253 after a panic in a task, of which the parent is informed.
     pub(super) async fn run(mut self: Box<Self>, panics: &mut Panics) -> u8 {
         let span = tracing::error_span!("agent", id = %self.here.head());
         async {

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::trace::StartTrace;
 use crate::core::{Seat, TraceSpan, Variable};
-use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, Spawner};
+use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, SpawnStep, Spawner};
 use crate::tasks::Tasks;
 
 /// The number of results that the agent is woken for, while further orders are left: a wake-up per rank would take a
@@ -216,5 +216,9 @@ fn start(spawner: &mut Spawner, order: StartOrder, null: &OwnedFd) -> Result<Chi
     spawner.lead_sessions(order.leads_session);
     let masks = Masks { cpus: order.seat.cpus.words(), memory: order.seat.memory.words() };
     let child = spawner.spawn(image, &order.variables, descriptors, masks);
-    child.map_err(|error| format!("program '{}': {error}", image.path().display()))
+    child.map_err(|error| {
+        let limit = Some(error.errno).filter(|_| error.step == SpawnStep::Clone).and_then(sys::reached_limit);
+        let limit = limit.map(|limit| format!("; {limit}")).unwrap_or_default();
+        format!("program '{}': {error}{limit}", image.path().display())
+    })
 }

@@ -393,8 +393,7 @@ impl Startup {
         if shared.programs.get().is_some() {
             program.image()?;
         }
-        let machine =
-            |error: io::Error| format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n");
+        let machine = |error: io::Error| format!("{}; try more agents with --agents-per-node", with_limit(&error));
         let (out_read, out_write) = sys::pipe().map_err(machine)?;
         let (err_read, err_write) = sys::pipe().map_err(machine)?;
         // The first process of a rank has read the input.
@@ -476,9 +475,8 @@ impl Startup {
         let by_port = matches!(pmi, PendingPmi::Accepted(_));
         let connections = match pmi {
             PendingPmi::Inherited(socket) => {
-                let machine = |error: io::Error| {
-                    format!("{error}; try more agents with --agents-per-node, or a higher ulimit -n")
-                };
+                let machine =
+                    |error: io::Error| format!("{}; try more agents with --agents-per-node", with_limit(&error));
                 Connections::Inherited(Some(sys::watch(socket).map_err(machine)?))
             }
             PendingPmi::Accepted(connections) => Connections::Accepted(connections),
@@ -658,4 +656,12 @@ fn own_variables(plan: &NamespacePlan, rank: Rank, inode: Option<u64>, incarnati
     }
     variables.extend(incarnation.map(|number| variable(INCARNATION, &number.to_string())));
     variables
+}
+
+/// Describes an error of this machine, and names the limit if one was reached.
+pub(super) fn with_limit(error: &io::Error) -> String {
+    match error.raw_os_error().and_then(sys::reached_limit) {
+        Some(limit) => format!("{error}; {limit}"),
+        None => error.to_string(),
+    }
 }

@@ -68,27 +68,37 @@ pub(super) fn cgroup_mount<'a>(line: &'a str, controller: Option<&str>) -> Optio
 }
 
 /// Returns the limits on processes and threads of this process's cgroups: the file, the limit, and how many there are.
-pub fn process_limits() -> Vec<(PathBuf, u64, u64)> {
+pub(super) fn process_limits() -> Vec<(PathBuf, u64, u64)> {
     const MAX: ControllerFile = ControllerFile { controller: "pids", v1: "pids.max", v2: "pids.max" };
+    process_limits_in(MAX.of_this_process())
+}
+
+/// `files` are the files `pids.max`, of which some may not exist.
+fn process_limits_in(files: Vec<PathBuf>) -> Vec<(PathBuf, u64, u64)> {
     let limit = |max: PathBuf| {
         let current = fs::read_to_string(max.with_file_name("pids.current")).ok()?;
         let (limit, used) = process_limit_of(&fs::read_to_string(&max).ok()?, &current)?;
         Some((max, limit, used))
     };
-    MAX.of_this_process().into_iter().filter_map(limit).collect()
+    files.into_iter().filter_map(limit).collect()
 }
 
 /// Returns the limits on memory of this process's cgroups: the file, and how many bytes processes may still get. The kernel can
 /// reclaim cached files, so they count as free.
 pub fn memory_limits() -> Vec<(PathBuf, u64)> {
     const MAX: ControllerFile = ControllerFile { controller: "memory", v1: "memory.limit_in_bytes", v2: "memory.max" };
+    memory_limits_in(MAX.of_this_process())
+}
+
+/// `files` are the files with the limits, of which some may not exist.
+fn memory_limits_in(files: Vec<PathBuf>) -> Vec<(PathBuf, u64)> {
     let left = |max: PathBuf| {
         let read = |name: &str| fs::read_to_string(max.with_file_name(name)).ok();
         let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
         let left = memory_left_of(&fs::read_to_string(&max).ok()?, &used, &read("memory.stat")?)?;
         Some((max, left))
     };
-    MAX.of_this_process().into_iter().filter_map(left).collect()
+    files.into_iter().filter_map(left).collect()
 }
 
 /// `max`, `used` and `stat` are the contents of the three files.
@@ -129,6 +139,50 @@ mod tests {
                 .map(|folder| Path::new(folder).join("memory.oom_control"))
         );
         assert_eq!(file.among("", "0::/\n"), [] as [PathBuf; 0]);
+    }
+
+    /// Writes files of cgroups into a directory. Returns the files with this name, and one that does not exist.
+    fn cgroups(directory: &Path, files: &[(&str, &str)], name: &str) -> Vec<PathBuf> {
+        for (file, content) in files {
+            let path = directory.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        }
+        ["job/step", "job", "none", ""].map(|group| directory.join(group).join(name)).into()
+    }
+
+    #[test]
+    fn limits_of_all_cgroups_above_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let files = [
+            ("job/step/pids.max", "max\n"),
+            ("job/step/pids.current", "4\n"),
+            ("job/pids.max", "12\n"),
+            ("job/pids.current", "7\n"),
+            ("pids.max", "1000\n"),
+            ("pids.current", "90\n"),
+        ];
+        let found = process_limits_in(cgroups(directory.path(), &files, "pids.max"));
+        assert_eq!(found, [(path("job/pids.max"), 12, 7), (path("pids.max"), 1000, 90)]);
+        let files = [
+            ("job/step/memory.max", "max\n"),
+            ("job/step/memory.current", "5\n"),
+            ("job/step/memory.stat", "file 1\n"),
+            ("job/memory.max", "4096\n"),
+            ("job/memory.current", "3000\n"),
+            ("job/memory.stat", "anon 2000\nfile 1000\n"),
+        ];
+        let found = memory_limits_in(cgroups(directory.path(), &files, "memory.max"));
+        assert_eq!(found, [(path("job/memory.max"), 2096)]);
+        let files = [
+            ("job/memory.limit_in_bytes", "4096\n"),
+            ("job/memory.usage_in_bytes", "3000\n"),
+            ("job/memory.stat", "total_cache 1000\n"),
+        ];
+        let version_1 = tempfile::tempdir().unwrap();
+        let found = memory_limits_in(cgroups(version_1.path(), &files, "memory.limit_in_bytes"));
+        assert_eq!(found, [(version_1.path().join("job/memory.limit_in_bytes"), 2096)]);
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub mod spawn;
 pub mod stage_cache;
 pub mod stage_directory;
 mod survivors;
+mod task_limits;
 pub mod tcp_peer;
 mod timer;
 #[cfg(test)]
@@ -63,7 +64,7 @@ mod users;
 pub use allocator::{LargePages, keep_freed_memory};
 pub use below::{Below, BelowEntry};
 pub use cgroup::end_group_of;
-pub use cgroup_files::{memory_limits, process_limits};
+pub use cgroup_files::memory_limits;
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, close_inherited, dev_null, inode, input_pipe, leave_to_program, make_room, open_descriptors,
@@ -110,5 +111,6 @@ pub use spawn::{
 pub use stage_cache::StageCache;
 pub use stage_directory::{StageDirectory, StageNote, StageRoom, set_modified, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
+pub use task_limits::{TaskLimit, TaskLimitPlace, reached_limit};
 pub use tcp_peer::{SocketDiag, uid_in_table};
 pub use timer::Timer;

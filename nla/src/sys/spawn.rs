@@ -146,9 +146,6 @@ impl fmt::Display for SpawnError {
         };
         write!(f, "{what}: {why} (errno {})", self.errno)?;
         let hint = match (self.step, self.errno) {
-            (SpawnStep::Clone, libc::EAGAIN) => {
-                "the node or the user has too many processes; see ulimit -u and the cgroup's pids.max"
-            }
             (SpawnStep::Processors, libc::EINVAL) | (SpawnStep::Memory, libc::EINVAL) => {
                 "none of them may be used any more; the cpuset of this process may have changed since the agent started"
             }

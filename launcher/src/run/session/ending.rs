@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::pin;
 
-use nla::core::{Failure, Outcome, Time, printable};
+use nla::core::{Cause, Failure, Outcome, Time, printable};
 use nla::sys::ShellState;
 
 use super::{Ended, Session, host_name};
@@ -13,10 +13,11 @@ use crate::plan::agent_layout::open_files_max;
 use crate::plan::checks::missing_program_hint;
 use crate::plan::library::{explain_silence, possible_user};
 use crate::plan::needs;
+use crate::plan::process_limits::raises_after_failure;
 use crate::plan::wrapper::mpi_users;
 use crate::run::assemble::given_up_text;
 use crate::run::output::print;
-use crate::run::report::{Here, Verbosity, demo_text, doubt, epilogue};
+use crate::run::report::{HostNeeds, NeedyHost, Verbosity, demo_text, doubt, epilogue};
 use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
@@ -93,11 +94,8 @@ impl Session {
     /// Reports the outcome if it is no success.
     pub(super) fn report_outcome(&self, outcome: &Outcome) {
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
-        let here = (!self.agent_hosts.is_remote()).then(|| Here {
-            files_max: open_files_max(&ShellState::recorded()),
-            tasks: needs::tasks(self.first.size, self.first.placement.len() as u32),
-        });
-        if let Some(mut text) = epilogue(outcome, self.first.size, here.as_ref(), self.restarts_used, host) {
+        let needs = self.needs_after(outcome);
+        if let Some(mut text) = epilogue(outcome, self.first.size, needs.as_ref(), self.restarts_used, host) {
             if let Some(exit) = &self.first_exit
                 && let Some(doubt) = doubt(outcome, exit, self.locations.of_agent(exit.agent))
             {
@@ -110,6 +108,25 @@ impl Session {
             }
             self.reporter.error(&text);
         }
+    }
+
+    /// Returns the needs at the host where ranks could not be started, if that was the first failure.
+    fn needs_after(&self, outcome: &Outcome) -> Option<HostNeeds> {
+        let Outcome::Failed { first: Failure { agent, cause: Cause::NotStarted { .. }, .. }, .. } = outcome else {
+            return None;
+        };
+        let host = self.locations.of_agent(*agent);
+        let there = self.first.placement.iter().filter(|(other, _)| self.locations.of_agent(*other) == host);
+        let counts: Vec<u32> = there.map(|(_, ranks)| ranks.len() as u32).collect();
+        let tasks = needs::tasks(counts.iter().sum(), counts.len() as u32);
+        let host = match self.agent_hosts.is_remote() {
+            true => NeedyHost::Remote(host.to_owned()),
+            false => NeedyHost::Here {
+                files_max: open_files_max(&ShellState::recorded()),
+                raise: raises_after_failure(tasks),
+            },
+        };
+        Some(HostNeeds { tasks, ranks: counts.into_iter().max().unwrap_or_default(), host })
     }
 
     /// Reports that several ranks ran and none spoke PMI in a successful job: as an error if the program is an MPI program and

@@ -8,6 +8,7 @@ mod start;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read};
@@ -36,7 +37,8 @@ use self::start::{Start, start};
 use crate::cluster::node_list::HostOptions;
 use crate::exit;
 use crate::plan::launch::AgentHosts;
-use crate::plan::{InputSource, Plan};
+use crate::plan::process_limits::raises_after_failure;
+use crate::plan::{InputSource, Plan, needs};
 use crate::run::assemble::{given_up_text, without_host};
 use crate::run::binding_text::Bindings;
 use crate::run::collect::Collector;
@@ -555,7 +557,14 @@ impl Session {
         let Some(source) = self.input.take() else { return };
         match Reader::start(source.clone(), self.root.input_takers(), self.events.clone(), &self.tasks) {
             Ok(reader) => self.reader = Some(reader),
-            Err(error) => self.on_output(OutputEvent::Failed(cannot_be_read(&source, &error))),
+            Err(error) => {
+                let mut text = cannot_be_read(&source, &error);
+                let tasks = needs::tasks(self.first.size, self.first.placement.len() as u32);
+                if let Some(raise) = raises_after_failure(tasks).filter(|_| !self.agent_hosts.is_remote()) {
+                    let _ = write!(text, ", since no thread could be created for that\n  hint: {raise} lets it start");
+                }
+                self.on_output(OutputEvent::Failed(text));
+            }
         }
     }
 

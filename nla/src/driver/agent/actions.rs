@@ -1,5 +1,6 @@
 //! Carries out the actions of an agent's core.
 
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use crate::driver::accelerators::Accelerators;
 use crate::driver::binder::Binder;
 use crate::driver::output::OutputPump;
 use crate::driver::shutdown::Sweep;
-use crate::driver::startup::Startup;
+use crate::driver::startup::{Startup, with_limit};
 use crate::driver::survivors;
 use crate::driver::table::Key;
 use crate::driver::trace::DriverTrace;
@@ -173,7 +174,7 @@ impl AgentDriver {
                 }
                 self.startup = Some(startup);
             }
-            Err(error) => tracing::error!(%error, "no rank can be started here"),
+            Err(error) => self.startup_failure = Some(setup_failure(&error)),
         }
     }
 
@@ -199,17 +200,17 @@ impl AgentDriver {
             Some(startup) if !ranks.is_empty() || startup.revives_ranks() => {
                 match startup.enqueue(plan, &ranks, board) {
                     Ok(local) => drop(self.namespaces.insert(id, local)),
-                    Err(error) => {
-                        tracing::error!(%error, "no rank can be started here");
-                        return self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed));
-                    }
+                    Err(error) => return self.handle(Input::NotStarted(id, ranks, setup_failure(&error))),
                 }
                 if !report.is_empty() {
                     self.handle(Input::Bound(Box::new(report)));
                 }
             }
             _ if ranks.is_empty() => {}
-            Some(_) | None => self.handle(Input::NotStarted(id, ranks, NotStartedReason::SetupFailed)),
+            Some(_) | None => {
+                let why = self.startup_failure.clone().unwrap_or(NotStartedReason::SetupFailed);
+                self.handle(Input::NotStarted(id, ranks, why));
+            }
         }
     }
 
@@ -277,4 +278,10 @@ impl AgentDriver {
             let _ = waiting.send(answer);
         }
     }
+}
+
+/// Returns why an agent that failed with this error can start no ranks.
+fn setup_failure(error: &io::Error) -> NotStartedReason {
+    tracing::error!(%error, "no rank can be started here");
+    NotStartedReason::Reported(format!("its agent could not set itself up: {}", with_limit(error)))
 }

@@ -1,0 +1,284 @@
+//! The limits on the number of processes and threads: of the user, of the kernel, and of cgroups.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{geteuid, getuid};
+
+use super::cgroup_files::process_limits;
+use super::descriptors::open_files_max;
+
+/// The highest value that the kernel accepts for pid_max.
+const PID_MAX_MAX: u64 = 1 << 22;
+/// Pids below this are not used again after the first round (RESERVED_PIDS).
+const PIDS_RESERVED: u64 = 300;
+
+/// A place that limits the number of processes and threads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TaskLimitPlace {
+    /// RLIMIT_NPROC, for the processes of the user.
+    User,
+    /// A file below /proc/sys/kernel.
+    Kernel(&'static str),
+    /// The file pids.max of a cgroup.
+    Cgroup(PathBuf),
+}
+
+/// A limit on the number of processes and threads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskLimit {
+    /// The place that has it.
+    pub place: TaskLimitPlace,
+    /// The limit.
+    pub max: u64,
+    /// How many processes and threads that are not of this session count, at least.
+    pub others: u64,
+}
+
+impl TaskLimit {
+    /// The processes of a session that may exist before its limits are read: launcher, guardian, agent.
+    const OWN: u64 = 3;
+
+    /// Returns how many processes and threads the session may have.
+    pub fn left(&self) -> u64 {
+        self.max.saturating_sub(self.others)
+    }
+
+    /// Names the limit.
+    pub fn name(&self) -> String {
+        match &self.place {
+            TaskLimitPlace::User => "ulimit -u".to_owned(),
+            TaskLimitPlace::Kernel(name) => format!("/proc/sys/kernel/{name}"),
+            TaskLimitPlace::Cgroup(file) => file.display().to_string(),
+        }
+    }
+
+    /// Returns what lets a session have `tasks` processes and threads; `None` if nothing does.
+    pub fn raise(&self, tasks: u64) -> Option<String> {
+        let max = tasks + self.others;
+        match &self.place {
+            TaskLimitPlace::User => Some(format!("'ulimit -u {max}'")),
+            TaskLimitPlace::Kernel(name) => {
+                (max <= PID_MAX_MAX).then(|| format!("'sysctl kernel.{name}={max}' as root"))
+            }
+            // The agent may have started when the processes of the cgroup were counted, or not.
+            TaskLimitPlace::Cgroup(file) => {
+                let max = max + Self::OWN;
+                Some(format!("'echo {max} > {}' as root, or TasksMax={max} in the systemd unit", file.display()))
+            }
+        }
+    }
+
+    /// Reads the limit of this process's user, if `tasks` more processes and threads may exceed it.
+    pub fn of_user(tasks: u64) -> Option<Self> {
+        let max = user_limit().filter(|max| tasks + total().unwrap_or(u64::from(u32::MAX)) > *max)?;
+        Some(Self { place: TaskLimitPlace::User, max, others: Tasks::read().of_others(getuid().as_raw()) })
+    }
+
+    /// Reads the limits of the kernel, before the session has started ranks.
+    pub fn of_kernel() -> Vec<Self> {
+        Self::read_kernel(Self::OWN)
+    }
+
+    /// Reads the limits of this process's cgroups, before the session has started ranks.
+    pub fn of_cgroups() -> Vec<Self> {
+        Self::read_cgroups(Self::OWN)
+    }
+
+    /// Reads the limits that are too low for a session with so many processes and threads. This process and its descendants are the
+    /// session, of which some processes may have been started.
+    pub fn too_low(tasks: u64) -> Vec<Self> {
+        let found = Tasks::read();
+        let own = found.of_session();
+        let user = user_limit().map(|max| {
+            let others = found.of_others(getuid().as_raw());
+            Self { place: TaskLimitPlace::User, max, others }
+        });
+        let mut limits: Vec<Self> = user.into_iter().collect();
+        limits.extend(Self::read_kernel(own));
+        limits.extend(Self::read_cgroups(own));
+        limits.retain(|limit| limit.left() < tasks);
+        limits
+    }
+
+    fn read_kernel(own: u64) -> Vec<Self> {
+        let others = total().unwrap_or_default().saturating_sub(own);
+        let read = |name: &'static str| {
+            let max: u64 = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok()?;
+            let reserved = if name == "pid_max" { PIDS_RESERVED } else { 0 };
+            Some(Self { place: TaskLimitPlace::Kernel(name), max, others: others + reserved })
+        };
+        ["pid_max", "threads-max"].into_iter().filter_map(read).collect()
+    }
+
+    fn read_cgroups(own: u64) -> Vec<Self> {
+        let limit = |(file, max, used): (PathBuf, u64, u64)| Self {
+            place: TaskLimitPlace::Cgroup(file),
+            max,
+            others: used.saturating_sub(own),
+        };
+        process_limits().into_iter().map(limit).collect()
+    }
+}
+
+/// Names the limit that this process has reached, if a system call has failed for one. `errno` is the call's error. The text is the
+/// same for all failures at one limit.
+pub fn reached_limit(errno: i32) -> Option<String> {
+    match errno {
+        libc::EAGAIN => nearest_task_limit(),
+        libc::EMFILE => Some(format!("the hard limit (ulimit -Hn) allows {} open files", open_files_max())),
+        _ => None,
+    }
+}
+
+/// Names the limit on processes and threads that leaves fewest.
+fn nearest_task_limit() -> Option<String> {
+    let user = user_limit().map(|max| {
+        // Without a session: all of the user's processes count.
+        let others = Tasks { session: BTreeSet::new(), ..Tasks::read() }.of_others(getuid().as_raw());
+        TaskLimit { place: TaskLimitPlace::User, max, others }
+    });
+    let limits = user.into_iter().chain(TaskLimit::read_kernel(0)).chain(TaskLimit::read_cgroups(0));
+    let nearest = limits.min_by_key(TaskLimit::left)?;
+    Some(format!("{} allows {} processes and threads", nearest.name(), nearest.max))
+}
+
+/// Returns RLIMIT_NPROC; `None` if it does not apply.
+fn user_limit() -> Option<u64> {
+    let is_exempt = getuid().is_root() || geteuid().is_root();
+    let (soft, _) = getrlimit(Resource::RLIMIT_NPROC).ok().filter(|_| !is_exempt)?;
+    (soft != RLIM_INFINITY).then_some(soft)
+}
+
+/// Returns the number of all processes and threads of the machine.
+fn total() -> Option<u64> {
+    total_of(&fs::read_to_string("/proc/loadavg").ok()?)
+}
+
+/// `text` is /proc/loadavg.
+fn total_of(text: &str) -> Option<u64> {
+    text.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
+}
+
+/// A process as /proc/PID/status shows it.
+#[derive(Debug)]
+struct Status {
+    pid: u32,
+    parent: u32,
+    uid: u32,
+    threads: u64,
+}
+
+impl Status {
+    fn parse(text: &str) -> Option<Self> {
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            line.split_ascii_whitespace().next()?.parse::<u32>().ok()
+        };
+        Some(Self { pid: field("Pid")?, parent: field("PPid")?, uid: field("Uid")?, threads: field("Threads")?.into() })
+    }
+}
+
+/// All processes of the machine.
+struct Tasks {
+    all: Vec<Status>,
+    /// Those of the session.
+    session: BTreeSet<u32>,
+}
+
+impl Tasks {
+    fn read() -> Self {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbered = entries.filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit));
+        let status = |entry: fs::DirEntry| Status::parse(&fs::read_to_string(entry.path().join("status")).ok()?);
+        Self::of(std::process::id(), numbered.filter_map(status).collect())
+    }
+
+    /// `first` and its descendants are the session.
+    fn of(first: u32, all: Vec<Status>) -> Self {
+        let mut session = BTreeSet::from([first]);
+        loop {
+            let before = session.len();
+            for process in &all {
+                if session.contains(&process.parent) {
+                    session.insert(process.pid);
+                }
+            }
+            if session.len() == before {
+                return Self { all, session };
+            }
+        }
+    }
+
+    /// Counts the processes and threads of the session.
+    fn of_session(&self) -> u64 {
+        self.all.iter().filter(|process| self.session.contains(&process.pid)).map(|process| process.threads).sum()
+    }
+
+    /// Counts the other processes and threads of this user.
+    fn of_others(&self, uid: u32) -> u64 {
+        let others = self.all.iter().filter(|process| process.uid == uid && !self.session.contains(&process.pid));
+        others.map(|process| process.threads).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tasks_of_the_machine_are_read() {
+        assert_eq!(total_of("0.52 0.58 0.59 3/1190 31337\n"), Some(1190));
+        assert_eq!(total_of(""), None);
+        assert!(total().unwrap() > 1);
+    }
+
+    #[test]
+    fn the_tasks_of_this_session_do_not_count_as_others() {
+        let status = |pid: u32, parent: u32, uid: u32, threads: u32| {
+            Status::parse(&format!(
+                "Name:\tx\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nThreads:\t{threads}\n"
+            ))
+            .unwrap()
+        };
+        let shell = status(10, 1, 5, 1);
+        let all = vec![
+            // Pids may have begun again from the lowest.
+            status(7, 22, 5, 1),
+            shell,
+            status(20, 10, 5, 1),
+            status(21, 20, 5, 1),
+            status(22, 21, 5, 3),
+            status(30, 1, 5, 4),
+            status(31, 1, 6, 9),
+        ];
+        let tasks = Tasks::of(20, all);
+        assert_eq!((tasks.of_others(5), tasks.of_session()), (5, 6));
+        assert!(Status::parse("Pid:\t1\n").is_none());
+        assert!(Tasks::read().of_session() > 0);
+    }
+
+    #[test]
+    fn raised_limits_leave_room_for_others() {
+        let limit = |place| TaskLimit { place, max: 100, others: 30 };
+        assert_eq!(limit(TaskLimitPlace::User).left(), 70);
+        assert_eq!(limit(TaskLimitPlace::User).raise(90).unwrap(), "'ulimit -u 120'");
+        let kernel = limit(TaskLimitPlace::Kernel("pid_max"));
+        assert_eq!(kernel.raise(90).unwrap(), "'sysctl kernel.pid_max=120' as root");
+        assert_eq!(kernel.raise(1 << 22), None);
+        let cgroup = limit(TaskLimitPlace::Cgroup("/c/pids.max".into()));
+        assert_eq!(cgroup.raise(90).unwrap(), "'echo 123 > /c/pids.max' as root, or TasksMax=123 in the systemd unit");
+    }
+
+    #[test]
+    fn limits_that_are_too_low_are_found_and_named() {
+        assert_eq!(TaskLimit::too_low(0), []);
+        let too_low = TaskLimit::too_low(PID_MAX_MAX);
+        assert!(too_low.iter().any(|limit| limit.place == TaskLimitPlace::Kernel("pid_max")), "{too_low:?}");
+        assert!(reached_limit(libc::EAGAIN).unwrap().ends_with(" processes and threads"));
+        assert!(reached_limit(libc::EMFILE).unwrap().ends_with(" open files"));
+        assert_eq!(reached_limit(libc::ENOENT), None);
+    }
+}
