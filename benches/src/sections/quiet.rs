@@ -36,8 +36,14 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
     let mut launchers = participants(bench, Launcher::owns_agents);
     let own = launchers.iter().find(|launcher| launcher.kind == Kind::Scela).cloned();
     // A node with many cores has several agents.
-    let four = own.map(|own| own.with_options(["--agents-per-node", "4"].map(OsString::from)));
-    launchers.splice(1..1, four);
+    let variants = [
+        &["--agents-per-node", "4"][..],
+        &["--agents-per-node", "8"],
+        &["--agents-per-node", "8", "--on-failure", "restart"],
+    ];
+    let more =
+        own.iter().flat_map(|own| variants.map(|words| own.clone().with_options(words.iter().map(OsString::from))));
+    launchers.splice(1..1, more);
     let mut table = Table::default();
     table.group("", &["np", "launcher"]);
     table.group("context switches of", &["launcher", "guardians", "agents", "all"]);

@@ -425,7 +425,8 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,
         "count an agent or host that is silent for TIME as lost\n\
          (default: 20 seconds; 5 seconds with --on-failure\n\
-         continue or restart)"),
+         continue or restart; on this machine alone at least\n\
+         5 seconds per agent, up to 2 minutes)"),
     spec(Id::Global(Global::Heartbeat), &["heartbeat"], &["TIME"], group::ENDING,
         "send heartbeats over links every TIME, at most a third\n\
          of the dead time (the default)"),

@@ -155,6 +155,10 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     remarks.extend(remark);
     remarks.extend(talked.as_ref().and_then(|talked| talked.remark.clone()));
     let agents = nodes.len() as u32;
+    let mut planned = options.clone();
+    if matches!(node_list, NodeList::Local { .. }) {
+        planned.choose_dead_time_here(agents);
+    }
     let settings = RootSettings {
         stuck_after: options.stuck_after,
         max_restarts: options.max_restarts.unwrap_or(request::MAX_RESTARTS_DEFAULT),
@@ -174,7 +178,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             cache: options.cache,
             clean_shm: options.clean_shm,
             on_failure: options.on_failure,
-            dead_time: options.liveness().dead_time,
+            dead_time: planned.liveness().dead_time,
             has_ports: !options.launch.no_ports,
             rank_sessions: if options.no_rank_sessions { RankSessions::None } else { RankSessions::All },
             stats: options.stats.is_some(),
@@ -208,7 +212,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
         nodes,
     };
     let label = label(options, machine);
-    let (options, demo, files) = (options.clone(), request.is_demo(), Vec::new());
+    let (options, demo, files) = (planned, request.is_demo(), Vec::new());
     let collect_to = Vec::new();
     Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files, collect_to, talked })
 }

@@ -25,6 +25,12 @@ const COLLECT_BYTES_DEFAULT: u64 = 10_000_000_000;
 /// How often all ranks may start again, unless `--max-restarts` is typed.
 pub const MAX_RESTARTS_DEFAULT: u32 = 3;
 
+/// The least dead time for each agent of a session on this machine alone, unless `--dead-time` is typed. An agent and its guardian wake
+/// some four times in a dead time, so that all of them wake less than once a second.
+const DEAD_TIME_PER_AGENT: Duration = Duration::from_secs(5);
+/// The most that this makes of the dead time. More agents have more processors.
+const DEAD_TIME_HERE_MAX: Duration = Duration::from_secs(120);
+
 /// How many heartbeats fit into the dead time, unless `--heartbeat` is typed.
 const HEARTBEATS: u32 = 3;
 
@@ -396,6 +402,13 @@ impl Options {
             FailurePolicy::Abort => DEAD_TIME,
             FailurePolicy::Continue | FailurePolicy::Restart | FailurePolicy::RestartRank => DEAD_TIME_SURVIVED,
         }
+    }
+
+    /// Chooses the dead time of a session with so many agents, all on this machine, unless the user has. The kernel reports there that
+    /// a process has ended or is stopped, so that only few losses are found by silence.
+    pub fn choose_dead_time_here(&mut self, agents: u32) {
+        let wanted = (DEAD_TIME_PER_AGENT * agents).min(DEAD_TIME_HERE_MAX);
+        self.dead_time.get_or_insert(wanted.max(self.default_dead_time()));
     }
 
     /// Returns when a link counts as lost.

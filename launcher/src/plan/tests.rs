@@ -359,6 +359,23 @@ fn with_open_files(files: u64) -> Machine {
 }
 
 #[test]
+fn many_agents_on_one_machine_have_a_longer_dead_time() {
+    let seconds = |words: &str| {
+        let plan = plan_of(words);
+        assert_eq!(plan.settings.session.dead_time, plan.options.liveness().dead_time);
+        plan.options.liveness().dead_time.as_secs_f64()
+    };
+    assert_eq!(seconds("-np 8 ./a"), 20.0);
+    assert_eq!(seconds("-np 8 --agents-per-node 8 ./a"), 40.0);
+    assert_eq!(seconds("-np 64 --agents-per-node 64 ./a"), 120.0);
+    assert_eq!(seconds("-np 8 --agents-per-node 8 --dead-time 7 ./a"), 7.0);
+    assert_eq!(seconds("-np 8 --on-failure continue ./a"), 5.0);
+    assert_eq!(seconds("-np 8 --agents-per-node 8 --on-failure continue ./a"), 40.0);
+    let remote = planned_on("-np 8 --agents-per-node 8 ./a", "n1", |_| {}).unwrap();
+    assert_eq!(remote.options.liveness().dead_time.as_secs(), 20);
+}
+
+#[test]
 fn more_processes_than_the_machine_allows_are_refused() {
     let limits = |_| {
         let limit = |place, max| TaskLimit { place, max, others: 0 };

@@ -107,6 +107,7 @@ async fn run(
     own: OwnProcess,
     mut panics: Panics,
 ) -> Result<u8, StartFailure> {
+    guardian.announce_dead_time(order.dead_time);
     let tasks = panics.tasks();
     // Large futures are boxed: each frame that they are copied to costs page faults.
     let joining = Box::pin(bootstrap::join(order, clock, own, &guardian, &tasks));

@@ -78,7 +78,7 @@ const REFUSALS_MAX: u32 = 20;
 ///
 /// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself
 /// (INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
-/// ended. `dead_time` is how long an agent may be silent after its first sign of life.
+/// ended. `dead_time` is how long an agent may be silent after its first sign of life, unless it announces another time.
 ///
 /// The guardian passes SIGTERM on to the agent, which ends the session and gives the ranks their grace. Meanwhile the
 /// guardian watches the agent as before.
@@ -202,6 +202,10 @@ impl Guardian {
                 Some(libc::SIGTERM) => self.pass_on(libc::SIGTERM),
                 Some(signal) => return Cause::Signalled(signal),
                 None => {}
+            }
+            if let Some(dead_time) = self.signs.dead_time() {
+                self.dead_time = dead_time;
+                silence.set_dead_time(dead_time);
             }
             let agent = self.signs.agent();
             if agent.rests() {
@@ -399,6 +403,11 @@ impl GuardianLink {
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Announces how long this process may be silent in its session.
+    pub fn announce_dead_time(&self, time: Duration) {
+        self.signs.announce_dead_time(time);
     }
 
     /// Notes that this process rests: until [`alive`](Self::alive) is called again, the guardian waits for no sign of life.

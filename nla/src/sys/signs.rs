@@ -29,6 +29,8 @@ struct Shared {
     /// Times in nanoseconds after the beginning, zero if there is none.
     guardian: AtomicU64,
     agent: AtomicU64,
+    /// The dead time of the agent's session in nanoseconds, zero until the agent has its order.
+    dead_time: AtomicU64,
     /// The length of the announced path, zero if there is none.
     path_bytes: AtomicUsize,
     path: [AtomicU8; PATH_BYTES_MAX],
@@ -71,6 +73,17 @@ impl Signs {
 }
 
 impl Signs {
+    /// Announces the dead time of the session. Called by the agent.
+    pub(super) fn announce_dead_time(&self, time: Duration) {
+        self.shared.dead_time.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Returns the dead time that was announced last.
+    pub(super) fn dead_time(&self) -> Option<Duration> {
+        let time = self.shared.dead_time.load(Ordering::Relaxed);
+        (time > 0).then(|| Duration::from_nanos(time))
+    }
+
     /// Announces a directory, or none any more. Called by the agent, in one thread at a time. Fails if the path is too long.
     pub(super) fn announce_directory(&self, path: Option<&Path>) -> io::Result<()> {
         let bytes = path.map(|path| path.as_os_str().as_bytes()).unwrap_or_default();
@@ -135,6 +148,14 @@ impl Silence {
         Self { dead_time, limit: first, last: began, delay: Duration::ZERO }
     }
 
+    /// The dead time is this one from now on.
+    pub(super) fn set_dead_time(&mut self, dead_time: Duration) {
+        if self.limit == self.dead_time {
+            self.limit = dead_time;
+        }
+        self.dead_time = dead_time;
+    }
+
     /// A sign was given at this time.
     pub(super) fn on_sign(&mut self, at: Instant) {
         if at > self.last {
@@ -181,6 +202,9 @@ mod tests {
         signs.agent().note();
         let last = signs.agent().last().unwrap();
         assert!(last >= signs.began() && last <= Instant::now() && signs.guardian().last().is_none());
+        assert_eq!(signs.dead_time(), None);
+        signs.announce_dead_time(s(40));
+        assert_eq!(signs.dead_time(), Some(s(40)));
     }
 
     #[test]
@@ -198,6 +222,22 @@ mod tests {
         assert!(silence.is_over(began + s(30)), "it is the same sign");
         silence.on_sign(began + s(28));
         assert!(!silence.is_over(began + s(47)) && silence.is_over(began + s(48)));
+    }
+
+    #[test]
+    fn a_session_may_have_another_dead_time_than_its_guardian_was_started_with() {
+        let began = Instant::now();
+        let mut silence = Silence::new(s(20), s(110), began);
+        silence.set_dead_time(s(40));
+        assert!(
+            !silence.is_over(began + s(109)) && silence.is_over(began + s(110)),
+            "the first sign has its own limit"
+        );
+        silence.on_sign(began + s(10));
+        assert_eq!(silence.next_check(began + s(12)), s(28));
+        assert!(!silence.is_over(began + s(49)) && silence.is_over(began + s(50)));
+        silence.set_dead_time(s(20));
+        assert!(!silence.is_over(began + s(29)) && silence.is_over(began + s(30)));
     }
 
     #[test]
