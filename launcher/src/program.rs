@@ -35,6 +35,7 @@ use crate::forecast::calibrate;
 use crate::forecast::explain::{explain, explained};
 use crate::forecast::model;
 use crate::forecast::simulate::{self, Simulation};
+use crate::plan::agent_layout::open_files_max;
 use crate::plan::launch::{self, AgentHosts, Located, Prepared};
 use crate::plan::machine::Machine;
 use crate::plan::needs;
@@ -257,19 +258,28 @@ fn guard(dead_time: Duration, agent: impl FnOnce(GuardianLink) -> u8) -> u8 {
 /// The least address space (RLIMIT_AS) of a process. Measured: with 14 MiB, jobs of one rank fail, with 15 MiB jobs of 900 run.
 const ADDRESS_SPACE_BYTES_MIN: u64 = 24 << 20;
 
-/// Returns why this process cannot work under its limit on address space. The first larger allocation would end it.
-fn address_space_refusal() -> Option<Refusal> {
-    let (soft, _) = getrlimit(Resource::RLIMIT_AS).ok()?;
-    let (needed, allowed) = (ADDRESS_SPACE_BYTES_MIN >> 10, soft >> 10);
-    (soft < ADDRESS_SPACE_BYTES_MIN).then(|| {
-        let text = format!("{} needs {needed} KiB of address space, and 'ulimit -v' allows {allowed}", stderr::name());
-        Refusal::new(text, format!("'ulimit -v unlimited', or at least 'ulimit -v {needed}'")).of_system()
-    })
+/// The least stack (RLIMIT_STACK) of a process. Measured: with 100 KiB, it overflows, with 128 KiB jobs run.
+const STACK_BYTES_MIN: u64 = 256 << 10;
+
+/// Returns why this process cannot work under its limits on memory: the first larger allocation or call would end it.
+fn memory_refusal() -> Option<Refusal> {
+    let of = |resource: Resource, least: u64, name: &str, option: &str| {
+        let (soft, _) = getrlimit(resource).ok()?;
+        let (needed, allowed) = (least >> 10, soft >> 10);
+        (soft < least).then(|| {
+            let text =
+                format!("{} needs {needed} KiB of {name}, and 'ulimit {option}' allows {allowed}", stderr::name());
+            let hint = format!("'ulimit {option} unlimited', or at least 'ulimit {option} {needed}'");
+            Refusal::new(text, hint).of_system()
+        })
+    };
+    of(Resource::RLIMIT_AS, ADDRESS_SPACE_BYTES_MIN, "address space", "-v")
+        .or_else(|| of(Resource::RLIMIT_STACK, STACK_BYTES_MIN, "stack", "-s"))
 }
 
 /// Parses what was typed and does it. Returns as [`begin`] does.
 fn launch(name: &OsString, arguments: Vec<OsString>) -> (u8, Duration) {
-    if let Some(refusal) = address_space_refusal() {
+    if let Some(refusal) = memory_refusal() {
         return (refuse(&refusal), stderr::EXIT_TIME);
     }
     let clock = Clock::start();
@@ -386,8 +396,9 @@ fn run(request: Request, session: &mut Session) -> Run {
     let options = located.nodes.options();
     let (label, dead_time) = (plan::label(options, &located.machine), options.liveness().dead_time);
     let mut guardians = ForkedGuardians::default();
-    if session.ready.is_none() && located.nodes.is_local() && !options.explain {
-        // The first agent starts while the plan is made.
+    let has_files = open_files_max(&located.machine.shell) >= needs::agent_files(1);
+    if session.ready.is_none() && located.nodes.is_local() && !options.explain && has_files {
+        // The first agent starts while the plan is made, unless the plan will refuse the job.
         match sys::fork_guardians(ForkedGuardians::default(), 1, &label) {
             Ok(Forked::Launcher(forked)) => guardians = forked,
             Ok(Forked::Guardian) => return guard_forked(located.secrets, dead_time, session),

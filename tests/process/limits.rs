@@ -224,7 +224,19 @@ fn fewer_agents_or_more_fit_a_job_into_its_limits() {
 }
 
 #[test]
-fn too_small_an_address_space_is_named() {
+fn too_small_a_memory_is_named() {
     let outcome = scela().np(1).shell("ulimit -v 20000").program(sh("exit 0")).run();
     outcome.has_code(251).says("scela-run needs 24576 KiB of address space, and 'ulimit -v' allows 20000\n  hint: ");
+    let outcome = scela().np(1).shell("ulimit -s 100").program(sh("exit 0")).run();
+    outcome.has_code(251).says("scela-run needs 256 KiB of stack, and 'ulimit -s' allows 100\n  hint: ");
+}
+
+#[test]
+fn a_refusal_is_the_only_error() {
+    for files in [10, 14, 20] {
+        let outcome = scela().np(1).shell(&format!("ulimit -n {files}")).program(sh("exit 0")).run();
+        let outcome = outcome.has_code(2).says(" open files, and the hard limit (ulimit -Hn) allows ");
+        let text = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(text.matches("scela-run: ").count(), 1, "{text}");
+    }
 }

@@ -118,27 +118,12 @@ pub(super) fn check<'a>(
         let hint = format!("add '--on-failure restart', or leave '{typed}' out");
         return Err(UsageError::new(&items[at].place, text, hint));
     }
-    if let (Some(StatsTo::File(stats)), Some(trace)) = (&options.stats, &options.trace)
-        && absolute(stats) == absolute(trace)
-    {
-        both(Global::Stats, Global::Trace, "one file cannot have the statistics and the trace")?;
-    }
-    let profile = options.profile_comm.as_deref().map(absolute);
-    if let (Some(at), None) = (last(Global::ProfileCommCollectives), &profile) {
+    check_files(options, both)?;
+    if let (Some(at), None) = (last(Global::ProfileCommCollectives), &options.profile_comm) {
         let typed = &items[at].typed;
         let text = format!("option '{typed}' has no effect without '--profile-comm FILE'");
         let hint = format!("add '--profile-comm FILE', or leave '{typed}' out");
         return Err(UsageError::new(&items[at].place, text, hint));
-    }
-    if let (Some(StatsTo::File(stats)), Some(profile)) = (&options.stats, &profile)
-        && absolute(stats) == *profile
-    {
-        both(Global::Stats, Global::ProfileComm, "one file cannot have the statistics and the profile")?;
-    }
-    if let (Some(trace), Some(profile)) = (&options.trace, &profile)
-        && absolute(trace) == *profile
-    {
-        both(Global::Trace, Global::ProfileComm, "one file cannot have the trace and the profile")?;
     }
     let from_stdin = hosts.sources.iter().filter(|source| source.is_standard_input()).count();
     if let (1.., Some(StdinTo::All | StdinTo::Ranks(_))) = (from_stdin, &options.stdin) {
@@ -146,6 +131,35 @@ pub(super) fn check<'a>(
     }
     if let (2.., Some(file)) = (from_stdin, last(Global::HostFile)) {
         return Err(between(items[file], items[file], "standard input can be read once only"));
+    }
+    Ok(())
+}
+
+/// Checks that each file is written for one option only. `both` fails if two options were typed. The ranks' output and errors may
+/// share their files.
+fn check_files(
+    options: &Options,
+    both: impl Fn(Global, Global, &'static str) -> Result<(), UsageError>,
+) -> Result<(), UsageError> {
+    let stats = if let Some(StatsTo::File(file)) = &options.stats { Some(file.as_path()) } else { None };
+    let reports = [
+        (Global::Stats, stats),
+        (Global::Trace, options.trace.as_deref()),
+        (Global::ProfileComm, options.profile_comm.as_deref()),
+        (Global::SaveRankMap, options.hosts.save_rankmap.as_deref()),
+        (Global::FaultHistory, options.hosts.fault_history.as_deref()),
+    ];
+    let streams = [
+        (Global::OutfilePattern, options.outfile_pattern.as_deref().map(Path::new)),
+        (Global::ErrfilePattern, options.errfile_pattern.as_deref().map(Path::new)),
+    ];
+    for (at, (one, file)) in reports.iter().enumerate() {
+        let Some(file) = file.map(absolute) else { continue };
+        for (other, other_file) in reports[at + 1..].iter().chain(&streams) {
+            if other_file.is_some_and(|other_file| absolute(other_file) == file) {
+                both(*one, *other, "each writes a file of its own")?;
+            }
+        }
     }
     Ok(())
 }

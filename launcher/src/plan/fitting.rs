@@ -9,7 +9,7 @@ use super::needs::{LocalJob, RANK_BYTES_MIN};
 use super::process_limits::MemoryLimit;
 use crate::refusal::{Refusal, counted};
 
-/// The most agents that advice considers: no machine has use for more.
+/// The highest number of agents that a refusal suggests.
 const AGENTS_ADVISED_MAX: u32 = 1 << 17;
 
 /// The wanted number of agents.
@@ -80,7 +80,7 @@ impl Limits {
     fn refusal(&self, job: &LocalJob, wish: Wish) -> Refusal {
         let agents = match wish {
             Wish::Fixed(agents) => agents,
-            // As few limits to raise as possible; the one on open files as little as possible.
+            // Prefer the number of agents that needs the fewest raised limits, then the lowest limit on open files.
             Wish::Fastest(wanted) => numbers(job)
                 .min_by_key(|agents| {
                     let files = job.files(*agents);
@@ -105,7 +105,7 @@ impl Limits {
             let takes = counted(u64::from(takes), "agent", "agents");
             hint = format!("{} lets it start, with {takes}; or ", raises.join(" and "));
         }
-        if let Wish::Fixed(2..) = wish
+        if let Wish::Fixed(_) = wish
             && let Some(other) = self.choose(job, Wish::Fastest(1))
         {
             let other = counted(u64::from(other), "agent", "agents");
@@ -143,11 +143,12 @@ impl Limits {
                 let needed = job.tasks(agents);
                 let others = match limit.others {
                     0 => String::new(),
+                    1 => ", of which 1 is in use or reserved".to_owned(),
                     others => format!(", of which {others} are in use or reserved"),
                 };
                 let (name, max) = (limit.name(), limit.max);
                 let text = format!(
-                    "with guardians and threads they are {needed} processes and threads, and {name} allows {max}"
+                    "the job needs {needed} processes and threads, with those of agents and guardians, and {name} allows {max}"
                 );
                 (text + &others, limit.raise(needed))
             }
@@ -237,14 +238,9 @@ mod tests {
         let error = limits(70, 70).refusal(&JOB, Wish::Fastest(2));
         let (text, hint) = (error.to_string(), error.hint());
         assert!(text.starts_with("64 ranks and 22 agents do not fit on this machine: scela-run needs 72"), "{text}");
+        assert!(text.contains(" open files, and the hard limit (ulimit -Hn) allows 70; the job needs "), "{text}");
         assert!(
-            text.contains(
-                " open files, and the hard limit (ulimit -Hn) allows 70; with guardians and threads they are "
-            ),
-            "{text}"
-        );
-        assert!(
-            text.ends_with(" processes and threads, and ulimit -u allows 77, of which 7 are in use or reserved"),
+            text.ends_with(" processes and threads, with those of agents and guardians, and ulimit -u allows 77, of which 7 are in use or reserved"),
             "{text}"
         );
         assert!(hint.starts_with("'ulimit -n "), "{hint}");

@@ -5,8 +5,8 @@ use nla::core::limits::unauthenticated_max;
 use nla::driver::{ORDERS_MAX, spawner_threads};
 use nla::sys;
 
-/// The open files of an agent without ranks. Measured with Linux 6.18: with 40, a job of one rank fails, with 40 and those of its
-/// rank it runs. Some options need further files: staged files, recordings, PMIx, the port of `--pmi-port`, a pool.
+/// The open files of an agent without ranks. Measured with Linux 6.18: 40 are too few for a job of one rank; 40 plus the rank's own
+/// suffice. Some options need further files: staged files, recordings, PMIx, the port of `--pmi-port`, a pool.
 const AGENT_FILES: u64 = 50;
 /// The open files of an agent for a rank that runs: standard output, standard error, PMI.
 const FILES_PER_RANK: u64 = 3;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use nla::sys::{self, TaskLimit};
 
-/// From this many processes and threads on, all limits are read: that takes time, and small jobs shall start fast. If one of their
+/// From this many processes and threads on, all limits are read. Reading them takes time, so smaller jobs skip it: if one of their
 /// processes cannot be started, the error says why.
 const ALL_READ_FROM: u64 = 64;
 
@@ -20,7 +20,7 @@ pub struct MemoryLimit {
     pub is_of_cgroup: bool,
 }
 
-/// Reads the limits on processes and threads that may be exceeded by `tasks` of them.
+/// Reads the limits that `tasks` processes and threads could exceed.
 pub(super) fn task_limits(tasks: u64) -> Vec<TaskLimit> {
     let mut limits: Vec<TaskLimit> = TaskLimit::of_user(tasks).into_iter().collect();
     if tasks >= ALL_READ_FROM {

@@ -383,8 +383,8 @@ fn more_processes_than_the_machine_allows_are_refused() {
     };
     let small = Machine { task_limits: limits, ..machine() };
     let error = planned("-np 99 ./a", &small).unwrap_err();
-    let text = "99 ranks and 1 agent do not fit on this machine: with guardians and threads they are 109 processes and threads, \
-                and ulimit -u allows 108";
+    let text = "99 ranks and 1 agent do not fit on this machine: the job needs 109 processes and threads, with those of agents \
+                and guardians, and ulimit -u allows 108";
     assert_eq!(error.to_string(), text);
     assert!(
         error.hint().starts_with("'ulimit -u 109' lets it start, with 1 agent; or start fewer ranks"),

@@ -152,8 +152,8 @@ impl Front {
         })))
     }
 
-    /// Stops this process if `suspension` says so, or lets the client decide by its own signals, since all ranks are stopped. In
-    /// the first case, returns when the process was continued.
+    /// Stops this process if `suspension` says so, and returns when it was continued. In a pool, tells the client that all ranks are
+    /// stopped; the client then decides by its own signals.
     pub(crate) fn suspended(&self, suspension: &mut Suspension) {
         match self {
             Self::Own => suspension.act(),

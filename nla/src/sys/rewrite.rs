@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::new_file::{Beside, keeps_mode};
 use super::output_file::{Opened, OutputMode, open};
 
-/// How long the reader of a FIFO may take no byte: the end of the session waits meanwhile.
+/// The launcher gives up on a FIFO whose reader reads nothing for this time.
 const READER_TIME: Duration = Duration::from_secs(5);
 /// A pipe that is writable has room for so many bytes (PIPE_BUF).
 const PIECE_BYTES_MAX: usize = 4096;
@@ -45,7 +45,7 @@ impl Rewrite {
             Ok(beside)
         });
         match beside {
-            Some(Ok(beside)) => beside.finish(|file| written(Destination { file, reader_time }, contents)),
+            Some(Ok(beside)) => beside.finish(|file| written(Destination::new(file, reader_time), contents)),
             // In place, the old contents would be lost.
             Some(Err(error)) if !may_write_in_place(&error) => Err(error),
             // A directory that the user may not write to, or a path that only the kernel can follow.
@@ -53,7 +53,7 @@ impl Rewrite {
                 if is_regular {
                     file.set_len(0)?;
                 }
-                written(Destination { file, reader_time }, contents).map(drop)
+                written(Destination::new(file, reader_time), contents).map(drop)
             }
         }
     }
@@ -80,20 +80,33 @@ fn written(
 #[derive(Debug)]
 pub struct Destination {
     file: File,
-    /// How long a reader may take no byte, if the file may have one.
+    /// The longest time for which a reader may read nothing, if the file may have one.
     reader_time: Option<Duration>,
+    /// When the reader has last made room. Signals that interrupt the wait give it no more time.
+    last_read: Instant,
+}
+
+impl Destination {
+    fn new(file: File, reader_time: Option<Duration>) -> Self {
+        Self { file, reader_time, last_read: Instant::now() }
+    }
 }
 
 impl Write for Destination {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(time) = self.reader_time else { return self.file.write(bytes) };
-        let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+        let left = (self.last_read + time).saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)], timeout) {
             Ok(0) => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("its reader has read nothing for {} s", time.as_secs_f64()),
             )),
-            Ok(_) => self.file.write(&bytes[..bytes.len().min(PIECE_BYTES_MAX)]),
+            Ok(_) => {
+                let written = self.file.write(&bytes[..bytes.len().min(PIECE_BYTES_MAX)]);
+                self.last_read = Instant::now();
+                written
+            }
             Err(Errno::EINTR) => Err(io::ErrorKind::Interrupted.into()),
             Err(error) => Err(error.into()),
         }
@@ -209,9 +222,19 @@ mod tests {
     }
 
     #[test]
+    fn signals_give_a_reader_no_more_time() {
+        let (_read, write) = nix::unistd::pipe().unwrap();
+        let mut destination = Destination::new(write.into(), Some(Duration::from_secs(60)));
+        destination.write_all(&LONG[..65_536]).unwrap();
+        // As after a wait that signals have cut into pieces.
+        destination.last_read -= Duration::from_secs(60);
+        assert_eq!(destination.write(&LONG).unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
     fn a_reader_that_does_not_read_delays_the_end_for_some_time_only() {
         let (_read, write) = nix::unistd::pipe().unwrap();
-        let mut destination = Destination { file: write.into(), reader_time: Some(Duration::from_millis(20)) };
+        let mut destination = Destination::new(write.into(), Some(Duration::from_millis(20)));
         let error = destination.write_all(&LONG).unwrap_err();
         assert_eq!(error.to_string(), "its reader has read nothing for 0.02 s");
     }
@@ -223,7 +246,7 @@ mod tests {
             let mut bytes = Vec::new();
             File::from(read).read_to_end(&mut bytes).map(|_| bytes)
         });
-        let mut destination = Destination { file: write.into(), reader_time: Some(Duration::from_secs(60)) };
+        let mut destination = Destination::new(write.into(), Some(Duration::from_secs(60)));
         destination.write_all(&LONG).unwrap();
         drop(destination);
         assert!(reader.join().unwrap().unwrap() == LONG);

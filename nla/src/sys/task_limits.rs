@@ -147,9 +147,16 @@ fn nearest_task_limit() -> Option<String> {
 
 /// Returns RLIMIT_NPROC; `None` if it does not apply.
 fn user_limit() -> Option<u64> {
-    let is_exempt = getuid().is_root() || geteuid().is_root();
-    let (soft, _) = getrlimit(Resource::RLIMIT_NPROC).ok().filter(|_| !is_exempt)?;
-    (soft != RLIM_INFINITY).then_some(soft)
+    let (soft, _) = getrlimit(Resource::RLIMIT_NPROC).ok()?;
+    let is_root = getuid().is_root() || geteuid().is_root();
+    let is_exempt = || is_root && fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has_all_users(&map));
+    (soft != RLIM_INFINITY && !is_exempt()).then_some(soft)
+}
+
+/// Returns whether `map`, which is /proc/self/uid_map, is that of the initial user namespace. The kernel exempts only its root from
+/// RLIMIT_NPROC, not that of a rootless container.
+fn has_all_users(map: &str) -> bool {
+    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Returns the number of all processes and threads of the machine.
@@ -227,6 +234,13 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn root_of_a_container_has_a_limit() {
+        assert!(has_all_users("         0          0 4294967295\n"));
+        assert!(!has_all_users("         0       1000          1\n"));
+        assert!(!has_all_users("         0     100000      65536\n      65536 1 1\n"));
+    }
 
     #[test]
     fn the_tasks_of_the_machine_are_read() {

@@ -222,10 +222,14 @@ fn conflicts() {
         ("-f -", "-s all", "standard input cannot be hosts and input of ranks"),
         ("-f -", "-s 0", "standard input cannot be hosts and input of ranks"),
         ("-f -", "-f -", "standard input can be read once only"),
-        ("--trace f.json", "--stats=f.json", "one file cannot have the statistics and the trace"),
-        ("--profile-comm f.json", "--stats=f.json", "one file cannot have the statistics and the profile"),
-        ("--profile-comm ./f.json", "--trace f.json", "one file cannot have the trace and the profile"),
-        ("--trace d/f.json", "--stats=./d/./f.json", "one file cannot have the statistics and the trace"),
+        ("--trace f.json", "--stats=f.json", "each writes a file of its own"),
+        ("--profile-comm f.json", "--stats=f.json", "each writes a file of its own"),
+        ("--profile-comm ./f.json", "--trace f.json", "each writes a file of its own"),
+        ("--trace d/f.json", "--stats=./d/./f.json", "each writes a file of its own"),
+        ("--trace f.json", "--save-rankmap f.json", "each writes a file of its own"),
+        ("--fault-history f", "--save-rankmap f", "each writes a file of its own"),
+        ("--trace f.json", "-outfile-pattern ./f.json", "each writes a file of its own"),
+        ("-errfile-pattern f.json", "--trace f.json", "each writes a file of its own"),
     ] {
         let name = |typed: &'static str| typed.split([' ', '=']).next().unwrap_or_default();
         for (first, second) in [(one, other), (other, one)] {

@@ -19,7 +19,8 @@ pub const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// The version of the file's fields. Raised when a field is removed or gets another meaning.
 const VERSION: u32 = 1;
 
-/// The file's fields. Unknown fields are ignored, so that a later version may add some.
+/// The file's fields. Unknown fields are ignored, so that a later version may add some. A new field of `board` takes a new version:
+/// scenarios use its type, too, and must not have misspelt fields.
 #[derive(Debug, Serialize, Deserialize)]
 struct Stored {
     version: u32,

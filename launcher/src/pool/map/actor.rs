@@ -233,8 +233,8 @@ impl Actor {
         others
     }
 
-    /// Passes a stop, or its end, on to all submitted jobs. One that this process does not yet know to have begun would run on
-    /// otherwise while the map is stopped. One that waits gets both signals in their order when it begins.
+    /// Passes a stop, or its end, on to all submitted jobs. Otherwise, a job that has begun unknown to this process would run on while
+    /// the map is stopped. One that waits gets both signals in their order when it begins.
     fn pass_on_to_all(&self, signal: Signal) {
         let message = packed(&ToJob::Signal(signal as i32));
         self.attempts.values().for_each(|attempt| attempt.line.send(&message));
