@@ -47,6 +47,20 @@ fn launchers_that_are_stopped_get_no_jobs() {
 }
 
 #[test]
+fn ranks_of_each_job_have_the_files_of_their_session() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let show = "for fd in 10 11 12; do readlink /proc/$$/fd/$fd; done";
+    for _ in 0..12 {
+        let profile = pool.directory().with_file_name("profile");
+        let outcome = pool.job().np(1).arg("--profile-comm").arg(&profile).program(sh(show)).run();
+        let text = String::from_utf8_lossy(&outcome.has_code(0).stdout).into_owned();
+        let files: Vec<&str> = text.lines().collect();
+        assert!(files[0].starts_with("socket:["), "{text}");
+        assert_eq!(files[1..], ["/memfd:scela-topology (deleted)", "/memfd:scela-profile (deleted)"]);
+    }
+}
+
+#[test]
 fn a_controller_that_is_stopped_is_named_at_once() {
     let pool = Pool::start(&[]);
     let controller = pool.controller();

@@ -209,7 +209,7 @@ fn bind_memory(memory: &[u64]) -> Result<(), Progress> {
 }
 
 /// The descriptors that a rank gets beyond 0, 1 and 2. They follow each other.
-const KEPT: [c_int; 3] = [PMI_FD, RANK_FILE_FD, PROFILE_FD];
+pub(super) const KEPT: [c_int; 3] = [PMI_FD, RANK_FILE_FD, PROFILE_FD];
 
 /// Moves the slots to 0, 1, 2 and [`KEPT`], and closes all other descriptors.
 fn arrange_descriptors(order: &Order<'_>) -> Result<(), Progress> {

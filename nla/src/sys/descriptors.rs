@@ -13,6 +13,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 use nix::sys::stat::Mode;
 
+use super::child::KEPT;
+
 /// The highest descriptor that [`reserve_low`] occupies: above 0, 1 and 2, each spawner takes four, and their
 /// [`RankFile`](super::RankFile) and [`ProfileFile`](super::ProfileFile) one each. The agent's own descriptors are higher.
 pub const LOW_MAX: RawFd = 4 + 4 * super::launching::SPAWNERS_MAX as RawFd;
@@ -236,15 +238,47 @@ pub(super) fn duplicate_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<O
     Ok(unsafe { OwnedFd::from_raw_fd(new) })
 }
 
+/// A low descriptor whose file all children get. Drop gives its number back to the reserve: an agent may serve many sessions.
+#[derive(Debug)]
+pub(super) struct Slot(Option<OwnedFd>);
+
+impl Slot {
+    /// Claims `preferred`, as [`claim`] does, for the file of `source`.
+    pub(super) fn of(preferred: RawFd, source: BorrowedFd<'_>) -> io::Result<Self> {
+        let slot = Self(Some(claim(Some(preferred))?));
+        overwrite(slot.as_fd(), source)?;
+        Ok(slot)
+    }
+}
+
+impl AsFd for Slot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it is there until drop").as_fd()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let Some(fd) = self.0.take() else { return };
+        // If this fails, the number is closed, and not reserved any more.
+        if dev_null_rw().and_then(|null| overwrite(fd.as_fd(), null.as_fd())).is_ok() {
+            keep(fd);
+        }
+    }
+}
+
 /// Takes a slot for the spawner: `preferred` if it is reserved, else the lowest reserved one, else (without
-/// [`reserve_low`]) the lowest free descriptor. The slot is open on /dev/null. 0, 1 and 2 are never returned.
+/// [`reserve_low`]) the lowest free descriptor. The slot is open on /dev/null. 0, 1 and 2 are never returned, and numbers that
+/// ranks know ([`KEPT`]) only to those that prefer them: moving another one there would overwrite the slot.
 pub(super) fn claim(preferred: Option<RawFd>) -> io::Result<OwnedFd> {
+    let known = KEPT.into_iter().fold(0, |bits, fd| bits | bit(fd));
     let mut reserved = RESERVED.load(SeqCst);
     loop {
         let usable = reserved & !0b111;
+        let others = usable & !known;
         let slot = preferred
             .filter(|&fd| usable & bit(fd) != 0)
-            .or_else(|| (usable != 0).then(|| usable.trailing_zeros() as RawFd));
+            .or_else(|| (others != 0).then(|| others.trailing_zeros() as RawFd));
         let Some(slot) = slot else {
             return duplicate_above(dev_null_rw()?.as_fd(), 3);
         };

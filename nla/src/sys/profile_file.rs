@@ -5,13 +5,13 @@
 
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::descriptors;
+use super::descriptors::Slot;
 
 /// The descriptor of the file in a rank: the one after [`RANK_FILE_FD`](super::RANK_FILE_FD). libscela-trace.so has the same
 /// number and the same name of the file.
@@ -22,7 +22,7 @@ pub const PROFILE_FD: i32 = 12;
 pub struct ProfileFile {
     file: File,
     /// The descriptor that ranks inherit.
-    slot: OwnedFd,
+    slot: Slot,
 }
 
 impl ProfileFile {
@@ -31,8 +31,7 @@ impl ProfileFile {
         let file = File::from(memfd_create(c"scela-profile", MFdFlags::MFD_CLOEXEC)?);
         file.set_permissions(Permissions::from_mode(0o600))?;
         fcntl(&file, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
-        let slot = descriptors::claim(Some(PROFILE_FD))?;
-        descriptors::overwrite(slot.as_fd(), file.as_fd())?;
+        let slot = Slot::of(PROFILE_FD, file.as_fd())?;
         Ok(Self { file, slot })
     }
 
@@ -63,6 +62,7 @@ mod tests {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
 
+    use super::super::descriptors;
     use super::*;
 
     #[test]

@@ -5,14 +5,14 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::descriptors;
+use super::descriptors::Slot;
 
 /// The descriptor of the file in a rank: the one after [`PMI_FD`](super::PMI_FD).
 pub const RANK_FILE_FD: i32 = 11;
@@ -26,7 +26,7 @@ pub const RANK_FILE_PATH: &str = "/proc/self/fd/11";
 pub struct RankFile {
     file: File,
     /// Opened for reading only, with a position of its own: it is the one that ranks inherit.
-    slot: OwnedFd,
+    slot: Slot,
 }
 
 impl RankFile {
@@ -35,8 +35,7 @@ impl RankFile {
         let file = File::from(memfd_create(c"scela-topology", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
         file.set_permissions(Permissions::from_mode(0o400))?;
         let reader = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        let slot = descriptors::claim(Some(RANK_FILE_FD))?;
-        descriptors::overwrite(slot.as_fd(), reader.as_fd())?;
+        let slot = Slot::of(RANK_FILE_FD, reader.as_fd())?;
         Ok(Self { file, slot })
     }
 
@@ -62,7 +61,17 @@ impl AsFd for RankFile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::descriptors;
     use super::*;
+
+    #[test]
+    fn the_file_of_each_session_has_the_same_descriptor() {
+        let _alone = descriptors::SLOTS_IN_TEST.lock();
+        descriptors::reserve_low().expect("descriptors are left");
+        let number = || RankFile::new().expect("descriptors are left").as_fd().as_raw_fd();
+        let first = number();
+        assert!((0..40).all(|_| number() == first));
+    }
 
     #[test]
     fn a_rank_can_read_the_file_and_not_change_it() {
