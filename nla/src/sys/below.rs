@@ -89,9 +89,9 @@ impl Below {
         Ok(Self(openat(self.0.as_fd(), name, DIRECTORY | OFlag::O_NOFOLLOW, Mode::empty())?.into()))
     }
 
-    /// Creates a file, whose name must be new.
+    /// Creates a file, whose name must be new. Its mode has bits of its owner only, whatever the umask is.
     pub fn create(&self, name: &OsStr, is_executable: bool) -> io::Result<File> {
-        let mode = Mode::from_bits_truncate(if is_executable { 0o777 } else { 0o666 });
+        let mode = Mode::from_bits_truncate(if is_executable { 0o700 } else { 0o600 });
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         Ok(openat(self.0.as_fd(), name, flags, mode)?.into())
     }
@@ -154,7 +154,7 @@ mod tests {
         let Ok(BelowEntry::File(mut file, found)) = below.entry(name("to-file")) else { panic!("it is a file") };
         let mut text = String::new();
         file.read_to_string(&mut text).unwrap();
-        assert_eq!((text.as_str(), found.len(), found.mode() & 0o100), ("y", 1, 0o100));
+        assert_eq!((text.as_str(), found.len(), found.mode() & 0o7777), ("y", 1, 0o700));
         assert!(matches!(below.entry(name("d")), Ok(BelowEntry::Directory(_))));
         assert_eq!(below.entry(name("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
         below.remove(name("to-file")).unwrap();
