@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
+use super::batches;
 use super::handshake::Accepted;
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
 use super::ticks::{Ticker, Ticks};
@@ -378,12 +379,12 @@ impl Writer {
         let mut out = Vec::new();
         let mut wrote = Instant::now();
         loop {
-            let (overflow, closing) = self.fill(&mut out);
+            let Filled { overflow, closing, staged } = self.fill(&mut out);
             if overflow {
                 return LossReason::NotReading;
             }
             if !out.is_empty() {
-                if let Err(error) = stream.write_all(&out).await {
+                if let Err(error) = batches::write(&mut stream, &out, staged).await {
                     return LossReason::ConnectionFailed(error.to_string());
                 }
                 wrote = Instant::now();
@@ -412,9 +413,9 @@ impl Writer {
         }
     }
 
-    /// Seals what may be sent now, the most urgent lane first, up to about [`WRITE_BYTES`]. Returns whether the queues are
-    /// over their bound, and whether the link is closing with nothing left to send.
-    fn fill(&mut self, out: &mut Vec<u8>) -> (bool, bool) {
+    /// Seals what may be sent now, the most urgent lane first, up to about [`WRITE_BYTES`].
+    fn fill(&mut self, out: &mut Vec<u8>) -> Filled {
+        let mut staged = false;
         let mut queues = self.shared.queues();
         let queues = &mut *queues;
         for lane in Lane::ALL {
@@ -440,10 +441,21 @@ impl Writer {
                 queues.window[index] -= length as u32;
                 self.meter.note_stream(length);
             }
+            staged |= lane == Lane::Stage;
         }
         let closing = queues.closing && Lane::ALL.iter().all(|lane| queues.lanes[lane.index()].is_empty());
-        (queues.overflow, closing)
+        Filled { overflow: queues.overflow, closing, staged }
     }
+}
+
+/// The state of the queues after [`Writer::fill`].
+struct Filled {
+    /// They are over their bound.
+    overflow: bool,
+    /// The link is closing, with nothing left to send.
+    closing: bool,
+    /// Bytes of staged files are among those to be sent.
+    staged: bool,
 }
 
 #[cfg(test)]

@@ -57,6 +57,7 @@ pub mod stage_directory;
 mod survivors;
 mod task_limits;
 pub mod tcp_peer;
+mod tcp_rate;
 mod timer;
 #[cfg(test)]
 mod users;
@@ -113,4 +114,5 @@ pub use stage_directory::{StageDirectory, StageNote, StageRoom, set_modified, st
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use task_limits::{TaskLimit, TaskLimitPlace, reached_limit};
 pub use tcp_peer::{SocketDiag, uid_in_table};
+pub use tcp_rate::delivery_rate;
 pub use timer::Timer;
