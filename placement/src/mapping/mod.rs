@@ -40,6 +40,18 @@ const ANNEALED_EDGES_PER_RANK: usize = 40_000;
 const ANNEALED_EDGES_MIN: usize = 10_000_000;
 const ANNEALED_EDGES_MAX: usize = 30_000_000;
 
+/// The edges that annealing visits for each of several first placements, before it goes on with the shortest.
+const START_EDGES: usize = 4_000_000;
+
+/// How many of these are annealed further.
+const CONTINUED: usize = 2;
+
+/// The temperatures of annealing, in parts of what a usual bad change costs: of a single first placement, of each of several
+/// ones, and of the shortest of these.
+const HEAT: (f64, f64) = (0.35, 0.07);
+const HEAT_OF_STARTS: (f64, f64) = (0.35, 0.1);
+const HEAT_AGAIN: (f64, f64) = (0.25, 0.07);
+
 /// The edges and digits that the search for folds visits, for each rank and at most.
 const FOLDING_STEPS_PER_RANK: usize = 40_000;
 const FOLDING_STEPS_MAX: usize = 300_000_000;
@@ -52,6 +64,12 @@ const RELIEF_EDGES: usize = 400_000_000;
 
 /// Routes that are followed in order to take load from heavy links, in total.
 const LIGHTENING_ROUTES: usize = 1_000_000;
+
+/// Routes that are followed in order to relieve the links that annealing leaves too heavy.
+const RELIEF_ROUTES: usize = 20_000_000;
+
+/// The share of what a placement is shorter than block placement that relieving links may cost.
+const LIGHTENING_SHARE: f64 = 0.9;
 
 /// The ranks of a job and the hosts that it may use.
 #[derive(Debug, Clone, Copy)]
@@ -179,22 +197,39 @@ impl<'a> Mapper<'a> {
 
     /// Returns the shortest placement by bipartition, exchanges and annealing.
     fn divided(&self, block: &[u32], random: &mut Random) -> Option<Refiner<'a>> {
-        let mut shortest: Option<(u128, Refiner<'_>)> = None;
+        let mut found: Vec<Refiner<'_>> = Vec::new();
         for counts in counts(self.job, block) {
             let host_of = distribute(self.edges, self.job.topology, self.job.places, &counts, random);
             let mut placed = self.refiner(host_of);
             placed.shorten(random, None);
-            let weight = Judged::of(self.job, placed.host_of()).weight();
-            if shortest.as_ref().is_none_or(|(least, _)| weight < *least) {
-                shortest = Some((weight, placed));
-            }
+            found.push(placed);
         }
-        let (_, mut placed) = shortest?;
-        if self.is_small() {
-            placed.anneal(None, random, Schedule { heat: (0.5, 0.01), work: self.work() });
+        if !self.is_small() {
+            return self.shortest(found);
+        }
+        let is_single = found.len() == 1;
+        if !is_single {
+            // The shortest one is not always the shortest after annealing too.
+            for placed in &mut found {
+                placed.anneal(None, random, Schedule { heat: HEAT_OF_STARTS, work: START_EDGES });
+            }
+            found.sort_by_key(|placed| self.weight(placed));
+            found.truncate(CONTINUED);
+        }
+        let heat = if is_single { HEAT } else { HEAT_AGAIN };
+        for placed in &mut found {
+            placed.anneal(None, random, Schedule { heat, work: self.work() });
             placed.shorten(random, None);
         }
-        Some(placed)
+        self.shortest(found)
+    }
+
+    fn weight(&self, placed: &Refiner<'_>) -> u128 {
+        Judged::of(self.job, placed.host_of()).weight()
+    }
+
+    fn shortest(&self, found: Vec<Refiner<'a>>) -> Option<Refiner<'a>> {
+        found.into_iter().min_by_key(|placed| self.weight(placed))
     }
 
     /// Returns how many edges annealing visits.
@@ -236,17 +271,37 @@ impl<'a> Mapper<'a> {
                 Schedule { heat: (0.1, 0.01), work: self.work() / 4 }
             }
         };
-        if !placed.anneal(guard.as_mut(), random, schedule) {
+        // Annealing looks at each of many ranks seldom, and may leave a few links with too much.
+        if !placed.anneal(guard.as_mut(), random, schedule) && !self.lighten(&mut placed) {
             return None;
         }
+        Some((how, self.settled(placed, random)))
+    }
+
+    /// Takes load from the heaviest links, at the cost of longer ways, until none carries more than block placement's
+    /// heaviest. Returns whether that is reached.
+    fn lighten(&self, placed: &mut Refiner<'a>) -> bool {
+        let Some(mut guard) = self.guard(placed.host_of()) else { return false };
+        let before = self.before.metrics;
+        let spare = before.hop_bytes.saturating_sub(figures(self.job, placed.host_of()).hop_bytes) as f64;
+        let allowed = (spare * LIGHTENING_SHARE * self.edges.per_byte()) as i64;
+        placed.lighten(&mut guard, before.heaviest, allowed, self.rounds(RELIEF_ROUTES))
+    }
+
+    /// Returns how often the heaviest link is relieved if that may follow so many routes.
+    fn rounds(&self, routes: usize) -> usize {
+        (routes / self.job.matrix.pairs().len().max(1)).clamp(4, 512)
+    }
+
+    /// Exchanges ranks while no figure gets worse, and takes load from links where that costs nothing.
+    fn settled(&self, mut placed: Refiner<'a>, random: &mut Random) -> Vec<u32> {
         // Annealing may have gone back to an earlier placement, without the guard.
         let mut guard = self.guard(placed.host_of());
         placed.shorten(random, guard.as_mut());
         if let Some(guard) = &mut guard {
-            let rounds = (LIGHTENING_ROUTES / self.job.matrix.pairs().len().max(1)).clamp(4, 512);
-            placed.lighten(guard, 0, 0, rounds);
+            placed.lighten(guard, 0, 0, self.rounds(LIGHTENING_ROUTES));
         }
-        Some((how, placed.host_of().to_vec()))
+        placed.host_of().to_vec()
     }
 }
 

@@ -50,3 +50,18 @@ fn no_pattern_gets_worse() {
         }
     }
 }
+
+#[test]
+fn several_first_placements_are_annealed() {
+    // Annealing the shortest one alone ended at 1.76 and 2.08.
+    for (pattern, ranks, most) in [(Pattern::Cg, 256, 1.71), (Pattern::Dt, 85, 2.06)] {
+        let hops = check(pattern, ranks, "torus:8x8x8").after.hops_per_byte();
+        assert!(hops < most, "{pattern:?}: {hops}");
+    }
+}
+
+#[test]
+fn links_that_annealing_leaves_too_heavy_are_relieved() {
+    let mapped = check(Pattern::Hpl, 2048, "torus:16x16x8");
+    assert_eq!(mapped.chosen, Chosen::Relieved, "{:?}", mapped.after);
+}
