@@ -1,8 +1,10 @@
 //! The Slurm that the tests run under, with nodes of this machine and with nodes that are hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
 use tests::{Cluster, Slurm, scela, sh, skip};
 
 use crate::out;
@@ -48,6 +50,19 @@ fn an_allocation_has_the_variables_of_slurm() {
     let command = "srun --overlap --ntasks-per-node=1 --ntasks=3 hostname";
     let run = scela().on(&cluster).envs(allocation.environment()).np(1).program(sh(command));
     run.run().is_quiet_success().wrote_lines(&NAMES[..3]);
+}
+
+#[test]
+fn ranks_are_placed_by_the_switches_that_slurm_knows() {
+    let Some(slurm) = or_skip(Slurm::with_switches(4)) else { return };
+    let allocation = slurm.allocate(4, 4);
+    let place = TempDir::new().unwrap();
+    let matrix = place.path().join("matrix");
+    fs::write(&matrix, "scela-comm 1 ranks 4 pairs 2\n0 2 1000 1\n1 3 1000 1\n").unwrap();
+    let run = scela().envs(allocation.environment()).np(4).args(["--explain", "--map-by", "comm"]);
+    let outcome = run.arg("--comm-matrix").arg(&matrix).program(sh("true")).run();
+    // Partners are behind the same switch now, two links apart.
+    outcome.is_quiet_success().wrote_among_others("  hops per byte           4.000        2.000\n");
 }
 
 #[test]

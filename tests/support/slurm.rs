@@ -39,6 +39,8 @@ pub struct Slurm {
     place: PathBuf,
     /// How much its daemons log: a level of Slurm.
     log_level: &'static str,
+    /// Each two nodes have a switch, and one switch connects these.
+    has_switches: bool,
     /// The node of its controller and of its users.
     controller: Node,
     nodes: Vec<Node>,
@@ -92,7 +94,16 @@ impl Slurm {
         let (controller, nodes) = on_this_machine(nodes);
         let world = World::new();
         let place = world.file("slurm");
-        Self::start(Some(world), place, controller, nodes)
+        Self::start(Some(world), place, controller, nodes, false)
+    }
+
+    /// Starts a Slurm as [`Slurm::with_nodes`] does, which knows a switch of each two nodes, and one that connects these.
+    #[track_caller]
+    pub fn with_switches(nodes: usize) -> Result<Self, String> {
+        let (controller, nodes) = on_this_machine(nodes);
+        let world = World::new();
+        let place = world.file("slurm");
+        Self::start(Some(world), place, controller, nodes, true)
     }
 
     /// Starts a Slurm as [`Slurm::with_nodes`] does, for measurements: its daemons log errors only, and its files are in
@@ -103,7 +114,7 @@ impl Slurm {
     /// the daemons' logs.
     pub fn for_measurements(place: PathBuf, nodes: usize) -> Result<Self, String> {
         let (controller, nodes) = on_this_machine(nodes);
-        Self::launched(None, place, "error", controller, nodes)
+        Self::launched(None, place, ("error", false), controller, nodes)
     }
 
     /// Starts a Slurm whose nodes are the hosts of a cluster and whose users are on its front end. `Err` names the
@@ -116,7 +127,7 @@ impl Slurm {
         };
         let nodes = cluster.hosts().iter().map(|host| node(host, 6818)).collect();
         let place = cluster.shared().join("slurm");
-        Self::start(None, place, node(cluster.front_end(), 6817), nodes)
+        Self::start(None, place, node(cluster.front_end(), 6817), nodes, false)
     }
 
     /// Returns the path of Slurm's configuration, which its commands read from `SLURM_CONF`.
@@ -197,25 +208,32 @@ impl Slurm {
     }
 
     #[track_caller]
-    fn start(world: Option<World>, place: PathBuf, controller: Node, nodes: Vec<Node>) -> Result<Self, String> {
+    fn start(
+        world: Option<World>,
+        place: PathBuf,
+        controller: Node,
+        nodes: Vec<Node>,
+        has_switches: bool,
+    ) -> Result<Self, String> {
+        let how = ("debug2", has_switches);
         match missing() {
             Some(why) => Err(why),
             // An installed Slurm that does not start is a failure of the test.
-            None => Ok(Self::launched(world, place, "debug2", controller, nodes).unwrap_or_else(|why| panic!("{why}"))),
+            None => Ok(Self::launched(world, place, how, controller, nodes).unwrap_or_else(|why| panic!("{why}"))),
         }
     }
 
     fn launched(
         world: Option<World>,
         place: PathBuf,
-        log_level: &'static str,
+        (log_level, has_switches): (&'static str, bool),
         controller: Node,
         nodes: Vec<Node>,
     ) -> Result<Self, String> {
         if let Some(why) = missing() {
             return Err(why);
         }
-        let mut slurm = Self { daemons: Vec::new(), _world: world, place, log_level, controller, nodes };
+        let mut slurm = Self { daemons: Vec::new(), _world: world, place, log_level, has_switches, controller, nodes };
         slurm.write_files();
         // All hosts reach the same munged: its socket is a file.
         let munged = slurm.command("munged");
@@ -245,6 +263,9 @@ impl Slurm {
         let key = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.file("munge.key"));
         key.and_then(|mut key| key.write_all(&random)).expect("munge's key can be written");
         fs::write(self.configuration_file(), self.configuration()).expect("slurm.conf can be written");
+        if self.has_switches {
+            fs::write(self.file("topology.conf"), self.switches()).expect("topology.conf can be written");
+        }
     }
 
     fn configuration(&self) -> String {
@@ -259,8 +280,10 @@ impl Slurm {
             })
             .collect();
         let names = self.nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(",");
+        let plugin = if self.has_switches { "tree" } else { "none" };
         format!(
             "ClusterName=tests
+TopologyPlugin=topology/{plugin}
 SlurmctldHost={host}({address})
 SlurmctldPort={port}
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
@@ -294,6 +317,15 @@ KillWait=1
 {nodes}PartitionName=all Nodes={names} Default=YES OverSubscribe=FORCE:64 MaxTime=INFINITE State=UP
 "
         )
+    }
+
+    fn switches(&self) -> String {
+        let pairs = self.nodes.chunks(2).enumerate().map(|(number, pair)| {
+            let names: Vec<&str> = pair.iter().map(|node| node.name.as_str()).collect();
+            format!("SwitchName=leaf{number} Nodes={}\n", names.join(","))
+        });
+        let leaves = self.nodes.chunks(2).len();
+        pairs.collect::<String>() + &format!("SwitchName=top Switches=leaf[0-{}]\n", leaves - 1)
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -66,14 +66,28 @@ pub(super) fn parse(text: &str, expand: Expand<'_>) -> Result<Topology, Topology
     network.into_topology("of Slurm")
 }
 
+/// What a line is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Switch,
+    Block,
+    /// Blocks that `scontrol` of Slurm 24.11 and later shows together, with the hosts of all of them.
+    Aggregated,
+}
+
 fn add_line(network: &mut Network, line: &str, expand: Expand<'_>) -> Result<(), String> {
+    const BEGIN: &str = "a line must begin with SwitchName= or BlockName=";
     let mut switch = Switch::default();
-    let mut is_block = None;
+    let (mut kind, mut size) = (None, None);
     for word in line.split_ascii_whitespace() {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         match key.to_ascii_lowercase().as_str() {
-            "switchname" => (is_block, switch.name) = (Some(false), value.to_owned()),
-            "blockname" => (is_block, switch.name) = (Some(true), value.to_owned()),
+            "switchname" => (kind, switch.name) = (Some(Kind::Switch), value.to_owned()),
+            "blockname" => (kind, switch.name) = (Some(Kind::Block), value.to_owned()),
+            "aggregatedblock" => kind = Some(Kind::Aggregated),
+            "blocksize" if kind.is_some() => size = value.parse::<u32>().ok(),
+            // The blocks of an aggregated one have named them.
+            "nodes" if kind == Some(Kind::Aggregated) => {}
             "nodes" if !value.is_empty() && value != "(null)" => switch.hosts = network.expand(value, expand)?,
             "switches" if !value.is_empty() && value != "(null)" => switch.switches = network.expand(value, expand)?,
             "blocksizes" => {
@@ -81,15 +95,21 @@ fn add_line(network: &mut Network, line: &str, expand: Expand<'_>) -> Result<(),
                 network.block_sizes = sizes.map_err(|_| "BlockSizes needs numbers".to_owned())?;
                 return Ok(());
             }
-            // Slurm has LinkSpeed, Level, BlockIndex and BlockSize, and may get more.
-            _ if is_block.is_some() => {}
-            _ => return Err("a line must begin with SwitchName= or BlockName=".to_owned()),
+            // Slurm has LinkSpeed, Level and BlockIndex, and may get more.
+            _ if kind.is_some() => {}
+            _ => return Err(BEGIN.to_owned()),
         }
     }
-    match is_block {
-        Some(true) => network.blocks.push(switch),
-        Some(false) => network.switches.push(switch),
-        None => return Err("a line must begin with SwitchName= or BlockName=".to_owned()),
+    match kind.ok_or(BEGIN)? {
+        Kind::Block => network.blocks.push(switch),
+        Kind::Switch => network.switches.push(switch),
+        Kind::Aggregated => {}
+    }
+    if let Some(size) = size
+        && !network.block_sizes.contains(&size)
+    {
+        // The base block comes first, and each larger one after those that it holds.
+        network.block_sizes.push(size);
     }
     Ok(())
 }

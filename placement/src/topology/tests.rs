@@ -92,6 +92,21 @@ fn slurm_blocks_are_read() {
     assert_eq!(distances(&file(blocks).unwrap()), [0, 2, 4, 4, 6, 6]);
 }
 
+/// What `scontrol show topology` prints for the blocks above, by `_print_topo_record` in
+/// `src/plugins/topology/block/topology_block.c` of Slurm: 23.11 and 24.05 print the names and nodes, 24.11 and later also the
+/// sizes, and the aggregated blocks after the others.
+#[test]
+fn slurm_blocks_are_read_as_scontrol_shows_them() {
+    let old = "BlockName=b1 BlockIndex=0 Nodes=n[0-1]\nBlockName=b2 BlockIndex=1 Nodes=n[2-3]\n\
+               BlockName=b3 BlockIndex=2 Nodes=n[4-5]\n";
+    assert_eq!(distances(&file(old).unwrap()), [0, 2, 4, 4, 4, 4]);
+    let new = "BlockName=b1 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=b2 BlockIndex=1 Nodes=n[2-3] BlockSize=2\n\
+               BlockName=b3 BlockIndex=2 Nodes=n[4-5] BlockSize=2\nAggregatedBlock=b[1-2] BlockIndex=3 Nodes=n[0-3] BlockSize=4\n\
+               AggregatedBlock=b3 BlockIndex=4 Nodes=n[4-5] BlockSize=4\n";
+    let topology = file(new).unwrap();
+    assert_eq!((topology.places(), distances(&topology)), (6, vec![0, 2, 4, 4, 6, 6]));
+}
+
 #[test]
 fn yaml_is_read() {
     let tree = "---\n- topology: t\n  cluster_default: false\n  flat: true\n- topology: u\n  cluster_default: true\n  \
