@@ -1,5 +1,6 @@
 //! The processors and memory that ranks are bound to, as the kernel shows them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -107,6 +108,28 @@ fn explain_shows_the_binding_of_this_machine() {
     let cpu = usable()[0];
     let run = scela().np(1).args(["--explain", "--bind-to", &format!("user:{cpu}")]).program(sh("true"));
     run.run().is_quiet_success().wrote_among_others("\nbinding of ranks:\n  rank 0: [");
+}
+
+#[test]
+fn partners_get_neighbouring_cores() {
+    let _alone = alone();
+    let place = tempfile::TempDir::new().unwrap();
+    let matrix = place.path().join("matrix");
+    fs::write(&matrix, "scela-comm 1 ranks 4 pairs 2\n0 2 1000 1\n1 3 1000 1\n").unwrap();
+    let bound_to = ["--bind-to", "hwthread:1:overload-allowed"];
+    let run = || scela().np(4).args(bound_to).args(["--map-by", "comm", "--comm-matrix"]).arg(&matrix);
+    let explained = run().arg("--explain").program(sh("true")).run();
+    explained.has_code(0).wrote_among_others(
+        "placement by what ranks send to each other:\n  levels per byte within nodes: 2.000 by number, 1.000 in the order of \
+         this plan\n",
+    );
+    // By number, rank n has place n. Partners get the places 0 and 1, or 2 and 3.
+    let (_, by_number) = bound(scela().np(4).args(bound_to));
+    let (_, cpus) = bound(run());
+    let pair = |one: usize, other: usize| BTreeSet::from([&cpus[one], &cpus[other]]);
+    let places = |one: usize, other: usize| BTreeSet::from([&by_number[one], &by_number[other]]);
+    let expected = BTreeSet::from([places(0, 1), places(2, 3)]);
+    assert_eq!(BTreeSet::from([pair(0, 2), pair(1, 3)]), expected, "{cpus:?}");
 }
 
 #[test]

@@ -140,6 +140,9 @@ fn local_layout(
         }
     };
     let node_count = if options.agents_as_nodes { agents as usize } else { 1 };
+    // Only the number of ranks counts here.
+    let by_slots = Rule::Block { per_node };
+    let rule = if let Rule::Comm { .. } = rule { &by_slots } else { rule };
     let remark = placement::place(size, &vec![node.clone(); node_count], rule)?.remark;
     let node_of_agent = vec![0; agents as usize];
     Ok(AgentLayout { nodes, placement, mapping, node_of_agent, remark, talked: None })

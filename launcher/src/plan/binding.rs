@@ -2,10 +2,13 @@
 //! processors on its node.
 
 use nla::core::{BindTo, BindingPolicy, Level, MapWithin};
+use pmi::{Mapping, Rank};
 
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::NodeList;
+use crate::cluster::placement::talk::{Talk, Talked};
 use crate::plan::request::BindingOptions;
+use crate::refusal::Refusal;
 
 /// Returns the policy of a session on these nodes.
 ///
@@ -30,7 +33,29 @@ pub(crate) fn policy(options: &BindingOptions, node_list: &NodeList) -> BindingP
         memory: options.memory.clone(),
         reports: options.reports,
         is_one_machine: matches!(node_list, NodeList::Local { .. }),
+        order: Vec::new(),
     }
+}
+
+/// Whether ranks are bound to processors that may be given to them in another order.
+pub(crate) fn has_order(policy: &BindingPolicy) -> bool {
+    matches!(policy.bind_to, BindTo::Share | BindTo::Parts(..))
+}
+
+/// Orders the bound ranks of each node onto its processors by what they send to each other. `mapping` has the node of each
+/// rank.
+pub(crate) fn order(
+    policy: &mut BindingPolicy,
+    talk: &Talk,
+    mapping: &Mapping,
+    talked: &mut Option<Talked>,
+) -> Result<(), Refusal> {
+    let node = |rank| if policy.is_one_machine { 0 } else { mapping.node_of(Rank(rank)).unwrap_or_default() };
+    let node_of: Vec<u32> = (0..mapping.size()).map(node).collect();
+    let (order, line) = talk.ordered(&node_of)?;
+    policy.order = order;
+    talked.get_or_insert_default().lines.push(line);
+    Ok(())
 }
 
 #[cfg(test)]

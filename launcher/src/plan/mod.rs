@@ -149,7 +149,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let size = commands.iter().map(|command| command.nprocs).sum();
     accelerators::check(&requests, node_list, size)?;
     let (stdin, input) = stdin(options, size, machine)?;
-    let AgentLayout { nodes, placement, mapping, node_of_agent, remark, talked } =
+    let AgentLayout { nodes, placement, mapping, node_of_agent, remark, mut talked } =
         agent_layout(size, stdin.len() as u32, options, machine, &limited, &rule)?;
     let offers = accelerators::offers(&requests, node_list, &placement, &node_of_agent)?;
     remarks.extend(remark);
@@ -158,6 +158,10 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let mut planned = options.clone();
     if matches!(node_list, NodeList::Local { .. }) {
         planned.choose_dead_time_here(agents);
+    }
+    let mut binding = binding::policy(&options.binding, node_list);
+    if let Some(talk) = options.hosts.talk.as_ref().filter(|_| binding::has_order(&binding)) {
+        binding::order(&mut binding, talk, &mapping, &mut talked)?;
     }
     let settings = RootSettings {
         stuck_after: options.stuck_after,
@@ -184,7 +188,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
             stats: options.stats.is_some(),
             trace: options.trace.is_some().then(|| TraceScope::of(agents)),
             pmix: None,
-            binding: binding::policy(&options.binding, node_list),
+            binding,
             accelerators: AcceleratorPlan { requests, offers },
             piece_bytes: PIECE_BYTES,
             stage: StagePlan::default(),

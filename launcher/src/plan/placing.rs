@@ -20,9 +20,9 @@ use crate::cluster::node_list::{HostOptions, Node, NodeList};
 use crate::cluster::placement::talk::Talk;
 use crate::cluster::placement::{MAP_BYTES_MAX, MapBy, scotch};
 use crate::cluster::system::{Process, System};
-use crate::plan::Plan;
 use crate::plan::machine::Machine;
 use crate::plan::request::Request;
+use crate::plan::{Plan, binding};
 use crate::refusal::Refusal;
 
 /// The first line of a saved rank map, before the names of the hosts.
@@ -59,8 +59,10 @@ pub(super) fn provide(
     if options.hosts.map_by != MapBy::Comm {
         return Ok(nodes);
     }
-    if let NodeList::Local { .. } = nodes {
-        remarks.push("--map-by comm has no effect: all ranks run on this machine".to_owned());
+    let is_local = matches!(nodes, NodeList::Local { .. });
+    if is_local && !binding::has_order(&binding::policy(&options.binding, &nodes)) {
+        let why = "all ranks run on this machine, and are not bound; --bind-to core would order them onto its cores";
+        remarks.push(format!("--map-by comm has no effect: {why}"));
         return Ok(nodes);
     }
     // The parser requires it.
@@ -71,6 +73,7 @@ pub(super) fn provide(
     })?;
     let topology = match &options.hosts.topology {
         Some(typed) => Some(topology(typed, machine, &process)?),
+        None if is_local => None,
         None => of_manager(&nodes, &process, remarks),
     };
     let topology = topology.map(|topology| topology.with_hosts(listed.iter().map(String::as_str)));

@@ -89,7 +89,7 @@ impl Binder {
     pub(super) fn seat(&self, plan: &NamespacePlan, rank: Rank) -> Result<Option<Seat>, BindingError> {
         let Some((policy, (local, ranks))) = self.policy(plan).zip(self.local(plan, rank)) else { return Ok(None) };
         let seating = self.seating(policy, ranks);
-        seating.as_ref().as_ref().map(|seating| seating.of(local).cloned()).map_err(Clone::clone)
+        seating.as_ref().as_ref().map(|seating| seating.of(policy.place_of(rank, local)).cloned()).map_err(Clone::clone)
     }
 
     /// Returns the devices of a rank of this agent; none if it asks for none. Ranks of MPI_Comm_spawn get none: all may be in
@@ -101,16 +101,17 @@ impl Binder {
     pub(super) fn devices(&self, plan: &NamespacePlan, rank: Rank) -> Result<RankDevices, String> {
         let asks = plan.spawner.is_none() && !self.accelerators.are_none();
         let Some((local, ranks)) = self.local(plan, rank).filter(|_| asks) else { return Ok(RankDevices::default()) };
-        let near = |local: u32| {
-            let seating = self.policy(plan).map(|policy| self.seating(policy, ranks));
-            let cpus = seating.and_then(|seating| Some(seating.as_ref().as_ref().ok()?.of(local)?.cpus.clone()));
-            self.node().0.numa_nodes_of(&cpus.unwrap_or_default())
-        };
         let node = plan.mapping.node_of(rank);
         let rank_of = |local: u32| {
             let is_meant = |rank: &Rank| plan.mapping.node_of(*rank) == node;
             let on_node = || (0..plan.size).map(Rank).filter(is_meant).nth(local as usize);
             if self.policy.is_one_machine { Rank(local) } else { on_node().unwrap_or(rank) }
+        };
+        let near = |local: u32| {
+            let place = if self.policy.order.is_empty() { local } else { self.policy.place_of(rank_of(local), local) };
+            let seating = self.policy(plan).map(|policy| self.seating(policy, ranks));
+            let cpus = seating.and_then(|seating| Some(seating.as_ref().as_ref().ok()?.of(place)?.cpus.clone()));
+            self.node().0.numa_nodes_of(&cpus.unwrap_or_default())
         };
         self.accelerators.of(rank, local, ranks, near, rank_of)
     }
@@ -141,7 +142,7 @@ impl Binder {
         if all.is_empty() {
             return BindingNote::of_crowded(seating, policy, size, &self.node().1).filter(|_| first == 0);
         }
-        let own = ranks.iter().filter_map(|rank| seating.of(self.local(plan, rank)?.0));
+        let own = ranks.iter().filter_map(|rank| seating.of(policy.place_of(rank, self.local(plan, rank)?.0)));
         let own = own.fold(CpuSet::new(), |all, seat| all.union(&seat.cpus));
         // Without /dev/shm, other sessions are not seen.
         let marks = CpuMarks::new(self.session).and_then(|marks| Ok((mark(&marks, &own)?, marks)));

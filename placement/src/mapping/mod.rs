@@ -13,6 +13,7 @@ mod edges;
 mod fold;
 mod guard;
 mod metrics;
+mod order;
 mod refine;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use crate::topology::Topology;
 
 pub use self::distances::{FAULTY_LINK, weighted};
 pub use self::metrics::{Loads, Metrics, loads, measure};
+pub use self::order::{Order, order};
 
 /// Up to this many ranks, annealing moves all of them; it would take seconds for more.
 const ANNEALED_RANKS_MAX: u32 = 1024;

@@ -104,6 +104,12 @@ impl Topology {
         Ok(Self { shape: Shape::Tree(tree.finish()?), names: Vec::new(), text: "one switch".to_owned() })
     }
 
+    /// Returns the tree whose switches hold the places with numbers that begin with the same bits.
+    pub(crate) fn halves(places: u32) -> Result<Self, TopologyError> {
+        let tree = TreeBuilder::halves(places)?;
+        Ok(Self { shape: Shape::Tree(tree), names: Vec::new(), text: "halves".to_owned() })
+    }
+
     /// Parses words: `torus:8x8x8`, `mesh:16x16`, `fat-tree:LEVELS:PORTS`, `dragonfly:GROUPS:ROUTERS:HOSTS`, `flat:HOSTS`.
     pub fn parse_words(text: &str) -> Result<Self, TopologyError> {
         words::parse(text)

@@ -63,6 +63,31 @@ impl TreeBuilder {
         checked(self.hosts.len() as u64, 0)
     }
 
+    /// Makes the tree whose switches hold the places with numbers that begin with the same bits.
+    pub(super) fn halves(places: u32) -> Result<Tree, TopologyError> {
+        let size = places.checked_next_power_of_two().unwrap_or(places);
+        let mut tree = Self::default();
+        let top = tree.switch(None, 1)?;
+        tree.halve(top, 0..size, places)?;
+        tree.finish()
+    }
+
+    fn halve(&mut self, switch: u32, range: std::ops::Range<u32>, places: u32) -> Result<(), TopologyError> {
+        let half = (range.end - range.start) / 2;
+        for part in [range.start..range.start + half, range.start + half..range.end] {
+            match part.len() {
+                _ if part.start >= places => {}
+                0 => {}
+                1 => self.host(switch)?,
+                _ => {
+                    let below = self.switch(Some(switch), 1)?;
+                    self.halve(below, part, places)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn finish(self) -> Result<Tree, TopologyError> {
         if self.hosts.is_empty() {
             return Err(TopologyError::Empty);

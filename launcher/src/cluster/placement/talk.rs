@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use placement::mapping::{Chosen, Job, Mapped, Metrics, figures, map_from};
+use placement::mapping::{Chosen, Job, Mapped, Metrics, figures, map_from, order};
 use placement::matrix::{Collector, Matrix, Traffic};
 use placement::topology::Topology;
 
@@ -44,7 +44,7 @@ struct Key {
 }
 
 /// The gain of a mapping.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Talked {
     /// The lines of `--explain`.
     pub lines: Vec<String>,
@@ -89,11 +89,7 @@ impl Talk {
         block: &[Run],
     ) -> Result<(Vec<Run>, Talked), Refusal> {
         let inner = &*self.0;
-        let ranks = inner.matrix.ranks();
-        if ranks > size {
-            let text = format!("{} is of {ranks} ranks, and the job has {size}", inner.source);
-            return Err(Refusal::new(text, format!("start {ranks} ranks, or record a matrix of {size} ranks")));
-        }
+        inner.check(size)?;
         let block: Vec<u32> =
             block.iter().flat_map(|run| std::iter::repeat_n(run.node as u32, run.ranks as usize)).collect();
         let mut capacities = vec![0u32; nodes.len()];
@@ -117,7 +113,60 @@ impl Talk {
     }
 }
 
+impl Talk {
+    /// Orders the ranks of each node onto its processors. `node_of` is the node of each rank. Returns the place of each rank
+    /// among those of its node, none if all are by number, and a line for `--explain`.
+    pub fn ordered(&self, node_of: &[u32]) -> Result<(Vec<u32>, String), Refusal> {
+        let inner = &*self.0;
+        inner.check(u32::try_from(node_of.len()).unwrap_or(u32::MAX))?;
+        let nodes = node_of.iter().max().map_or(0, |last| *last as usize + 1);
+        let mut ranks_of: Vec<Vec<usize>> = vec![Vec::new(); nodes];
+        let mut local_of = Vec::with_capacity(node_of.len());
+        for (rank, node) in node_of.iter().enumerate() {
+            let ranks = &mut ranks_of[*node as usize];
+            local_of.push(ranks.len() as u32);
+            ranks.push(rank);
+        }
+        let refused = |reason| Refusal::new(format!("{}: {reason}", inner.source), "start fewer ranks");
+        let collector = |ranks: &Vec<usize>| Collector::new(ranks.len() as u32).map_err(refused);
+        let mut collectors = ranks_of.iter().map(collector).collect::<Result<Vec<_>, _>>()?;
+        for pair in inner.matrix.pairs() {
+            let (from, to) = (pair.from as usize, pair.to as usize);
+            if node_of[from] == node_of[to] {
+                collectors[node_of[from] as usize].add(local_of[from], local_of[to], pair.traffic).map_err(refused)?;
+            }
+        }
+        let mut place_of = local_of.clone();
+        let (mut before, mut after, mut bytes) = (0, 0, 0);
+        for (ranks, collector) in ranks_of.iter().zip(collectors) {
+            let found = order(&collector.finish(), SEED);
+            (before, after, bytes) = (before + found.before, after + found.after, bytes + found.bytes);
+            ranks.iter().zip(found.place_of).for_each(|(rank, place)| place_of[*rank] = place);
+        }
+        let levels = |sum: u128| if bytes == 0 { 0.0 } else { sum as f64 / bytes as f64 };
+        let line = format!(
+            "levels per byte within nodes: {:.3} by number, {:.3} in the order of this plan",
+            levels(before),
+            levels(after)
+        );
+        if place_of == local_of {
+            place_of.clear();
+        }
+        Ok((place_of, line))
+    }
+}
+
 impl Inner {
+    /// Refuses a job of fewer ranks than the matrix has.
+    fn check(&self, size: u32) -> Result<(), Refusal> {
+        let ranks = self.matrix.ranks();
+        if ranks <= size {
+            return Ok(());
+        }
+        let text = format!("{} is of {ranks} ranks, and the job has {size}", self.source);
+        Err(Refusal::new(text, format!("start {ranks} ranks, or record a matrix of {size} ranks")))
+    }
+
     fn mapped(&self, key: &Key) -> Result<(Talked, Vec<u32>), Refusal> {
         let flat;
         let topology = match &self.topology {
@@ -247,6 +296,20 @@ mod tests {
         assert_ne!(nodes[0], nodes[1]);
         assert_eq!(talked.remark, None);
         assert!(talked.lines.contains(&"between nodes         4.00 kB          0 B".to_owned()), "{talked:?}");
+    }
+
+    #[test]
+    fn partners_get_neighbouring_processors() {
+        let talk = Talk::new(crossed(), "the matrix m", None, Vec::new(), |_| Ok(None));
+        let ordered = |node_of: &[u32]| talk.ordered(node_of).map_err(|error| error.to_string());
+        let (place_of, line) = ordered(&[0; 4]).unwrap();
+        assert_eq!((place_of[0] / 2, place_of[1] / 2), (place_of[2] / 2, place_of[3] / 2));
+        assert_eq!(line, "levels per byte within nodes: 2.000 by number, 1.000 in the order of this plan");
+        // Two partners on each node: there is nothing to choose, and messages between nodes do not count.
+        let (place_of, line) = ordered(&[0, 1, 0, 1, 1, 1]).unwrap();
+        assert_eq!(place_of, [0; 0]);
+        assert_eq!(line, "levels per byte within nodes: 1.000 by number, 1.000 in the order of this plan");
+        assert_eq!(ordered(&[0; 3]).unwrap_err(), "the matrix m is of 4 ranks, and the job has 3");
     }
 
     #[test]

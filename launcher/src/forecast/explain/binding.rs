@@ -24,6 +24,9 @@ pub(super) fn binding(plan: &Plan, is_local: bool) -> Vec<String> {
     }
     if !is_local {
         lines.push(format!("each agent chooses on its node; {ranks} ranks on a node like this machine:"));
+        if !policy.order.is_empty() {
+            lines.push("ranks are counted in the order in which they get the processors of their node".to_owned());
+        }
     }
     if asks {
         lines.push(format!("each rank gets {}", accelerators.requests));
@@ -43,7 +46,9 @@ fn on_this_machine(plan: &Plan, ranks: u32, is_local: bool) -> Vec<String> {
         Err(error) => return vec![format!("ranks could not be started: {}", binding_failed(&error))],
     };
     let asks = policy.bind_to != BindTo::Nothing || policy.memory != MemoryPolicy::Inherited;
-    let seat = |rank: u32| seating.of(rank).filter(|_| asks).cloned().unwrap_or_default();
+    // On this machine alone a rank's number is also that among the ranks here.
+    let place = |rank: u32| if is_local { policy.place_of(Rank(rank), rank) } else { rank };
+    let seat = |rank: u32| seating.of(place(rank)).filter(|_| asks).cloned().unwrap_or_default();
     let accelerators = Accelerators::new(session.accelerators.clone(), &session.environment);
     let near = |local| topology.numa_nodes_of(&seat(local).cpus);
     // Other hosts have devices of their own.

@@ -1,5 +1,6 @@
 //! The binding that the user has asked for.
 
+use pmi::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::cpu_set::CpuSet;
@@ -22,6 +23,15 @@ pub struct BindingPolicy {
     pub reports: bool,
     /// All ranks are on one machine, even if their plan names several nodes.
     pub is_one_machine: bool,
+    /// The place of each rank among those of its node. Ranks beyond its end have the places by their numbers.
+    pub order: Vec<u32>,
+}
+
+impl BindingPolicy {
+    /// Returns the place of a rank among those of its node; `local` is its number among the node's ranks.
+    pub fn place_of(&self, rank: Rank, local: u32) -> u32 {
+        self.order.get(rank.0 as usize).copied().unwrap_or(local)
+    }
 }
 
 /// The unit that each rank is bound to.

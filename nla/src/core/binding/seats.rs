@@ -27,16 +27,16 @@ pub struct Seat {
 /// The bindings of the ranks of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Seating {
-    /// The seats of the first local ranks. Further ones get the same seats in turn.
+    /// The seats of the first places. Further ones get the same seats in turn.
     seats: Vec<Seat>,
     /// The number of places, if the node has fewer than ranks.
     pub crowded: Option<u32>,
 }
 
 impl Seating {
-    /// The seat of a local rank; `None` if it is not bound.
-    pub fn of(&self, local_rank: u32) -> Option<&Seat> {
-        let at = local_rank as usize % self.seats.len().max(1);
+    /// The seat of the rank at a place among those of the node; `None` if it is not bound.
+    pub fn of(&self, place: u32) -> Option<&Seat> {
+        let at = place as usize % self.seats.len().max(1);
         self.seats.get(at)
     }
 
@@ -267,6 +267,8 @@ fn spread(pools: Vec<Vec<CpuSet>>, ranks: usize) -> Vec<CpuSet> {
 
 #[cfg(test)]
 mod tests {
+    use pmi::Rank;
+
     use super::*;
 
     fn set(text: &str) -> CpuSet {
@@ -336,6 +338,18 @@ mod tests {
         check(&filled(1), &two, 3, &[], true);
         let in_turn = BindingPolicy { map_within: Some(MapWithin::Each(Level::Core)), ..to(Level::Package) };
         check(&in_turn, &two, 3, &["0", "4", "0"], false);
+    }
+
+    #[test]
+    fn an_order_gives_partners_neighbouring_cores() {
+        // Of each two ranks that differ by 4, one is on each package by number, and both are in a NUMA node in this order.
+        let order = vec![0, 2, 4, 6, 1, 3, 5, 7];
+        let policy = BindingPolicy { order, ..to(Level::Core) };
+        let seating = seats(&two_packages(), &everything(), &policy, 8).unwrap();
+        let cpus = |rank: u32| seating.of(policy.place_of(Rank(rank), rank)).unwrap().cpus.to_string();
+        assert_eq!((0..8).map(cpus).collect::<Vec<_>>().join(" "), "0,8 2,10 4,12 6,14 1,9 3,11 5,13 7,15");
+        // Ranks without a place of their own are placed by their numbers.
+        assert_eq!(policy.place_of(Rank(9), 3), 3);
     }
 
     #[test]
