@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use tempfile::TempDir;
-use tests::{scela_run, skip};
+use tests::{eventually, scela_run, skip};
 
 /// Runs two jobs of eight ranks that send to their neighbours.
 fn simulate(words: &[&str], path: Option<&Path>) -> Output {
@@ -56,20 +56,88 @@ fn without_simgrid_the_model_of_links_is_used() {
     assert_eq!(complaint, "scela: error: --messages simgrid: there is no smpirun in PATH (Debian: libsimgrid-dev)\n");
 }
 
-#[test]
-fn a_simgrid_that_fails_is_replaced_for_all_placements() {
-    let place = TempDir::new().unwrap();
-    let script =
-        "#!/bin/sh\n[ \"$1\" = -version ] && echo SimGrid version 9.9 && exit\necho no such platform >&2\nexit 1\n";
-    let smpirun = place.path().join("smpirun");
-    fs::write(&smpirun, script).unwrap();
-    fs::set_permissions(&smpirun, fs::Permissions::from_mode(0o755)).unwrap();
-    let path = format!("{}:/usr/bin:/bin", place.path().display());
-    let (code, said, complaint) = texts(&simulate(&[], Some(Path::new(&path))));
+/// A directory of programs that come before those of the system.
+struct Programs(TempDir);
+
+impl Programs {
+    fn new() -> Self {
+        Self(TempDir::new().unwrap())
+    }
+
+    fn with(self, name: &str, script: &str) -> Self {
+        let file = self.0.path().join(name);
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        self
+    }
+
+    fn simulate(&self, words: &[&str]) -> (Option<i32>, String, String) {
+        let path = format!("{}:/usr/bin:/bin", self.0.path().display());
+        texts(&simulate(words, Some(Path::new(&path))))
+    }
+}
+
+/// A `smpirun` that states a version, and does something else with a job.
+fn smpirun(job: &str) -> Programs {
+    Programs::new().with("smpirun", &format!("[ \"$1\" = -version ] && echo SimGrid version 9.9 && exit\n{job}"))
+}
+
+/// Checks that a simulation falls back to the model of links, and says why.
+#[track_caller]
+fn falls_back(programs: &Programs, why: &str) {
+    let (code, said, complaint) = programs.simulate(&[]);
     assert_eq!(code, Some(0), "{said}{complaint}");
-    let warning = "scela: warning: SimGrid 9.9 cannot simulate the messages: smpirun: no such platform; all times are by the model \
-                   of links\n";
+    let warning = format!(
+        "scela: warning: SimGrid 9.9 cannot simulate the messages: {why}; all times are by the model of links\n"
+    );
     assert_eq!(complaint, warning);
     assert!(said.contains("\ntime of messages: the model of links, as SimGrid failed\n"), "{said}");
     assert_eq!(block_s(&said), block_s(&texts(&simulate(&["--messages", "links"], None)).1));
+}
+
+#[test]
+fn a_simgrid_that_fails_is_replaced_for_all_placements() {
+    falls_back(&smpirun("echo no such platform >&2\nexit 1"), "smpirun: no such platform");
+}
+
+#[test]
+fn a_simgrid_that_states_nothing_is_replaced() {
+    falls_back(&smpirun("exit 0"), "smpirun wrote no log: No such file or directory (os error 2)");
+    falls_back(
+        &smpirun("for word; do log=${word##*app:file:}; done\necho nothing >\"$log\""),
+        "smpirun stated no time",
+    );
+}
+
+#[test]
+fn a_simgrid_that_is_killed_is_replaced() {
+    falls_back(&smpirun("kill -9 $$"), "smpirun: it failed without a message");
+}
+
+#[test]
+fn a_simgrid_that_prints_without_end_is_ended() {
+    let place = TempDir::new().unwrap();
+    let file = place.path().join("pid");
+    let job = format!("echo $$ >{}\nexec yes", file.display());
+    falls_back(&smpirun(&job), "smpirun printed more than 64 KiB");
+    has_ended(&file);
+}
+
+#[test]
+fn a_simgrid_that_never_ends_is_ended() {
+    let place = TempDir::new().unwrap();
+    let file = place.path().join("pid");
+    // The time that a simulation may take is cut, so that the test need not wait for all of it.
+    let real = "for word; do shift; [ \"$word\" != 60 ] || break; done\nexec /usr/bin/timeout --foreground --kill-after=5 1 \"$@\"";
+    let job = format!("echo $$ >{}\nexec sleep 1000", file.display());
+    falls_back(&smpirun(&job).with("timeout", real), "smpirun: it failed without a message");
+    has_ended(&file);
+}
+
+/// Waits until the process ends whose number is in a file. It may have been ended before it could write that.
+#[track_caller]
+fn has_ended(file: &Path) {
+    let pid = fs::read_to_string(file).unwrap_or_default();
+    let is_there = || !pid.is_empty() && Path::new("/proc").join(pid.trim()).exists();
+    assert!(eventually(|| (!is_there()).then_some(())).is_some(), "process {pid} still runs");
 }

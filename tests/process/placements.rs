@@ -1,11 +1,12 @@
 //! Placement by what ranks send to each other, and away from hosts that were lost: on the command line, without starting anything.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
-use tests::{Run, scela, sh};
+use tests::{Run, eventually, scela, sh};
 
 struct Place(TempDir);
 
@@ -41,6 +42,32 @@ fn ranks_are_placed_beside_those_that_they_send_to() {
     let again = explained("a:2,b:2").arg("-rankmap").arg(format!("@{}", saved.display())).run();
     again.has_code(0).wrote_among_others("a,b: 2 ranks on each");
     assert!(map.contains("*0") && map.contains("*1"), "{map}");
+}
+
+#[test]
+fn a_scotch_that_misbehaves_is_ended_and_gives_no_mapping() {
+    for (script, why) in [
+        ("exec sleep 1000", "timed out"),
+        ("exec yes", "it printed too much"),
+        ("kill -9 $$", "it failed without a message"),
+        ("echo 4; echo 0 9; echo 1 0; echo 2 0; echo 3 0", "its mapping is not whole"),
+    ] {
+        let place = Place::new();
+        let program =
+            place.file("scotch_gmap", &format!("#!/bin/sh\necho $$ >{}/pid\n{script}\n", place.0.path().display()));
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("the program may be executed");
+        let run = explained("a:2,b:2").args(["--map-by", "comm", "--topology", "torus:2"]);
+        let run = run.env("PATH", format!("{}:/usr/bin:/bin", place.0.path().display()));
+        let outcome = run.arg("--comm-matrix").arg(place.matrix()).run();
+        outcome.has_code(0).wrote_among_others("  hops per byte           1.000        0.000\n");
+        // On a busy machine any program may take longer than its time.
+        let said = outcome.out();
+        let has_said = |why: &str| said.contains(&format!("  scotch_gmap, before exchanges: no mapping: {why}\n"));
+        assert!(has_said(why) || has_said("timed out"), "{script}: {said}");
+        let pid = fs::read_to_string(place.0.path().join("pid")).unwrap_or_default();
+        let is_there = || !pid.is_empty() && PathBuf::from("/proc").join(pid.trim()).exists();
+        assert!(eventually(|| (!is_there()).then_some(())).is_some(), "{script}: process {pid} still runs");
+    }
 }
 
 #[test]

@@ -102,9 +102,12 @@ impl<'a> SimGrid<'a> {
         let limit = Duration::from_secs(SIMULATION_S);
         let began = Instant::now();
         let outcome = answer_within(limit + END_TIME, &command, OUTPUT_BYTES_MAX);
-        if let Err(error) = outcome {
+        if let Err(error) = &outcome {
             let late = format!("{PROGRAM} took more than {SIMULATION_S} s");
             return Err(if began.elapsed() >= limit { late } else { format!("{PROGRAM}: {error}") });
+        }
+        if outcome.is_ok_and(|printed| printed.len() > OUTPUT_BYTES_MAX) {
+            return Err(format!("{PROGRAM} printed more than {} KiB", OUTPUT_BYTES_MAX >> 10));
         }
         let mut text = String::new();
         let read = File::open(&log).and_then(|file| file.take(OUTPUT_BYTES_MAX as u64).read_to_string(&mut text));
