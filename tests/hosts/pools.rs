@@ -141,6 +141,26 @@ fn nodes_are_near_to_each_other_and_sound() {
 }
 
 #[test]
+fn jobs_get_the_devices_of_the_list_of_hosts() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let list = cluster.shared().join("hosts");
+    std::fs::write(&list, "node001 gres=fpga:2\nnode002 gres=fpga:3@1+4+6\n").expect("it can be written");
+    let pool = Pool::unstarted_on(&cluster);
+    let output = pool.scela(&["pool", "start", "--slots", "4", "-f", list.to_str().expect("it is text")]);
+    assert!(output.status.success(), "{output:?}");
+    let devices = |np, gres| {
+        let job = pool.job().args(["--gres", gres]).np(np).program(sh("echo $(hostname) $SCELA_GRES_FPGA"));
+        let mut lines: Vec<String> =
+            String::from_utf8_lossy(&job.run().is_quiet_success().stdout).lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    assert_eq!(devices(2, "fpga"), ["node001 0", "node001 1"]);
+    assert_eq!(devices(2, "fpga:2"), ["node001 0,1", "node002 1,4"]);
+    assert_eq!(devices(3, "fpga"), ["node002 1", "node002 4", "node002 6"]);
+}
+
+#[test]
 fn a_host_that_cannot_be_reached_prevents_the_start() {
     let Some(cluster) = Cluster::new_or_skip(1) else { return };
     let pool = Pool::unstarted_on(&cluster);

@@ -140,6 +140,29 @@ fn jobs_that_use_accelerators_share_none() {
 }
 
 #[test]
+fn each_job_gets_devices_of_its_own_where_the_list_of_hosts_has_them() {
+    let place = tempfile::tempdir().unwrap();
+    let list = place.path().join("hosts");
+    std::fs::write(&list, "localhost gres=fpga:x:1,fpga:y:1,gpu:1@3\n").unwrap();
+    let pool = Pool::start(&["--slots", "4", "-f", list.to_str().unwrap()]);
+    let job = |gres, script: &str| pool.job().args(["--gres", gres]).np(1).program(sh(script));
+    let stays = "exec 2>/dev/null\necho here $SCELA_GRES_FPGA\nwhile :; do sleep 0.02; done";
+    let first = job("fpga", stays).spawn();
+    first.wait_for("here 0\n");
+    let second = job("fpga", stays).spawn();
+    second.wait_for("here 1\n");
+    let third = job("fpga:y", "echo here $SCELA_GRES_FPGA").spawn();
+    third.wait_for_error("it needs 1 slot with the devices that its ranks ask for, and 0 are free\n");
+    job("gpu", "echo $SCELA_GRES_GPU").run().is_quiet_success().wrote("3\n");
+    job("fpga:z", "true").run().has_code(251).says("no node of the pool 'default' has fpga:z:1");
+    second.signal(Signal::SIGTERM);
+    second.finish().has_code(143);
+    third.finish().has_code(0).wrote("here 1\n");
+    first.signal(Signal::SIGTERM);
+    first.finish().has_code(143);
+}
+
+#[test]
 fn a_client_that_waits_withdraws_its_job() {
     let pool = Pool::start(&["--slots", "1"]);
     let first = pool.job().np(1).program(sh(STAYS)).spawn();

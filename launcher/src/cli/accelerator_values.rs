@@ -17,6 +17,10 @@ pub(super) fn add(list: &mut Resources, value: &OsStr) -> Parsed<()> {
         )
     };
     let more: Resources = some(value)?.to_string_lossy().parse().map_err(refused)?;
+    if let Some(one) = more.iter().find(|one| one.numbers().is_some()) {
+        let text = format!("{}: only gres= in the file of -f numbers devices", shown(value));
+        return Err(Refusal::new(text, format!("write the devices of each rank, as in '{OPTION} {}'", one.label())));
+    }
     more.iter().try_for_each(|resource| list.push(resource.clone())).map_err(refused)
 }
 
@@ -44,6 +48,7 @@ mod tests {
         check(&[""], "the value is empty");
         check(&["gpu", "gpu:2"], "gpu:2: 'gpu' is given twice");
         check(&["gpu:1025"], "gpu:1025: '1025' is not a number of devices from 1 to 1024");
+        check(&["gpu@1"], "gpu@1: only gres= in the file of -f numbers devices");
         check(&["gpu\n"], r"gpu\n: 'gpu\n' is not a name of devices");
         check(&["a:1000", "b:25"], "b:25: there are more than 64 entries or 1024 devices");
     }

@@ -22,6 +22,8 @@ pub enum HostSource {
     List(OsString),
     /// `-f`: a file; `-` is standard input. Never empty.
     File(PathBuf),
+    /// The text of a file, which a pool has written.
+    Text(String),
     /// A variable that stands for `-f`, and its value.
     Variable(&'static str, PathBuf),
 }
@@ -183,6 +185,9 @@ fn typed(sources: &[HostSource], system: &dyn System) -> Result<Option<Vec<Node>
                 hosts::parse_list(list.as_encoded_bytes()).map_err(|error| error.after("-hosts"))?
             }
             HostSource::File(path) => from_file(path, None, system)?,
+            HostSource::Text(text) => {
+                hosts::parse_file(text.as_bytes()).map_err(|error| error.after("the hosts of the pool"))?
+            }
             HostSource::Variable(name, path) => from_file(path, Some(name), system)?,
         });
         if entries.len() > HOSTS_MAX {

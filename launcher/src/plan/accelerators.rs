@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 const KINDS_MAX: usize = 8;
 
 /// Returns what each rank asks for.
-pub(super) fn requests(options: &AcceleratorOptions) -> Result<Resources, Refusal> {
+pub(crate) fn requests(options: &AcceleratorOptions) -> Result<Resources, Refusal> {
     let mut requests = options.gres.clone();
     let add = |count| Resource::of(GPU, count).and_then(|gpus| requests.push(gpus));
     let refused = |error: ResourceError| Refusal::new(format!("the devices of a rank: {error}"), "ask for fewer");

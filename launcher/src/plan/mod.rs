@@ -1,7 +1,7 @@
 //! Makes the plan of a session from the request, the machine and the node list. Planning itself does no I/O, so
 //! tests need neither a machine nor nodes.
 
-mod accelerators;
+pub(crate) mod accelerators;
 pub(crate) mod agent_layout;
 pub(crate) mod binding;
 pub mod checks;

@@ -26,6 +26,7 @@ use super::message::{
 use super::silence::{LOOK_TIME, Seen, Silence};
 use super::{directory, handover};
 use crate::exit::{self, EarlyEnd};
+use crate::plan::accelerators;
 use crate::plan::environment::environment_of_process;
 use crate::plan::machine::is_background;
 use crate::plan::placing::Faults;
@@ -62,7 +63,7 @@ pub fn run(
         per_node: options.ppn,
         nodes: options.pool_nodes,
         is_exclusive: options.pool_exclusive,
-        uses_devices: options.accelerators.gpus_per_rank.is_some() || !options.accelerators.gres.is_empty(),
+        devices: accelerators::requests(&options.accelerators)?,
         avoided: avoided(options)?,
         priority: options.pool_priority.unwrap_or_default(),
         waits: !options.pool_no_wait,

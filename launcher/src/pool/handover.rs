@@ -191,6 +191,10 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
             format!("the job asks for {}, and the pool '{pool}' has {has}", counted((*asks).into(), "node")),
             "'scela pool add' adds nodes",
         ),
+        JobRefusal::NoDevices(devices) => (
+            format!("no node of the pool '{pool}' has {devices}"),
+            "gres= in the file of 'scela pool start -f' says what nodes have",
+        ),
         JobRefusal::NotKept(why) => (why.clone(), "the directory of the pool may be full"),
         JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
         JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),

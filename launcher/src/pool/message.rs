@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nla::bootstrap::agent_id;
+use nla::core::Resources;
 use nla::keeper::NodeState;
 use nla::sys::{self, PACKET_BYTES_MAX, Packet, ShellState};
 use nla::wire::{decode, encode};
@@ -48,8 +49,8 @@ pub struct Ask {
     pub nodes: Option<u32>,
     /// No other job runs on its nodes meanwhile.
     pub is_exclusive: bool,
-    /// Its ranks get accelerators or other devices: no other job that uses some runs on its nodes meanwhile.
-    pub uses_devices: bool,
+    /// The accelerators and other devices that each rank gets.
+    pub devices: Resources,
     /// Nodes that may fail: it gets others first.
     pub avoided: BTreeSet<String>,
     /// The job has no client.
@@ -165,6 +166,8 @@ pub enum JobRefusal {
     Stopping,
     /// A signal has ended it while it waited.
     Signalled(i32),
+    /// No node of the pool has the devices that a rank asks for.
+    NoDevices(Resources),
     /// It asks for more nodes than the pool has.
     TooFewNodes {
         /// The nodes that it asks for.
@@ -395,7 +398,7 @@ mod tests {
             per_node: most,
             nodes: most,
             is_exclusive: true,
-            uses_devices: true,
+            devices: format!("gpu:{}", nla::core::limits::DEVICES_MAX).parse().unwrap(),
             // A name of one byte takes two.
             avoided: (0..AVOIDED_BYTES_MAX / 4).map(|at| format!("{at:04}")).collect(),
             detached: Some(Detached { orphan_ms: Some(u64::MAX) }),

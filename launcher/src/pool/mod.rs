@@ -23,6 +23,7 @@ mod choice;
 pub mod client;
 pub mod commands;
 pub mod controller;
+pub mod devices;
 pub mod directory;
 pub mod fleet;
 pub mod fork_server;

@@ -5,11 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use nla::core::Resources;
 use placement::topology::Topology;
 use serde::{Deserialize, Serialize};
 
 use super::choice::{Candidate, Demand, gather};
-use super::message::Ask;
+use super::devices::Devices;
+use super::message::{Ask, JobNumber};
 use super::waits::{Needs, Room, Sharing, Unusable};
 
 /// The number of a node in its pool. It is never another node's.
@@ -35,8 +37,10 @@ pub struct Node {
     pub slots: u32,
     /// The slots that jobs have.
     pub busy: u32,
-    /// One of the jobs there uses its accelerators or other devices.
-    pub has_device_job: bool,
+    /// Its accelerators and other devices, as far as they are known.
+    pub devices: Devices,
+    /// The job there that uses devices, if it is unknown how many there are.
+    pub device_job: Option<JobNumber>,
     /// Whether it can have jobs.
     pub health: Health,
     /// The user has drained it: it gets no new jobs.
@@ -46,7 +50,8 @@ pub struct Node {
 impl Node {
     /// Returns a node without jobs.
     pub fn new(name: impl Into<String>, slots: u32, health: Health) -> Self {
-        Self { name: name.into(), slots, busy: 0, has_device_job: false, health, is_drained: false }
+        let (name, devices) = (name.into(), Devices::default());
+        Self { name, slots, busy: 0, devices, device_job: None, health, is_drained: false }
     }
 
     fn is_usable(&self) -> bool {
@@ -147,10 +152,47 @@ impl Nodes {
         self.all().filter(|(_, node)| node.is_usable())
     }
 
+    /// Returns whether the list of hosts says what nodes have. Those of which it says nothing have nothing.
+    fn knows_devices(&self) -> bool {
+        self.all.values().any(|node| !node.devices.are_none())
+    }
+
+    /// Returns whether a node has the devices for a rank, as far as that is known.
+    pub fn may_have(&self, requests: &Resources) -> bool {
+        requests.is_empty() || !self.knows_devices() || self.all.values().any(|node| node.devices.room(requests) > 0)
+    }
+
+    /// Returns the devices that a job has of a node, if they are known.
+    pub fn devices_of(&self, at: NodeNumber, job: JobNumber) -> Resources {
+        self.all.get(&at).map(|node| node.devices.of_job(job)).unwrap_or_default()
+    }
+
+    /// Returns the nodes that can have the job, with slots for as many of its ranks as they have devices for, if they had no jobs and
+    /// now.
+    fn offers(&self, ask: &Ask) -> impl Iterator<Item = (NodeNumber, &Node, u32, u32)> {
+        let knows_devices = !ask.devices.is_empty() && self.knows_devices();
+        let offer = move |(at, node): (NodeNumber, &'_ Node)| {
+            let free = node.slots - node.busy;
+            if knows_devices {
+                let (room, free_room) = (node.devices.room(&ask.devices), node.devices.free_room(&ask.devices));
+                return (at, node.slots.min(room), free.min(free_room));
+            }
+            // Agents of different jobs do not know of each other's devices.
+            let is_taken = !ask.devices.is_empty() && node.device_job.is_some();
+            (at, node.slots, if is_taken { 0 } else { free })
+        };
+        self.usable()
+            .map(move |(at, node)| {
+                let (at, slots, free) = offer((at, node));
+                (at, node, slots, free)
+            })
+            .filter(|(_, _, slots, _)| *slots > 0)
+    }
+
     /// Returns how many nodes the job needs, and how many slots of each, if it says so.
     fn shape(&self, ask: &Ask) -> Option<Shape> {
-        let all = self.usable().count();
-        let of_all = |each: u32| ask.ranks.map_or(all, |ranks| (ranks.div_ceil(each.max(1)) as usize).min(all));
+        let all = || self.offers(ask).count();
+        let of_all = |each: u32| ask.ranks.map_or_else(all, |ranks| (ranks.div_ceil(each.max(1)) as usize).min(all()));
         match (ask.nodes, ask.per_node) {
             (Some(nodes), Some(each)) => Some(Shape { nodes: nodes as usize, each }),
             (Some(nodes), None) => {
@@ -165,7 +207,7 @@ impl Nodes {
 
     /// Returns how many slots the job needs. A job that asks for more slots than the pool has gets all of them, so it runs alone.
     pub fn need(&self, ask: &Ask) -> u32 {
-        let slots = self.slots();
+        let slots: u32 = self.offers(ask).map(|(_, _, slots, _)| slots).sum();
         let wanted = match self.shape(ask) {
             Some(Shape { nodes, each }) => each.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)),
             None => ask.ranks.unwrap_or(u32::MAX),
@@ -175,20 +217,18 @@ impl Nodes {
 
     /// Returns the nodes with free slots that the job can have.
     fn candidates(&self, ask: &Ask, shape: Option<Shape>) -> Vec<Candidate> {
-        let candidate = |(at, node): (NodeNumber, &Node)| Candidate {
+        let may_be_used = |node: &Node| !(ask.is_exclusive && node.busy > 0);
+        let offers = self.offers(ask).filter(|(_, node, ..)| may_be_used(node));
+        let candidate = |(at, node, slots, free): (NodeNumber, &Node, u32, u32)| Candidate {
             at,
-            slots: node.slots,
-            free: node.slots - node.busy,
+            slots,
+            free,
             is_avoided: ask.avoided.contains(&node.name),
             place: self.network.as_ref().and_then(|network| place(network, at, &node.name)),
         };
-        let fits = |node: &Candidate| {
-            let is_enough = shape.is_none_or(|shape| node.free >= shape.each.min(node.slots));
-            node.free > 0 && is_enough && !(ask.is_exclusive && node.free < node.slots)
-        };
-        // Agents of different jobs do not know of each other's devices.
-        let may_share = |(_, node): &(NodeNumber, &Node)| !(ask.uses_devices && node.has_device_job);
-        self.usable().filter(may_share).map(candidate).filter(fits).collect()
+        let fits =
+            |node: &Candidate| node.free > 0 && shape.is_none_or(|shape| node.free >= shape.each.min(node.slots));
+        offers.map(candidate).filter(fits).collect()
     }
 
     /// Returns the slots that a job would get now; `None` if it must wait.
@@ -196,7 +236,8 @@ impl Nodes {
         let shape = self.shape(ask);
         let free = self.candidates(ask, shape);
         let network = self.network.as_ref();
-        let whole = |node: &Candidate, taken: u32| (node.at, if ask.is_exclusive { node.slots } else { taken });
+        let all_of = |at: NodeNumber| self.all.get(&at).map(|node| node.slots).filter(|_| ask.is_exclusive);
+        let whole = |node: &Candidate, taken: u32| (node.at, all_of(node.at).unwrap_or(taken));
         if let Some(Shape { nodes, each }) = shape {
             let chosen = gather(&free, Demand::Nodes(nodes), network)?;
             return Some(chosen.iter().map(|node| whole(node, each.min(node.slots))).collect());
@@ -224,10 +265,11 @@ impl Nodes {
     pub fn room(&self, ask: &Ask) -> Room {
         let shape = self.shape(ask);
         let free = self.candidates(ask, shape);
-        let sharing = match (ask.is_exclusive, ask.uses_devices) {
+        let sharing = match (ask.is_exclusive, ask.devices.is_empty()) {
             (true, _) => Sharing::Alone,
-            (false, true) => Sharing::Devices,
-            (false, false) => Sharing::Any,
+            (false, true) => Sharing::Any,
+            (false, false) if self.knows_devices() => Sharing::Free,
+            (false, false) => Sharing::Devices,
         };
         let mut unusable = Unusable::default();
         for (_, node) in self.all() {
@@ -251,24 +293,30 @@ impl Nodes {
         }
     }
 
-    /// Takes the slots of a job, and its nodes' devices if it uses some.
-    pub fn take(&mut self, shares: &Shares, uses_devices: bool) {
+    /// Takes the slots of a job, and devices of its nodes if its ranks ask for some.
+    pub fn take(&mut self, job: JobNumber, shares: &Shares, requests: &Resources) {
+        let knows_devices = self.knows_devices();
         for (at, taken) in shares {
-            self.all.entry(*at).and_modify(|node| {
-                node.busy += taken;
-                node.has_device_job |= uses_devices;
-            });
+            let Some(node) = self.all.get_mut(at) else { continue };
+            node.busy += taken;
+            if requests.is_empty() {
+                continue;
+            }
+            if knows_devices {
+                node.devices.take(job, requests, *taken);
+            } else {
+                node.device_job = Some(job);
+            }
         }
     }
 
     /// Gives back what a job has taken.
-    pub fn give_back(&mut self, shares: &Shares, uses_devices: bool) {
+    pub fn give_back(&mut self, job: JobNumber, shares: &Shares) {
         for (at, taken) in shares {
-            self.all.entry(*at).and_modify(|node| {
-                node.busy -= taken;
-                // It was the only one.
-                node.has_device_job &= !uses_devices;
-            });
+            let Some(node) = self.all.get_mut(at) else { continue };
+            node.busy -= taken;
+            node.devices.give_back(job);
+            node.device_job.take_if(|holder| *holder == job);
         }
     }
 }
@@ -334,9 +382,9 @@ mod tests {
     fn a_node_that_was_removed_gets_no_jobs_and_its_job_may_end() {
         let mut nodes = nodes(&[(2, 0), (2, 0)]);
         let shares = nodes.choose(&ask(4)).unwrap();
-        nodes.take(&shares, false);
+        nodes.take(1, &shares, &Resources::NONE);
         nodes.remove(0);
-        nodes.give_back(&shares, false);
+        nodes.give_back(1, &shares);
         assert_eq!((chosen(&nodes, &ask(2)), nodes.slots()), (Some(vec![(1, 2)]), 2));
         nodes.add(2, Node::new("new", 3, Health::Up));
         assert_eq!(chosen(&nodes, &ask(3)), Some(vec![(2, 3)]));
@@ -388,22 +436,58 @@ mod tests {
         assert_eq!(chosen(&nodes, &alone(9)), None);
     }
 
+    fn with_devices(ranks: u32, devices: &str) -> Ask {
+        Ask { devices: devices.parse().unwrap(), ..ask(ranks) }
+    }
+
     #[test]
-    fn jobs_that_use_devices_share_no_node() {
+    fn jobs_share_no_node_whose_devices_are_unknown() {
         let mut nodes = nodes(&[(4, 0), (4, 0)]);
-        let with_devices = |ranks| Ask { uses_devices: true, ..ask(ranks) };
-        let shares = nodes.choose(&with_devices(1)).unwrap();
-        nodes.take(&shares, true);
-        assert_eq!(chosen(&nodes, &with_devices(1)), Some(vec![(1, 1)]));
+        let job = |ranks| with_devices(ranks, "gpu");
+        let shares = nodes.choose(&job(1)).unwrap();
+        nodes.take(1, &shares, &job(1).devices);
+        assert_eq!(chosen(&nodes, &job(1)), Some(vec![(1, 1)]));
         assert_eq!(chosen(&nodes, &ask(1)), Some(vec![(0, 1)]), "another job may use the other slots");
-        assert_eq!(chosen(&nodes, &with_devices(5)), None);
+        assert_eq!(chosen(&nodes, &job(5)), None);
         let needs = Needs::Slots { slots: 5, sharing: Sharing::Devices };
-        assert_eq!(nodes.room(&with_devices(5)), Room { needs, free: 4, unusable: Unusable::default() });
-        nodes.take(&[(0, 1)].into(), false);
-        nodes.give_back(&[(0, 1)].into(), false);
-        assert_eq!(chosen(&nodes, &with_devices(5)), None, "that of the first job is left");
-        nodes.give_back(&shares, true);
-        assert_eq!(chosen(&nodes, &with_devices(5)), Some(vec![(0, 4), (1, 1)]));
+        assert_eq!(nodes.room(&job(5)), Room { needs, free: 4, unusable: Unusable::default() });
+        nodes.take(2, &[(0, 1)].into(), &Resources::NONE);
+        nodes.give_back(2, &[(0, 1)].into());
+        assert_eq!(chosen(&nodes, &job(5)), None, "that of the first job is left");
+        nodes.give_back(1, &shares);
+        assert_eq!(chosen(&nodes, &job(5)), Some(vec![(0, 4), (1, 1)]));
+    }
+
+    #[test]
+    fn each_job_has_its_own_devices_where_they_are_known() {
+        let mut nodes = nodes(&[(4, 0), (4, 0), (4, 0)]);
+        for (at, gres) in [(0, "gpu:a100:2,fpga:1"), (1, "gpu:v100:3")] {
+            nodes.all.get_mut(&at).unwrap().devices = Devices::of(&gres.parse().unwrap());
+        }
+        let job = with_devices;
+        let mut take = |number, ask: &Ask| {
+            let shares = nodes.choose(ask).unwrap();
+            nodes.take(number, &shares, &ask.devices);
+            let own: Vec<_> = shares.keys().map(|at| (*at, nodes.devices_of(*at, number).to_string())).collect();
+            (own, shares)
+        };
+        let text = |own: &[(usize, &str)]| own.iter().map(|(at, gres)| (*at, (*gres).to_owned())).collect::<Vec<_>>();
+        assert_eq!(take(1, &job(1, "gpu:a100")).0, text(&[(0, "gpu:a100:1@0")]));
+        let (own, second) = take(2, &job(3, "gpu"));
+        assert_eq!(own, text(&[(1, "gpu:v100:3@0+1+2")]));
+        assert_eq!(take(3, &job(1, "gpu,fpga")).0, text(&[(0, "fpga:1@0,gpu:a100:1@1")]));
+        let room = nodes.room(&job(1, "gpu"));
+        assert_eq!((room.needs, room.free), (Needs::Slots { slots: 1, sharing: Sharing::Free }, 0));
+        assert_eq!(chosen(&nodes, &job(1, "gpu")), None);
+        assert_eq!(chosen(&nodes, &ask(2)), Some(vec![(0, 2)]), "slots without devices are left");
+        nodes.give_back(2, &second);
+        assert_eq!(chosen(&nodes, &job(2, "gpu")), Some(vec![(1, 2)]));
+        assert_eq!((nodes.need(&job(9, "gpu")), nodes.need(&job(9, "gpu:2"))), (5, 2), "all that there are");
+        assert_eq!(chosen(&nodes, &Ask { nodes: Some(1), is_exclusive: true, ..job(1, "gpu") }), Some(vec![(1, 4)]));
+        assert_eq!(
+            ["gpu", "gpu:4", "fpga:v", "gpu:v100:3"].map(|gres| nodes.may_have(&gres.parse().unwrap())),
+            [true, false, false, true]
+        );
     }
 
     #[test]
@@ -439,7 +523,7 @@ mod tests {
         let mut nodes = nodes(&[(1, 0), (1, 0), (1, 0), (1, 0), (1, 0)]);
         nodes.set_network(Topology::parse_words("torus:8x1x1").unwrap());
         assert_eq!((nodes.has_place(7, "any"), nodes.has_place(8, "any")), (true, false));
-        nodes.take(&[(1, 1)].into(), false);
+        nodes.take(1, &[(1, 1)].into(), &Resources::NONE);
         nodes.set_drained(3, true);
         assert_eq!(chosen(&nodes, &ask(2)), Some(vec![(0, 1), (2, 1)]), "there is no nearer pair");
         nodes.set_drained(3, false);
@@ -451,9 +535,9 @@ mod tests {
     fn slots_are_given_back() {
         let mut nodes = nodes(&[(2, 0), (2, 0)]);
         let shares = nodes.choose(&ask(3)).unwrap();
-        nodes.take(&shares, false);
+        nodes.take(1, &shares, &Resources::NONE);
         assert_eq!(nodes.room(&ask(3)).free, 1);
-        nodes.give_back(&shares, false);
+        nodes.give_back(1, &shares);
         assert_eq!(nodes.room(&ask(3)).free, 4);
     }
 }

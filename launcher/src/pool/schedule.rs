@@ -216,8 +216,8 @@ impl Schedule {
             Input::Withdrawn(job) => drop(self.remove(job)),
             Input::Signal(jobs, signal) => self.signal(jobs, signal, actions),
             Input::Ended(job) => {
-                if let Some(Running { shares, ask, .. }) = self.running.remove(&job) {
-                    self.nodes.give_back(&shares, ask.uses_devices);
+                if let Some(Running { shares, .. }) = self.running.remove(&job) {
+                    self.nodes.give_back(job, &shares);
                     self.ended += 1;
                 }
             }
@@ -261,6 +261,9 @@ impl Schedule {
         if let Some(asks) = ask.nodes.filter(|asks| *asks > has) {
             return actions.push(Action::Refuse(job, JobRefusal::TooFewNodes { asks, has }));
         }
+        if !self.nodes.may_have(&ask.devices) {
+            return actions.push(Action::Refuse(job, JobRefusal::NoDevices(ask.devices)));
+        }
         if self.waiting.len() >= self.waiting_max {
             return actions.push(Action::Refuse(job, JobRefusal::Full));
         }
@@ -270,7 +273,7 @@ impl Schedule {
 
     fn wait_again(&mut self, now: Time, job: JobNumber, actions: &mut Vec<Action>) {
         let Some(Running { shares, ask, .. }) = self.running.remove(&job) else { return };
-        self.nodes.give_back(&shares, ask.uses_devices);
+        self.nodes.give_back(job, &shares);
         if self.is_stopping {
             return actions.push(Action::Refuse(job, JobRefusal::Stopping));
         }
@@ -352,11 +355,11 @@ impl Schedule {
             let first = blocked.filter(|(_, end)| *end <= now);
             waiting.waits_for = match (has_room, first) {
                 (Some(shares), None) => {
-                    self.nodes.take(&shares, waiting.ask.uses_devices);
+                    self.nodes.take(waiting.job, &shares, &waiting.ask.devices);
                     if started.len() < self.standbys {
                         started.push((*place, shares));
                     } else {
-                        kept.push((shares, waiting.ask.uses_devices));
+                        kept.push((waiting.job, shares));
                     }
                     waiting.waits_for = WaitsFor::Launcher;
                     continue;
@@ -385,7 +388,7 @@ impl Schedule {
                 refusals.push(Action::Refuse(waiting.job, JobRefusal::Busy(waiting.why(&self.nodes))));
             }
         }
-        kept.iter().for_each(|(shares, uses_devices)| self.nodes.give_back(shares, *uses_devices));
+        kept.iter().for_each(|(job, shares)| self.nodes.give_back(*job, shares));
         for (place, shares) in started {
             if let Some(Waiting { job, ask, .. }) = self.waiting.remove(&place) {
                 self.standbys -= 1;

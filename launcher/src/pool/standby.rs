@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use nla::core::Resources;
 use nla::sys::{self, Packets, Served, StandingGuardian};
 
 use super::message::{Description, JOB_DESCRIPTORS, JobNumber, packed, unpacked};
@@ -35,8 +36,10 @@ pub struct Job {
     pub file: OwnedFd,
     /// Its slots.
     pub slots: u32,
-    /// The hosts that it gets, as a host list; `None` if it runs on this machine.
+    /// The hosts that it gets, as the lines of a hosts file; `None` if it runs on this machine.
     pub hosts: Option<String>,
+    /// Its devices of this machine, if they are known.
+    pub gres: Resources,
     /// The connection to its client.
     pub line: Packets,
 }
@@ -46,6 +49,7 @@ pub struct Job {
 pub struct Arrived {
     job: JobNumber,
     slots: u32,
+    gres: Resources,
     descriptors: Vec<OwnedFd>,
 }
 
@@ -69,10 +73,10 @@ fn await_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Resu
         }
         let Some(packet) = controller.receive(true)? else { return Ok(None) };
         match unpacked(&packet)? {
-            ToLauncher::Run { job, slots } => {
+            ToLauncher::Run { job, slots, gres } => {
                 // Before anything else: a controller that does not hear this kills the process and lets another one run the job.
                 controller.send(&packed(&FromLauncher::Took), &[], true)?;
-                return Ok(Some(Arrived { job, slots, descriptors: packet.descriptors }));
+                return Ok(Some(Arrived { job, slots, gres, descriptors: packet.descriptors }));
             }
             // For a job that has just ended.
             ToLauncher::Signal(_) => {}
@@ -83,7 +87,7 @@ fn await_job(controller: &Packets, agent: Option<&StandingGuardian>) -> io::Resu
 impl Arrived {
     /// Takes the place of the client. The process must have one thread.
     pub fn take_over(self) -> io::Result<Job> {
-        let Self { job, slots, mut descriptors } = self;
+        let Self { job, slots, gres, mut descriptors } = self;
         let hosts = match descriptors.len() > JOB_DESCRIPTORS {
             true => descriptors.pop().map(hosts_in).transpose()?,
             false => None,
@@ -117,7 +121,7 @@ impl Arrived {
             let _ = line.send(&packed(&FromJob::NotStarted(error.to_string())), &[], false);
         })?;
         show_as(job);
-        Ok(Job { number: job, description, file, slots, hosts, line })
+        Ok(Job { number: job, description, file, slots, hosts, gres, line })
     }
 }
 
@@ -135,8 +139,9 @@ pub fn start_again(controller: &Packets, job: &Taken) -> io::Error {
     }
     let numbers = [controller.as_fd(), job.line.as_fd(), job.file.as_fd()].map(sys::leave_to_program);
     let [Ok(controller), Ok(line), Ok(file)] = numbers else { return io::ErrorKind::InvalidInput.into() };
-    let words =
+    let numbers =
         [controller.to_string(), line.to_string(), file.to_string(), job.slots.to_string(), job.number.to_string()];
+    let words = numbers.into_iter().chain([job.gres.to_string()]);
     Command::new("/proc/self/exe").arg0(format!("scela-job {}", job.number)).arg(JOB_ARGUMENT).args(words).exec()
 }
 
@@ -148,6 +153,8 @@ pub struct Taken {
     pub file: OwnedFd,
     /// Its slots.
     pub slots: u32,
+    /// Its devices, if they are known.
+    pub gres: Resources,
     /// The connection to its client.
     pub line: Packets,
 }
@@ -155,6 +162,8 @@ pub struct Taken {
 /// Returns the connection to the controller, and the job, in a program that [`start_again`] has executed with these words.
 pub fn taken_again(words: &[OsString]) -> io::Result<(Packets, Job)> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "only a launcher of a pool can start a job so");
+    let (gres, words) = words.split_last().ok_or_else(wrong)?;
+    let gres = gres.to_str().and_then(|gres| Resources::try_from(gres.to_owned()).ok()).ok_or_else(wrong)?;
     let numbers: Option<Vec<u64>> = words.iter().map(|word| word.to_str()?.parse().ok()).collect();
     let Some(&[controller, line, file, slots, number]) = numbers.as_deref() else { return Err(wrong()) };
     let take = |number| sys::take_inherited(i32::try_from(number).map_err(|_| wrong())?);
@@ -163,7 +172,7 @@ pub fn taken_again(words: &[OsString]) -> io::Result<(Packets, Job)> {
     sys::adopt_shell(&description.shell, description.stdout_is_closed);
     show_as(number);
     let slots = u32::try_from(slots).map_err(|_| wrong())?;
-    Ok((controller, Job { number, description, file, slots, hosts: None, line }))
+    Ok((controller, Job { number, description, file, slots, hosts: None, gres, line }))
 }
 
 fn hosts_in(file: OwnedFd) -> io::Result<String> {
@@ -184,15 +193,28 @@ pub fn has_recovered() -> bool {
     has_recovered
 }
 
+/// The part of a pool that a job has.
+#[derive(Copy, Clone, Debug)]
+pub struct Allotted<'a> {
+    /// Its slots.
+    pub slots: u32,
+    /// Its hosts, as the lines of a hosts file; `None` if it runs on this machine.
+    pub hosts: Option<&'a str>,
+    /// Its devices of this machine, if they are known.
+    pub gres: &'a Resources,
+}
+
 /// Restricts a job to the slots that it has, whatever hosts its environment names. A single program without a number of ranks,
 /// and without `-ppn`, has one on each slot.
 /// On other hosts, it has the options of the pool for the start of agents, as far as it has none of its own.
-pub fn restrict(request: &mut Request, slots: u32, host_list: Option<&str>, of_pool: &SharedOptions) {
+pub fn restrict(request: &mut Request, job: &Allotted<'_>, of_pool: &SharedOptions) {
+    let Allotted { slots, hosts: of_job, gres } = *job;
     let Options { hosts, launch, ppn, has_standing_agent, .. } = &mut request.options;
-    *has_standing_agent = host_list.is_none();
-    let list = host_list.unwrap_or("localhost");
-    (hosts.sources, hosts.manager) = (vec![HostSource::List(list.into())], ManagerChoice::None);
-    if host_list.is_some() {
+    *has_standing_agent = of_job.is_none();
+    let gres = if gres.is_empty() { String::new() } else { format!(" gres={gres}") };
+    let text = of_job.map_or_else(|| format!("localhost{gres}"), str::to_owned);
+    (hosts.sources, hosts.manager) = (vec![HostSource::Text(text)], ManagerChoice::None);
+    if of_job.is_some() {
         let (former, of_pool) = (std::mem::take(launch), of_pool.launch.clone().unwrap_or_default());
         // The launcher asks all keepers itself.
         (launch.bootstrap, launch.shape) = (Some(BootstrapKind::Keeper), LaunchShape::Flat);

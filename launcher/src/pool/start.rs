@@ -15,6 +15,7 @@ use nla::sys::{self, Packets};
 use placement::topology::Topology;
 
 use super::controller::{Controller, Setup};
+use super::devices::Devices;
 use super::directory::{self, Place};
 use super::fleet::{FleetOptions, Host};
 use super::fork_server;
@@ -154,16 +155,21 @@ fn members(options: &Options) -> Result<Members, Refusal> {
     cli::apply_variables(&mut request.options, &machine.environment).map_err(usage)?;
     let launch_options = request.options.launch.clone();
     let located = launch::locate(*request, &machine)?;
-    let NodeList::Named { nodes, .. } = located.nodes() else {
-        if options.topology.is_some() {
-            let text = "option '--topology' has no effect: the pool is on this machine only";
-            return Err(Refusal::new(text, "leave it out, or name hosts with --hosts"));
+    let nodes = match located.nodes() {
+        NodeList::Named { nodes, .. } => nodes,
+        NodeList::Local { gres, .. } => {
+            if options.topology.is_some() {
+                let text = "option '--topology' has no effect: the pool is on this machine only";
+                return Err(Refusal::new(text, "leave it out, or name hosts with --hosts"));
+            }
+            let slots = options.slots.unwrap_or(u32::try_from(sys::cores()).unwrap_or(1)).max(1);
+            let node = Node { devices: Devices::of(gres), ..Node::new(sys::host_name(), slots, Health::Up) };
+            return Ok(Members { nodes: vec![node], fleet: None, network: None });
         }
-        let slots = options.slots.unwrap_or(u32::try_from(sys::cores()).unwrap_or(1)).max(1);
-        return Ok(Members { nodes: vec![Node::new(sys::host_name(), slots, Health::Up)], fleet: None, network: None });
     };
     let node = |node: &cluster::Node| {
-        Node::new(node.name.clone(), options.slots.or(node.slots).unwrap_or_default(), Health::Starts)
+        let slots = options.slots.or(node.slots).unwrap_or_default();
+        Node { devices: Devices::of(&node.gres), ..Node::new(node.name.clone(), slots, Health::Starts) }
     };
     let host = |node: &cluster::Node| Host { name: node.name.clone(), user: node.user.clone() };
     let network = options.topology.as_ref().map(|typed| network(typed, &machine, nodes)).transpose()?;

@@ -77,8 +77,10 @@ pub struct Unusable {
 pub enum Sharing {
     /// All of them.
     Any,
-    /// Those on which no other job uses accelerators or other devices.
+    /// Those on which no other job uses accelerators or other devices, as it is unknown how many there are.
     Devices,
+    /// Those that have free devices for its ranks.
+    Free,
     /// None.
     Alone,
 }
@@ -150,6 +152,7 @@ impl Display for Needs {
         f.write_str(match sharing {
             Sharing::Any => "",
             Sharing::Devices => " on nodes whose devices no other job uses",
+            Sharing::Free => " with the devices that its ranks ask for",
             Sharing::Alone => " on nodes without other jobs",
         })
     }

@@ -15,7 +15,7 @@ use nla::wire::SessionId;
 use super::{Ready, Run, Session, Standing, fail, guard, not_launched, run, standing_liveness, trace};
 use crate::cli::{self, Typed};
 use crate::exit::EarlyEnd;
-use crate::pool::standby::{self, Job, Taken};
+use crate::pool::standby::{self, Allotted, Job, Taken};
 use crate::pool::start::SharedOptions;
 use crate::run::front::Front;
 use crate::run::session::Secrets;
@@ -144,14 +144,15 @@ fn run_job(
     let name = arguments.next().unwrap_or_default();
     let (code, time) = match cli::parse(&name, arguments.collect(), &read_file) {
         Ok(Typed::Run(mut request)) => {
-            standby::restrict(&mut request, job.slots, job.hosts.as_deref(), shared);
+            let allotted = Allotted { slots: job.slots, hosts: job.hosts.as_deref(), gres: &job.gres };
+            standby::restrict(&mut request, &allotted, shared);
             match run(*request, &mut session) {
                 Run::Ended(code) => (code, stderr::EXIT_TIME),
                 Run::Forked(code) => return JobEnd::Forked(code),
                 Run::NotBegun => {
-                    let Job { number, file, slots, .. } = job;
+                    let Job { number, file, slots, gres, .. } = job;
                     return match session.front.into_line() {
-                        Some(line) => JobEnd::NotBegun(Taken { number, file, slots, line }),
+                        Some(line) => JobEnd::NotBegun(Taken { number, file, slots, gres, line }),
                         None => JobEnd::Ended(EarlyEnd::Bug.code(), None),
                     };
                 }

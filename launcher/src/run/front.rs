@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nla::bootstrap::Keepers;
+use nla::core::Resources;
 use nla::keeper::AgentSpec;
 use nla::sys::{self, Packets, WatchedPackets};
 use nla::tasks::Tasks;
@@ -56,6 +57,8 @@ pub enum ToLauncher {
         job: u64,
         /// The slots of the pool.
         slots: u32,
+        /// The devices that it has, if it runs on this machine and the pool knows its devices.
+        gres: Resources,
     },
     /// Handle this signal as if it had been sent to the client.
     Signal(i32),

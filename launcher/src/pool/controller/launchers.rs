@@ -17,7 +17,7 @@ use super::{Actor, Event, LauncherNumber};
 use crate::pool::fleet::Channel;
 use crate::pool::fork_server::FORK;
 use crate::pool::message::{JobNumber, JobRefusal, ToClient, memory_file, packed, unpacked};
-use crate::pool::nodes::Shares;
+use crate::pool::nodes::{NodeNumber, Shares};
 use crate::pool::schedule::Input;
 use crate::run::front::{FromLauncher, ToLauncher};
 
@@ -110,12 +110,18 @@ impl Actor {
     pub(super) fn start(&mut self, job: JobNumber, shares: &Shares) {
         let Some(waiting) = self.waiting.remove(&job) else { return };
         let slots = shares.values().sum();
+        let nodes = self.schedule.nodes();
         let hosts = self.fleet.as_ref().and_then(|_| {
-            let nodes = self.schedule.nodes();
-            let hosts = shares.iter().filter_map(|(at, slots)| Some(format!("{}:{slots}", nodes.node(*at)?.name)));
-            memory_file(hosts.collect::<Vec<_>>().join(",").as_bytes()).ok()
+            let line = |(at, slots): (&NodeNumber, &u32)| {
+                let gres = nodes.devices_of(*at, job);
+                let gres = if gres.is_empty() { String::new() } else { format!(" gres={gres}") };
+                Some(format!("{}:{slots}{gres}", nodes.node(*at)?.name))
+            };
+            memory_file(shares.iter().filter_map(line).collect::<Vec<_>>().join("\n").as_bytes()).ok()
         });
-        let order = packed(&ToLauncher::Run { job, slots });
+        let here = shares.keys().next().filter(|_| self.fleet.is_none());
+        let gres = here.map(|at| nodes.devices_of(*at, job)).unwrap_or_default();
+        let order = packed(&ToLauncher::Run { job, slots, gres });
         let descriptors: Vec<BorrowedFd<'_>> = waiting.descriptors.iter().chain(&hosts).map(AsFd::as_fd).collect();
         let ready = self.launchers.iter_mut().find(|(_, launcher)| launcher.stands_by);
         let sent = ready.map(|(number, launcher)| {

@@ -8,6 +8,7 @@ use nla::sys::WatchedPackets;
 
 use super::Actor;
 use crate::cluster::hosts::{expand, fold, parse_list};
+use crate::pool::devices::Devices;
 use crate::pool::fleet::Host;
 use crate::pool::message::{NodeChange, ToClient, packed};
 use crate::pool::nodes::{Health, Node, NodeNumber};
@@ -88,7 +89,9 @@ impl Actor {
         let nodes = fleet.add(hosts.collect()).await.map_err(|error| error.to_string())?;
         for (at, entry) in nodes.clone().zip(&entries) {
             let slots = entry.slots.unwrap_or_default();
-            self.handle(Input::NodeAdded(at, Node::new(entry.name.clone(), slots, Health::Starts)));
+            let devices = Devices::of(&entry.gres);
+            let node = Node { devices, ..Node::new(entry.name.clone(), slots, Health::Starts) };
+            self.handle(Input::NodeAdded(at, node));
         }
         Ok(nodes)
     }

@@ -91,7 +91,7 @@ pub fn listed(text: &str) -> Vec<String> {
 ///
 /// `declared` is what the hosts file says; without it, the node offers its graphics processors. These are those in
 /// `visible`, if a variable lists them, else all that were found. Where they are known, the node offers no others, even if
-/// the hosts file says so. Other devices have the numbers from 0 on, for each name.
+/// the hosts file says so. Other devices have the numbers from 0 on, for each name, unless the hosts file numbers them.
 pub fn offered(declared: Option<&Resources>, found: &FoundDevices, visible: Option<Vec<String>>) -> Vec<Device> {
     let is_known = visible.is_some() || !found.devices.is_empty();
     let ids = visible.unwrap_or_else(|| (0..found.devices.len()).map(|at| at.to_string()).collect());
@@ -103,8 +103,9 @@ pub fn offered(declared: Option<&Resources>, found: &FoundDevices, visible: Opti
     let Some(declared) = declared else { return ids.into_iter().map(|id| gpu(None, id)).collect() };
     let mut devices: Vec<Device> = Vec::new();
     for resource in declared.iter() {
-        for _ in 0..resource.count() {
-            let at = devices.iter().filter(|device| device.name == resource.name()).count();
+        for index in 0..resource.count() as usize {
+            let next = || devices.iter().filter(|device| device.name == resource.name()).count();
+            let at = resource.numbers().and_then(|numbers| numbers.get(index)).map_or_else(next, |at| *at as usize);
             let kind = resource.kind().map(str::to_owned);
             if resource.name() == GPU && is_known {
                 devices.extend(ids.get(at).map(|id| gpu(kind, id.clone())));
@@ -205,6 +206,10 @@ mod tests {
         assert_eq!(of(&found(&[Some(1); 4]), None), format!("gpu:a100=0@1 gpu:v100=1@1 gpu:v100=2@1 {fpgas}"));
         assert_eq!(of(&found(&[None; 2]), None), format!("gpu:a100=0 gpu:v100=1 {fpgas}"), "one of them is broken");
         assert_eq!(of(&none, Some(listed("3"))), format!("gpu:a100=3 {fpgas}"));
+        let declared: Resources = "gpu:a100:2@1+3,fpga:1@2".parse().unwrap();
+        let of = |found: &FoundDevices, visible| written(&offered(Some(&declared), found, visible));
+        assert_eq!(of(&none, None), "gpu:a100=1 gpu:a100=3 fpga=2");
+        assert_eq!(of(&found(&[None; 4]), Some(listed("4,5,6,7"))), "gpu:a100=5 gpu:a100=7 fpga=2");
     }
 
     #[test]

@@ -8,18 +8,26 @@ use serde::{Deserialize, Serialize};
 use crate::core::limits::{DEVICES_MAX, RESOURCE_WORD_BYTES_MAX, RESOURCES_MAX};
 use crate::core::words::one_line;
 
-/// A number of devices: `NAME[:TYPE][:N]`, as in `gpu:a100:4`. N is 1 if it is left out.
+/// A number of devices: `NAME[:TYPE][:N]`, as in `gpu:a100:4`. N is 1 if it is left out. What a host offers may have the numbers of
+/// the devices among those of their name, as in `gpu:a100:2@1+3`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Resource {
     name: String,
     kind: Option<String>,
     count: u32,
+    /// Ascending, and as many as `count`; none if they are unknown.
+    numbers: Vec<u32>,
 }
 
 impl Resource {
     /// Returns a number of devices of any type. `count` is from 1 to [`DEVICES_MAX`].
     pub fn of(name: &str, count: u32) -> Result<Self, ResourceError> {
         format!("{name}:{count}").parse()
+    }
+
+    /// Returns the devices of this label with these numbers, which are ascending and below [`DEVICES_MAX`].
+    pub fn with_numbers(label: &str, numbers: &[u32]) -> Result<Self, ResourceError> {
+        format!("{label}:{}@{}", numbers.len(), joined(numbers)).parse()
     }
 
     /// The devices' name, such as `gpu`: lower-case letters, digits and `_`.
@@ -37,10 +45,30 @@ impl Resource {
         self.count
     }
 
+    /// Their numbers among the devices of their name, if they are known.
+    pub fn numbers(&self) -> Option<&[u32]> {
+        Some(self.numbers.as_slice()).filter(|numbers| !numbers.is_empty())
+    }
+
     /// Their name and type, as in `gpu:a100`.
     pub fn label(&self) -> String {
         label(&self.name, self.kind())
     }
+}
+
+/// Writes numbers, as in `1+3`.
+fn joined(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join("+")
+}
+
+/// Parses numbers of devices. Returns `None` if they are not ascending, not `count`, or too large.
+fn numbers(text: &str, count: u32) -> Option<Vec<u32>> {
+    let number = |word: &str| {
+        let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        word.parse().ok().filter(|number| is_number && *number < DEVICES_MAX)
+    };
+    let all: Vec<u32> = text.splitn(DEVICES_MAX as usize + 1, '+').map(number).collect::<Option<_>>()?;
+    (all.len() == count as usize && all.is_sorted_by(|one, next| one < next)).then_some(all)
 }
 
 /// Writes a name and a type, as in `gpu:a100`.
@@ -50,7 +78,8 @@ pub(super) fn label(name: &str, kind: Option<&str>) -> String {
 
 impl fmt::Display for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.label(), self.count)
+        write!(f, "{}:{}", self.label(), self.count)?;
+        self.numbers().map_or(Ok(()), |numbers| write!(f, "@{}", joined(numbers)))
     }
 }
 
@@ -66,6 +95,9 @@ pub enum ResourceError {
     /// The number is not between 1 and [`DEVICES_MAX`].
     #[error("'{0}' is not a number of devices from 1 to {max}", max = DEVICES_MAX)]
     Count(String),
+    /// The numbers are not ascending, too large, or not as many as the devices.
+    #[error("'{0}' are not the ascending numbers of so many devices, as in @1+3")]
+    Numbers(String),
     /// The list has the same name and type before.
     #[error("'{0}' is given twice")]
     Twice(String),
@@ -89,6 +121,7 @@ impl FromStr for Resource {
         // Also `-1` and `1.5`: no type has such a name.
         let is_meant_as_number =
             |word: &str| !word.is_empty() && word.bytes().all(|byte| b"0123456789+-.".contains(&byte));
+        let (text, numbered) = text.split_once('@').map_or((text, None), |(text, numbers)| (text, Some(numbers)));
         let words: Vec<&str> = text.splitn(4, ':').collect();
         let (name, kind, count) = match words[..] {
             [name] => (name, None, None),
@@ -116,7 +149,11 @@ impl FromStr for Resource {
                 count.ok_or_else(|| ResourceError::Count(shown(word)))?
             }
         };
-        Ok(Self { name: name.to_ascii_lowercase(), kind: kind.map(str::to_owned), count })
+        let numbers = match numbered {
+            None => Vec::new(),
+            Some(text) => numbers(text, count).ok_or_else(|| ResourceError::Numbers(shown(text)))?,
+        };
+        Ok(Self { name: name.to_ascii_lowercase(), kind: kind.map(str::to_owned), count, numbers })
     }
 }
 
@@ -169,6 +206,8 @@ impl Resources {
         // Removed first, so that the bounds hold for the sum.
         if let Some(at) = same {
             resource.count += self.0.remove(at).count;
+            // The numbers of some of them say nothing about the others.
+            resource.numbers.clear();
         }
         self.push(resource)
     }
@@ -242,6 +281,7 @@ mod tests {
             ("gpu:A100-sxm4:4,fpga:allreduce:1,fpga:1", "gpu:A100-sxm4:4,fpga:allreduce:1,fpga:1"),
             ("gpu:4:2", "gpu:4:2"),
             ("x:1024", "x:1024"),
+            ("gpu@3,fpga:a:2@0+1023", "gpu:1@3,fpga:a:2@0+1023"),
         ] {
             assert_eq!(parsed(text).as_deref(), Ok(expected), "{text}");
         }
@@ -263,6 +303,11 @@ mod tests {
             ("gpu:1.5", "'1.5' is not a number of devices from 1 to 1024"),
             ("gpu:a:-1", "'-1' is not a number of devices from 1 to 1024"),
             ("gpu:1025", "'1025' is not a number of devices from 1 to 1024"),
+            ("gpu:2@1", "'1' are not the ascending numbers of so many devices, as in @1+3"),
+            ("gpu:2@1+1", "'1+1' are not the ascending numbers of so many devices, as in @1+3"),
+            ("gpu@1024", "'1024' are not the ascending numbers of so many devices, as in @1+3"),
+            ("gpu@+1", "'+1' are not the ascending numbers of so many devices, as in @1+3"),
+            ("gpu@", "'' are not the ascending numbers of so many devices, as in @1+3"),
             ("gpu:a:1:2", "'gpu:a:1:2' has more parts than NAME:TYPE:N"),
             ("gpu:1,GPU:2", "'gpu' is given twice"),
             ("a:1024,b:1", "there are more than 64 entries or 1024 devices"),
@@ -282,6 +327,8 @@ mod tests {
         list.add(&"gpu:a100:2".parse().unwrap()).unwrap();
         list.add(&"gpu:v100:1".parse().unwrap()).unwrap();
         assert_eq!(list.to_string(), "fpga:1,gpu:a100:6,gpu:v100:1");
+        list.add(&"fpga:1@3".parse().unwrap()).unwrap();
+        assert_eq!(list.to_string(), "gpu:a100:6,gpu:v100:1,fpga:2");
         assert_eq!(list.add(&Resource::of("gpu", DEVICES_MAX).unwrap()), Err(ResourceError::TooMany));
     }
 
