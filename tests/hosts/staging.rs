@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tests::{Cluster, Greeting, Host, Outcome, Pool, Run, scela, sh, skip};
+use tests::{Cluster, Greeting, Host, Outcome, Pool, Run, scela, scela_run, sh, skip};
 
 use crate::mpich::{VENV, assert_all_right, mpich, venv_of, world};
 
@@ -146,6 +146,27 @@ fn an_mpi_program_runs_with_its_own_libmpi_where_hosts_have_neither() {
     run().run().has_code(251);
     assert_all_right(&run().arg("--stage").run(), np);
     assert_nothing_left(&cluster);
+}
+
+/// Neither the program's directory nor ScELA is on the hosts: the library that counts messages is sent, too.
+#[test]
+fn ranks_are_profiled_where_hosts_do_not_have_the_library() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
+    let Some(program) = world(&cluster) else { return };
+    let directory = scela_run().parent().expect("a directory of programs");
+    for host in cluster.hosts() {
+        ["scela-run", "libscela_trace.so"].into_iter().for_each(|file| host.hide(directory.join(file)));
+    }
+    let profile = cluster.shared().join("p.comm");
+    for options in [&["--fanout", "2"][..], &["--no-ports"], &["--stage"]] {
+        let run = mpich().on(&cluster).env("TMPDIR", "/none").np(3).args(["-hosts", &cluster.names()]).args(options);
+        let outcome = run.arg("--profile-comm").arg(&profile).program(vec![program.clone().into()]).run();
+        assert_all_right(&outcome, 3);
+        outcome.never_says("profile").never_says("LD_PRELOAD");
+        let text = fs::read_to_string(&profile).expect("the profile is written");
+        assert!(text.starts_with("scela-comm 1 ranks 3 pairs 5\n"), "{text}");
+        assert_nothing_left(&cluster);
+    }
 }
 
 /// The interpreter, its library and the environment are sent.

@@ -54,6 +54,18 @@ fn rubbish_costs_the_rank_its_profile_and_no_other() {
 }
 
 #[test]
+fn ranks_load_a_staged_copy_of_the_library() {
+    let script = "echo ${LD_PRELOAD#$SCELA_STAGE_DIR}; grep -q ${LD_PRELOAD%%:*} /proc/self/maps && echo mapped";
+    for (options, expected) in [
+        (&["--stage"][..], "/libscela-trace.so\nmapped\n"),
+        (&["--stage", "-genv", "LD_PRELOAD", "/nonexistent.so"], "/libscela-trace.so:/nonexistent.so\nmapped\n"),
+    ] {
+        let (outcome, _) = profile(scela().np(1).args(options).program(sh(script)));
+        outcome.has_code(0).wrote(expected);
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_written_is_refused_before_the_start() {
     let run = scela().np(1).args(["--profile-comm", "/nonexistent/p"]).program(sh("echo started"));
     let outcome = run.run();

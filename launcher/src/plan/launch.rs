@@ -265,9 +265,9 @@ fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Resu
     }
     mpi::provide(&mut planned, machine, &users)?;
     mpi::replace_slurm(&mut planned, machine, &users)?;
-    profile::provide(&mut planned, machine)?;
+    let traced = profile::provide(&mut planned, machine, nodes)?;
     library::check(&planned, &users)?;
-    stage::provide(&mut planned, &machine.wdir)?;
+    stage::provide(&mut planned, &machine.wdir, traced.as_deref())?;
     collect::provide(&mut planned, &machine.wdir)?;
     Ok(planned)
 }

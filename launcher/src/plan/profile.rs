@@ -6,7 +6,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{getegid, geteuid};
+use nla::core::staged_file_word;
 
+use crate::cluster::node_list::NodeList;
 use crate::plan::Plan;
 use crate::plan::elf::{self, Linkage};
 use crate::plan::machine::Machine;
@@ -17,6 +19,8 @@ use crate::refusal::Refusal;
 const LIBRARY_VARIABLE: &str = "SCELA_TRACE_LIBRARY";
 /// Its file name as it is installed, and as Cargo builds it.
 const LIBRARIES: [&str; 2] = ["libscela-trace.so", "libscela_trace.so"];
+/// Its name among the files that nodes get.
+pub(super) const STAGED_NAME: &str = LIBRARIES[0];
 /// The library's variable: with `none` it counts no collective operations.
 const COLLECTIVES: &str = "SCELA_PROFILE_COLLECTIVES";
 
@@ -24,9 +28,10 @@ const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
 
 /// Has the ranks load the library, before what the user has them load. Refuses programs for which the loader would not do so.
-pub(super) fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal> {
+/// Returns the library if nodes are to get a copy of it.
+pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> Result<Option<PathBuf>, Refusal> {
     if plan.options.profile_comm.is_none() {
-        return Ok(());
+        return Ok(None);
     }
     let session = &plan.settings.session;
     for command in &plan.settings.first.commands {
@@ -39,12 +44,15 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal>
         }
     }
     let library = library(machine)?;
-    if !is_listable(&library) {
-        let text = format!("LD_PRELOAD cannot name '{}', which has a blank or a colon", library.display());
+    // Hosts need no ScELA of their own, so they may lack the library.
+    let is_staged = plan.options.stage || matches!(nodes, NodeList::Named { .. });
+    let name = if is_staged { staged_file_word(STAGED_NAME).into() } else { library.clone() };
+    if !is_listable(&name) {
+        let text = format!("LD_PRELOAD cannot name '{}', which has a blank or a colon", name.display());
         return Err(Refusal::new(text, format!("name a copy of it in {LIBRARY_VARIABLE}")).of_system());
     }
     for command in &mut plan.settings.first.commands {
-        let mut value = library.as_os_str().to_owned();
+        let mut value = name.as_os_str().to_owned();
         if let Some(others) = elf::variable(session, command, PRELOAD).filter(|others| !others.is_empty()) {
             value.push(":");
             value.push(others);
@@ -54,7 +62,7 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine) -> Result<(), Refusal>
             command.set.push((COLLECTIVES.into(), b"none".to_vec()));
         }
     }
-    Ok(())
+    Ok(is_staged.then_some(library))
 }
 
 /// Returns why the loader loads no other library into this program; `None` if it does.

@@ -1,4 +1,5 @@
-//! The files that every node gets before ranks start: those of `--stage`, `--stage-file` and `--stage-dir`.
+//! The files that every node gets before ranks start: those of `--stage`, `--stage-file` and `--stage-dir`, and the library of
+//! `--profile-comm`.
 //!
 //! `--stage` names the program of each command and all libraries that the dynamic loader would load for it, found by reading
 //! their ELF files. No program is run for that. Left out are the libraries that must fit the node itself: the C library with its
@@ -17,12 +18,13 @@ use nla::core::{
     CommandPlan, SessionPlan, StagePlan, StagedFile, StagedKind, StagedTree, in_stage_directory, staged_program,
 };
 use nla::driver::StageSource;
-use nla::figures;
+use nla::figures::{self, counted};
 
 use self::python_environment::{Environment, inside};
 use self::tree::{Rules, Sent, Tree};
 use crate::plan::Plan;
 use crate::plan::elf::{self, Object};
+use crate::plan::profile;
 use crate::refusal::Refusal;
 
 /// A file for all nodes, as the user typed it.
@@ -58,8 +60,8 @@ const LEFT_OUT: [&str; 19] = [
     "libnvidia-",
 ];
 
-/// Adds the files that the options ask for to the plan.
-pub(super) fn provide(plan: &mut Plan, wdir: &Path) -> Result<(), Refusal> {
+/// Adds the files that the options ask for to the plan, and the library by which ranks are profiled if nodes are to get it.
+pub(super) fn provide(plan: &mut Plan, wdir: &Path, traced: Option<&Path>) -> Result<(), Refusal> {
     let mut files = Files::default();
     let Plan { settings, options, .. } = plan;
     let directories: Vec<(PathBuf, &[u8])> =
@@ -73,6 +75,9 @@ pub(super) fn provide(plan: &mut Plan, wdir: &Path) -> Result<(), Refusal> {
     for StageFile { path, name } in &options.stage_files {
         files.add("--stage-file", &wdir.join(path), StagedKind::File, name.clone())?;
     }
+    if let Some(library) = traced {
+        files.add("--profile-comm", library, StagedKind::File, profile::STAGED_NAME.into())?;
+    }
     files.add_directories(&directories)?;
     let Files { staged, mut sources, trees, in_trees } = files;
     sources.extend(in_trees);
@@ -80,7 +85,7 @@ pub(super) fn provide(plan: &mut Plan, wdir: &Path) -> Result<(), Refusal> {
     let stage = StagePlan::new(staged, trees, options.stage_cache).map_err(refused)?;
     let (count, bytes) = (sources.len(), stage.lengths().fold(0, u64::saturating_add));
     if !stage.is_empty() && plan.options.verbose > 0 {
-        plan.remarks.push(format!("every node gets {count} files, {}", figures::bytes(bytes)));
+        plan.remarks.push(format!("every node gets {}, {}", counted(count as u64, "file"), figures::bytes(bytes)));
     }
     settings.session.stage = stage;
     plan.files = sources;

@@ -81,8 +81,8 @@ pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, R
 pub use stage::{
     BLOCK_BYTES, CacheBounds, Chunk, ChunkSet, Chunks, Collected, CollectedFile, Content, ContentPlace, DIGEST_BYTES,
     DIGESTS_PER_MESSAGE, Digest, Room, STAGE_DIRECTORY, StageDown, StageError, StagePlan, StageUp, StagedFile,
-    StagedKind, StagedTree, TreeEntry, TreeKind, hashes_message, in_stage_directory, is_inside, is_relative,
-    is_staged_program, part_header, staged_program,
+    StagedKind, StagedTree, TreeEntry, TreeKind, hashes_message, in_directory, in_stage_directory, is_inside,
+    is_relative, is_staged_program, part_header, staged_file_word, staged_program,
 };
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
 pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Wait};

@@ -96,6 +96,23 @@ pub fn in_stage_directory(word: &[u8]) -> Option<&[u8]> {
     Some(rest).filter(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
+/// Returns the word by which a command names a staged file of this name: agents replace the variable.
+pub fn staged_file_word(name: &str) -> String {
+    format!("${STAGE_DIRECTORY}/{name}")
+}
+
+/// Returns a list of files, separated by colons or blanks as in LD_PRELOAD, with this directory in place of its variable.
+pub fn in_directory(list: &[u8], directory: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(list.len() + directory.len());
+    for entry in list.split_inclusive(|byte| b" :".contains(byte)) {
+        match in_stage_directory(entry) {
+            Some(path) => out.extend([directory, path].concat()),
+            None => out.extend_from_slice(entry),
+        }
+    }
+    out
+}
+
 /// The bounds of the caches of nodes.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CacheBounds {
@@ -409,6 +426,19 @@ mod tests {
         assert_eq!(rest("${SCELA_STAGE_DIR}").as_deref(), Some(""));
         for other in ["$SCELA_STAGE_DIRS/a", "SCELA_STAGE_DIR/a", "x$SCELA_STAGE_DIR", "${SCELA_STAGE_DIR/a", ""] {
             assert_eq!(rest(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn lists_name_files_by_the_variable_of_the_directory() {
+        let word = staged_file_word("a.so");
+        for (list, expected) in [
+            (word.clone(), "/d/a.so"),
+            (format!("{word}:/lib/b.so {word}"), "/d/a.so:/lib/b.so /d/a.so"),
+            ("/lib/b.so:c.so".to_owned(), "/lib/b.so:c.so"),
+            (String::new(), ""),
+        ] {
+            assert_eq!(String::from_utf8(in_directory(list.as_bytes(), b"/d")).unwrap(), expected);
         }
     }
 

@@ -31,7 +31,8 @@ use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use super::turns::Turns;
 use crate::core::{
     AgentId, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason,
-    STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, in_stage_directory, is_staged_program,
+    STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, in_directory, in_stage_directory,
+    is_staged_program,
 };
 use crate::link::Clock;
 use crate::sys::{self, Child, Launching, PMI_FD, ProfileFile, ShellState};
@@ -560,9 +561,11 @@ fn command_of(
 }
 
 /// Returns a command whose ranks find the session's files in `directory`, and execute their program there if it is one of them.
-/// Words that begin with the variable of the directory name files in it: no shell of the node replaces them.
+/// Words, and entries of LD_PRELOAD, that begin with the variable of the directory name files in it: no shell of the node replaces
+/// them.
 fn with_files(of_ranks: Command, command: &CommandPlan, files: &StagePlan, directory: &Path) -> Command {
     const LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH";
+    const PRELOAD: &[u8] = b"LD_PRELOAD";
     let directory = directory.as_os_str().as_encoded_bytes();
     let mut argv = of_ranks.argv;
     for word in argv.iter_mut().skip(1) {
@@ -588,6 +591,9 @@ fn with_files(of_ranks: Command, command: &CommandPlan, files: &StagePlan, direc
         libraries.into_iter().chain([(STAGE_DIRECTORY.as_bytes().to_vec(), directory.to_vec())]).collect();
     environment.retain(|(name, _)| set.iter().all(|(other, _)| other != name));
     environment.extend(set);
+    if let Some((_, preloaded)) = environment.iter_mut().find(|(name, _)| name == PRELOAD) {
+        *preloaded = in_directory(preloaded, directory);
+    }
     Command { program, argv, environment, ..of_ranks }
 }
 
