@@ -54,6 +54,13 @@ fn rubbish_costs_the_rank_its_profile_and_no_other() {
 }
 
 #[test]
+fn a_job_that_never_started_has_one_error() {
+    let (outcome, lines) = profile(scela().np(2).program(vec!["/nonexistent/program".into()]));
+    outcome.has_code(251).says("/nonexistent/program").never_says("profile");
+    assert_eq!(lines, ["scela-comm 1 ranks 2 pairs 0"]);
+}
+
+#[test]
 fn ranks_load_a_staged_copy_of_the_library() {
     let script = "echo ${LD_PRELOAD#$SCELA_STAGE_DIR}; grep -q ${LD_PRELOAD%%:*} /proc/self/maps && echo mapped";
     for (options, expected) in [

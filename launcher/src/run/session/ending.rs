@@ -205,13 +205,17 @@ impl Session {
         }
     }
 
-    /// Writes the profile of `--profile-comm`, and names the ranks that it lacks. If it cannot be written, an otherwise successful
-    /// session counts as failed.
+    /// Writes the profile of `--profile-comm`, and names the ranks that it lacks, unless the job has not started. If it cannot be
+    /// written, an otherwise successful session counts as failed.
     fn write_profile(&mut self, outcome: &mut Outcome) {
         let Some(profile) = self.own.profile.take() else { return };
         let written = profile.borrow_mut().write();
         match written {
-            Ok(remark) => remark.into_iter().for_each(|remark| self.reporter.note(&remark)),
+            Ok(remark) if exit::code(outcome, false) != exit::NOT_LAUNCHED => {
+                remark.into_iter().for_each(|remark| self.reporter.note(&remark));
+            }
+            // The error that kept the job from starting has been reported.
+            Ok(_) => {}
             Err(text) => {
                 self.reporter.error(&text);
                 if *outcome == Outcome::Success {
