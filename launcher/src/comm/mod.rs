@@ -1,11 +1,14 @@
 //! `scela comm`: what ranks have sent to each other, from a file of `--profile-comm`, of Open MPI, or a plain matrix.
 //!
 //! - `heat_map`: the matrix in bins, with a colour for each.
-//! - `svg`, `png`: the picture in a file.
+//! - `layout`: the picture: the bins, the axes, the scale and the borders of nodes at their places.
+//! - `svg`, `png`: the picture in a file; `font` has the characters of the latter.
 //! - `nodes`: the traffic between nodes for a placement.
 //! - `summary`: the text.
 
+mod font;
 mod heat_map;
+mod layout;
 mod nodes;
 mod png;
 mod summary;
@@ -21,6 +24,7 @@ use nla::sys::{Rewrite, open_regular};
 use placement::matrix::{Collector, Matrix};
 
 use self::heat_map::HeatMap;
+use self::layout::Picture;
 use self::nodes::NodeMap;
 use crate::refusal::Refusal;
 
@@ -142,12 +146,13 @@ fn show(options: &Options) -> Result<String, Refusal> {
     let matrix = read(&options.files)?;
     let map = NodeMap::of(&matrix, options.rankmap.as_deref(), options.hosts.as_deref())?;
     if let Some(path) = &options.svg {
-        let picture = HeatMap::new(&matrix, options.measure, svg::BINS_MAX);
-        write(path, svg::draw(&picture, map.as_ref()).as_bytes())?;
+        let bins = HeatMap::new(&matrix, options.measure, svg::BINS_MAX);
+        write(path, svg::draw(&Picture::new(&bins, map.as_ref())).as_bytes())?;
     }
     if let Some(path) = &options.png {
-        let picture = HeatMap::new(&matrix, options.measure, png::BINS_MAX);
-        let bytes = png::draw(&picture).map_err(|error| cannot_write(path, &error.to_string()))?;
+        let bins = HeatMap::new(&matrix, options.measure, png::BINS_MAX);
+        let bytes =
+            png::draw(&Picture::new(&bins, map.as_ref())).map_err(|error| cannot_write(path, &error.to_string()))?;
         write(path, &bytes)?;
     }
     Ok(summary::text(&matrix, map.as_ref(), options.measure, options.top))
