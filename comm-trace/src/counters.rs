@@ -46,6 +46,18 @@ struct Slot {
 /// The first size of a table; sizes are powers of two.
 const SLOTS_MIN: usize = 64;
 
+/// Returns the place of the slot of a key, or of the free one where it belongs; any place without slots.
+#[inline]
+fn find(slots: &[Slot], key: u64) -> usize {
+    let mask = slots.len().wrapping_sub(1);
+    // Fibonacci hashing: neighbouring ranks are the usual peers.
+    let mut at = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+    while slots.get(at).is_some_and(|slot| slot.key != 0 && slot.key != key) {
+        at = (at + 1) & mask;
+    }
+    at
+}
+
 /// The traffic with each peer. Nothing is ever removed.
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -59,34 +71,34 @@ impl Counters {
     }
 
     /// Counts a message.
+    #[inline]
     pub(crate) fn add(&mut self, peer: Peer, bytes: u64) {
+        let key = peer.key();
+        let at = find(&self.slots, key);
+        match self.slots.get_mut(at) {
+            Some(slot) if slot.key == key => slot.traffic.add(bytes),
+            _ => self.add_first(key, bytes),
+        }
+    }
+
+    /// Counts the first message of a peer.
+    #[cold]
+    fn add_first(&mut self, key: u64, bytes: u64) {
         // At most three quarters are used, so each search ends at a free slot.
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             self.grow();
         }
-        let slot = Self::find(&mut self.slots, peer.key());
-        if slot.key == 0 {
-            slot.key = peer.key();
-            self.used += 1;
-        }
-        slot.traffic.add(bytes);
-    }
-
-    /// Returns the slot of a key, or the free one where it belongs.
-    fn find(slots: &mut [Slot], key: u64) -> &mut Slot {
-        let mask = slots.len() - 1;
-        // Fibonacci hashing: neighbouring ranks are the usual peers.
-        let mut at = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
-        while slots[at].key != 0 && slots[at].key != key {
-            at = (at + 1) & mask;
-        }
-        &mut slots[at]
+        let at = find(&self.slots, key);
+        self.slots[at].key = key;
+        self.slots[at].traffic.add(bytes);
+        self.used += 1;
     }
 
     fn grow(&mut self) {
         let mut slots = vec![Slot::default(); (self.slots.len() * 2).max(SLOTS_MIN)];
         for slot in self.slots.iter().filter(|slot| slot.key != 0) {
-            *Self::find(&mut slots, slot.key) = *slot;
+            let at = find(&slots, slot.key);
+            slots[at] = *slot;
         }
         self.slots = slots;
     }

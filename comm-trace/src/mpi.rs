@@ -132,6 +132,7 @@ pub(crate) struct Mpi {
 }
 
 /// Returns the interface of the MPI library in this process, once there is one.
+#[inline]
 pub(crate) fn mpi() -> Option<&'static Mpi> {
     static FOUND: OnceLock<Mpi> = OnceLock::new();
     if let Some(found) = FOUND.get() {
@@ -141,6 +142,7 @@ pub(crate) fn mpi() -> Option<&'static Mpi> {
     Some(FOUND.get_or_init(|| found))
 }
 
+#[cold]
 fn detect() -> Option<Mpi> {
     let send = find(c"PMPI_Send")?;
     if library_of(send).starts_with(b"libmpi_abi") {

@@ -131,6 +131,12 @@ impl Handles {
         Self { comms: Vec::new(), wins: Vec::new() }
     }
 
+    /// Returns the ranks of the communicator that was used last, if it is this one.
+    #[inline]
+    pub(crate) fn last_comm(&self, comm: Word) -> Option<&Arc<Peers>> {
+        self.comms.first().filter(|(known, _)| *known == comm).map(|(_, peers)| peers)
+    }
+
     pub(crate) fn comm(&mut self, job: &Job, comm: Word) -> Option<&Arc<Peers>> {
         look_up(&mut self.comms, comm, || of_comm(job, comm))
     }
