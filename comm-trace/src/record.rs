@@ -405,30 +405,34 @@ pub(crate) fn bcast(state: &mut State, a: &Arguments<'_>, out: &mut Messages) ->
     Some(())
 }
 
-/// (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm)
-pub(crate) fn gather(state: &mut State, a: &Arguments<'_>, out: &mut Messages) -> Option<()> {
-    let (peers, bytes) = (&*collective(state, a, 7)?, a.bytes(1, 2));
-    match role(peers, a, 6)? {
-        // The root, whose sendbuf may be MPI_IN_PLACE, sends nothing.
-        Role::Group { root } => {
-            schedule::binomial_gather(peers.group, root, bytes, |to, bytes| out.send(peers, to as c_int, bytes));
-        }
+/// Sends to the root of an operation: between two groups directly, in a group as `in_group` does. The root sends nothing; its
+/// arguments of sending may be invalid, as with MPI_IN_PLACE.
+fn to_root(
+    (state, a, out): (&mut State, &Arguments<'_>, &mut Messages),
+    (root, comm): (usize, usize),
+    (count, datatype): (usize, usize),
+    in_group: impl FnOnce(&Peers, u32, u64, &mut Messages),
+) -> Option<()> {
+    let peers = &*collective(state, a, comm)?;
+    match role(peers, a, root)? {
+        Role::Group { root } if root == peers.group.rank => {}
+        Role::Group { root } => in_group(peers, root, a.bytes(count, datatype), out),
         Role::Root => {}
-        Role::Other { root } => out.send(peers, root, bytes),
+        Role::Other { root } => out.send(peers, root, a.bytes(count, datatype)),
     }
     Some(())
 }
 
+/// (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm)
+pub(crate) fn gather(state: &mut State, a: &Arguments<'_>, out: &mut Messages) -> Option<()> {
+    to_root((state, a, out), (6, 7), (1, 2), |peers, root, bytes, out| {
+        schedule::binomial_gather(peers.group, root, bytes, |to, bytes| out.send(peers, to as c_int, bytes));
+    })
+}
+
 /// (sendbuf, sendcount, sendtype, recvbuf, recvcounts, displs, recvtype, root, comm)
 pub(crate) fn gatherv(state: &mut State, a: &Arguments<'_>, out: &mut Messages) -> Option<()> {
-    let peers = &*collective(state, a, 8)?;
-    match role(peers, a, 7)? {
-        Role::Group { root } if root == peers.group.rank => {}
-        Role::Group { root } => out.send(peers, root as c_int, a.bytes(1, 2)),
-        Role::Root => {}
-        Role::Other { root } => out.send(peers, root, a.bytes(1, 2)),
-    }
-    Some(())
+    to_root((state, a, out), (7, 8), (1, 2), |peers, root, bytes, out| out.send(peers, root as c_int, bytes))
 }
 
 /// (sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, comm)
@@ -538,15 +542,9 @@ fn block_of(a: &Arguments<'_>, counts: usize, datatypes: usize, at: u32) -> u64 
 
 /// (sendbuf, recvbuf, count, datatype, op, root, comm)
 pub(crate) fn reduce(state: &mut State, a: &Arguments<'_>, out: &mut Messages) -> Option<()> {
-    let (peers, bytes) = (&*collective(state, a, 6)?, a.bytes(2, 3));
-    match role(peers, a, 5)? {
-        Role::Group { root } => {
-            schedule::binomial_reduce(peers.group, root, bytes, |to, bytes| out.send(peers, to as c_int, bytes));
-        }
-        Role::Root => {}
-        Role::Other { root } => out.send(peers, root, bytes),
-    }
-    Some(())
+    to_root((state, a, out), (5, 6), (2, 3), |peers, root, bytes, out| {
+        schedule::binomial_reduce(peers.group, root, bytes, |to, bytes| out.send(peers, to as c_int, bytes));
+    })
 }
 
 /// (sendbuf, recvbuf, count, datatype, op, comm)

@@ -136,7 +136,8 @@ static void collectives(void) {
     MPI_Bcast(out, 1000, MPI_BYTE, 1 % size, MPI_COMM_WORLD);
     MPI_Reduce(out, in, 10, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
     MPI_Allreduce(MPI_IN_PLACE, in, 10, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-    MPI_Gather(out, 3, MPI_BYTE, in, 3, MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (rank == 0) MPI_Gather(MPI_IN_PLACE, 3, MPI_DATATYPE_NULL, in, 3, MPI_BYTE, 0, MPI_COMM_WORLD);
+    else MPI_Gather(out, 3, MPI_BYTE, NULL, 0, MPI_DATATYPE_NULL, 0, MPI_COMM_WORLD);
     MPI_Scatter(out, 3, MPI_BYTE, in, 3, MPI_BYTE, 0, MPI_COMM_WORLD);
     MPI_Allgather(out, 4, MPI_BYTE, in, 4, MPI_BYTE, MPI_COMM_WORLD);
     MPI_Alltoall(out, 5, MPI_BYTE, in, 5, MPI_BYTE, MPI_COMM_WORLD);
