@@ -121,21 +121,18 @@ fn pieces_of_a_row_follow_each_other() {
     assert!(order.is_between_rows());
 }
 
-/// The bound of the design: the rows of 4,096 ranks, of average degree 26, are put together in less than a second. In the
-/// release profile it takes a few milliseconds.
+/// The bench `profiles` measures how long it takes.
 #[test]
-fn four_thousand_rows_are_put_together_in_less_than_a_second() {
+fn four_thousand_rows_are_put_together() {
     const RANKS: u32 = 4096;
     let entries = |rank: u32| (1..=26).map(move |hop| ((rank + hop * hop) % RANKS, false, 1 << 20, 100));
     let row = |rank| piece(rank, RANKS, 0, (0, 0), &entries(rank).collect::<Vec<_>>());
     let messages: Vec<Vec<u8>> =
         (0..RANKS).step_by(64).map(|first| (first..first + 64).flat_map(row).collect()).collect();
-    let began = std::time::Instant::now();
     let (mut rows, mut sum) = (ProfileRows::new(RANKS), 0);
     for message in &messages {
         assert_eq!(rows.take(message, |entry| sum += entry.traffic.messages), Ok(()));
     }
-    assert!(began.elapsed().as_secs() < 1, "{:?}", began.elapsed());
     assert_eq!((sum, rows.missing().len()), (4096 * 26 * 100, 0));
 }
 
