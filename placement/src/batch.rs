@@ -4,11 +4,13 @@
 //! during a job with probability p. If a message of the job passes through it, or a rank is on it, the job is aborted at a
 //! random moment and runs again.
 //!
-//! The time of messages is an argument, as there are several models. [`messages_s`] is the one of links. Hosts that fail during a run are drawn from the seed and the numbers of batch,
-//! job and run. So all placements see the same failures, and one that needs fewer of the hosts that may fail is never
-//! aborted more often.
+//! The time of messages is an argument, as there are several models. [`messages_s`] is the one of links. Hosts that fail during
+//! a run are drawn from the seed and the numbers of batch, job and run. So the same failures are simulated for all placements,
+//! and one that needs only some of the hosts that may fail and that another one needs is never aborted more often.
 
-use crate::faults::{exposure, needed, quiet_window};
+mod aware;
+
+use crate::faults::needed;
 use crate::mapping::{Job, figures, map};
 use crate::matrix::Matrix;
 use crate::random::Random;
@@ -25,8 +27,8 @@ pub enum Strategy {
     Greedy,
     /// By the mapping, without regard to failures.
     Topology,
-    /// By the mapping, on consecutive sound hosts; if there are not enough, or messages pass hosts that may fail, on all
-    /// hosts with weights of links.
+    /// By the mapping, on consecutive sound hosts whose messages pass sound hosts only. If there are none, the placement
+    /// that needs the fewest hosts that may fail, and not more of them than [`Strategy::Block`].
     Faults,
 }
 
@@ -161,7 +163,7 @@ pub fn messages_s(experiment: &Experiment, matrix: &Matrix, place_of: &[u32]) ->
     heaviest / experiment.bandwidth + latency * experiment.latency_s
 }
 
-/// Returns the place of each rank, and whether consecutive sound hosts were found.
+/// Returns the place of each rank, and whether these are consecutive sound hosts.
 fn place(
     experiment: &Experiment,
     matrix: &Matrix,
@@ -169,42 +171,31 @@ fn place(
     is_faulty: &[bool],
     random: &mut Random,
 ) -> (Vec<u32>, bool) {
-    let topology = &experiment.topology;
-    let (hosts, ranks) = (topology.places(), matrix.ranks());
-    let mapped = |places: &[u32], is_faulty: Option<&[bool]>| {
-        let capacities = vec![1; places.len()];
-        let job = Job { matrix, topology, places, capacities: &capacities, is_faulty, seed: experiment.seed };
-        let block: Vec<u32> = (0..ranks).collect();
-        let mapped = map(&job, &block);
-        let place_of: Vec<u32> = mapped.host_of.iter().map(|host| places[*host as usize]).collect();
-        debug_assert_eq!(figures(&job, &mapped.host_of), mapped.after);
-        place_of
-    };
-    let all: Vec<u32> = (0..hosts).collect();
+    let ranks = matrix.ranks();
+    let block: Vec<u32> = (0..ranks).collect();
     match strategy {
-        Strategy::Block => ((0..ranks).collect(), false),
+        Strategy::Block => (block, false),
         Strategy::Random => {
-            let mut places = all;
+            let mut places: Vec<u32> = (0..experiment.topology.places()).collect();
             random.shuffle(&mut places);
             places.truncate(ranks as usize);
             (places, false)
         }
-        Strategy::Greedy => (greedy(topology, matrix), false),
-        Strategy::Topology => (mapped(&all[..ranks as usize], None), false),
-        Strategy::Faults => {
-            let exposed = |place_of: &Vec<u32>| exposure(matrix, topology, place_of, is_faulty);
-            let window = quiet_window(topology, is_faulty, ranks);
-            let in_window = window.map(|window| mapped(&all[window], Some(is_faulty)));
-            if let Some(place_of) = in_window.as_ref().filter(|place_of| exposed(place_of) == 0) {
-                return (place_of.clone(), true);
-            }
-            let anywhere = mapped(&all, Some(is_faulty));
-            match in_window.filter(|in_window| exposed(in_window) <= exposed(&anywhere)) {
-                Some(in_window) => (in_window, true),
-                None => (anywhere, false),
-            }
-        }
+        Strategy::Greedy => (greedy(&experiment.topology, matrix), false),
+        Strategy::Topology => (mapped(experiment, matrix, &block, None), false),
+        Strategy::Faults => aware::place(experiment, matrix, is_faulty),
     }
+}
+
+/// Maps the ranks onto some of the hosts, one on each. Returns the place of each rank.
+fn mapped(experiment: &Experiment, matrix: &Matrix, places: &[u32], is_faulty: Option<&[bool]>) -> Vec<u32> {
+    let capacities = vec![1; places.len()];
+    let topology = &experiment.topology;
+    let job = Job { matrix, topology, places, capacities: &capacities, is_faulty, seed: experiment.seed };
+    let block: Vec<u32> = (0..matrix.ranks()).collect();
+    let mapped = map(&job, &block);
+    debug_assert_eq!(figures(&job, &mapped.host_of), mapped.after);
+    mapped.host_of.iter().map(|host| places[*host as usize]).collect()
 }
 
 fn greedy(topology: &Topology, matrix: &Matrix) -> Vec<u32> {
@@ -233,7 +224,7 @@ mod tests {
     use super::*;
     use crate::patterns::{Pattern, matrix};
 
-    fn experiment(faulty: u32) -> Experiment {
+    pub(super) fn experiment(faulty: u32) -> Experiment {
         Experiment {
             topology: Topology::torus(&[4, 4, 4]).unwrap(),
             faulty,
@@ -283,5 +274,21 @@ mod tests {
             assert!(aware <= aborted(strategy), "{strategy:?}");
         }
         assert!(aborted(Strategy::Random) > 0.0);
+    }
+
+    #[test]
+    fn avoiding_faults_aborts_at_most_as_often_as_block_without_sound_consecutive_hosts() {
+        let torus = Topology::torus(&[8, 8, 8]).unwrap();
+        for pattern in [Pattern::Cg, Pattern::Halo3d, Pattern::Random] {
+            let matrix = matrix(pattern, 64, 1);
+            for (faulty, probability) in [(64, 0.02), (128, 0.02), (128, 0.05)] {
+                let experiment =
+                    Experiment { topology: torus.clone(), probability, batches: 3, jobs: 100, ..experiment(faulty) };
+                let of = |strategy| by_links(&experiment, &matrix, strategy);
+                let (block, aware) = (of(Strategy::Block), of(Strategy::Faults));
+                assert!(aware.windows < experiment.batches, "{aware:?}");
+                assert!(aware.aborted <= block.aborted, "{pattern:?} {faulty} {probability}: {aware:?} {block:?}");
+            }
+        }
     }
 }
