@@ -91,3 +91,27 @@ fn hosts_that_were_lost_are_used_last_if_the_user_asks_for_it() {
     let outcome = run().arg("--avoid-faults").run();
     outcome.has_code(0).wrote_among_others("b: 4 ranks").says("hosts that may fail");
 }
+
+#[test]
+fn spares_are_sound_hosts_if_there_are_enough() {
+    let place = Place::new();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let history = place.file("faults", &format!("scela-faults 1\n{now} b\n{now} b\n{now} c\n"));
+    let run = |spares: &str| {
+        let run = explained("a:4,b:4,c:4,d:4").args(["--avoid-faults", "--spares", spares, "--fault-history"]);
+        run.arg(&history).run()
+    };
+    let outcome = run("1");
+    outcome.has_code(0).wrote_among_others("d: kept for hosts that fail").says("are left out unless needed: c (63 %");
+    // Of the hosts that may fail, the soundest is kept.
+    run("2").has_code(0).wrote_among_others("c,d: kept for hosts that fail");
+}
+
+#[test]
+fn options_about_faults_without_effect_are_noted() {
+    let on_this_machine = scela().np(1).args(["--avoid-faults", "--fault-history", "faults"]).program(sh("true")).run();
+    let said = on_this_machine.has_code(0).says("--avoid-faults has no effect: all ranks run on this machine");
+    said.says("--fault-history has no effect: all ranks run on this machine");
+    let without_home = explained("a:4").arg("--avoid-faults").env("HOME", "").env("XDG_STATE_HOME", "").run();
+    without_home.has_code(0).says("--avoid-faults has no effect: there is no history of faults");
+}

@@ -72,7 +72,7 @@ pub fn record(path: &Path, at_s: u64, hosts: &BTreeSet<String>) -> io::Result<()
     sys::replace_file(path, history.text().as_bytes())
 }
 
-/// Locks a file. Another launcher holds the lock for the time of one small file; a lock that some process keeps for ever
+/// Locks a file. Another launcher holds the lock while it rewrites one small file; a lock that some process keeps for ever
 /// costs this event only.
 fn locked(mut file: File) -> io::Result<Flock<File>> {
     for _ in 1..LOCK_TRIES {
@@ -86,12 +86,16 @@ fn locked(mut file: File) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
-/// Adds an event to the user's history, and logs why if that fails.
-pub(crate) fn remember(options: &HostOptions, hosts: &BTreeSet<String>) {
-    let Some(path) = path(options, |name| std::env::var_os(name)) else { return };
-    if let Err(error) = record(&path, now_s(), hosts) {
+/// Adds an event to the user's history. If that fails, logs why, or returns it as a note for the user who has named the file.
+#[must_use]
+pub(crate) fn remember(options: &HostOptions, hosts: &BTreeSet<String>) -> Option<String> {
+    let path = path(options, |name| std::env::var_os(name))?;
+    let error = record(&path, now_s(), hosts).err()?;
+    if options.fault_history.is_none() {
         tracing::info!(path = %path.display(), %error, "the history of faults was not written");
+        return None;
     }
+    Some(format!("option '--fault-history': '{}' was not written: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -129,5 +133,9 @@ mod tests {
         let link = directory.path().join("link.lock");
         std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
         assert!(record(&directory.path().join("link"), 9, &hosts).is_err());
+        let typed = HostOptions { fault_history: Some(fifo.clone()), ..HostOptions::default() };
+        let note = format!("option '--fault-history': '{}' was not written: it is not a regular file", fifo.display());
+        assert_eq!(remember(&typed, &hosts), Some(note));
+        assert_eq!(remember(&typed, &BTreeSet::new()), None);
     }
 }

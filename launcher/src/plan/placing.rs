@@ -34,6 +34,10 @@ const NAMES_BYTES_MAX: usize = 120;
 /// The number of hosts that may fail that a note names.
 const FAULTY_SHOWN: usize = 4;
 
+/// The note if `--avoid-faults` finds no history.
+pub(crate) const NO_HISTORY: &str = "--avoid-faults has no effect: there is no history of faults, as neither XDG_STATE_HOME nor \
+                                     HOME is an absolute path; --fault-history names a file";
+
 /// Reads the files that the options name, and puts what they contain into the options. Adds lines for the user to
 /// `remarks`.
 ///
@@ -44,6 +48,13 @@ pub(super) fn provide(
     machine: &Machine,
     remarks: &mut Vec<String>,
 ) -> Result<NodeList, Refusal> {
+    if let NodeList::Local { .. } = nodes {
+        let HostOptions { avoid_faults, fault_history, .. } = &request.options.hosts;
+        let typed = [("--avoid-faults", *avoid_faults), ("--fault-history", fault_history.is_some())];
+        let without_effect = typed.iter().filter(|(_, is_typed)| *is_typed);
+        let note = |option: &str| format!("{option} has no effect: all ranks run on this machine");
+        remarks.extend(without_effect.map(|(option, _)| note(option)));
+    }
     // A topology without names is about the list as it was typed.
     let listed: Vec<String> = nodes.nodes().iter().map(|node| node.name.clone()).collect();
     let (nodes, faulty) = match request.options.hosts.avoid_faults {
@@ -110,6 +121,11 @@ impl Faults {
         self.outages.contains_key(name)
     }
 
+    /// Returns the probability that a host fails. It is 0 for hosts that are not among those that may fail.
+    fn probability(&self, name: &str) -> f64 {
+        self.outages.get(name).map_or(0.0, |outage| outage.probability)
+    }
+
     /// Returns the names, the likeliest to fail first.
     pub(crate) fn likeliest(&self) -> Vec<&str> {
         let mut names: Vec<_> = self.outages.iter().map(|(name, outage)| (name.as_str(), outage.probability)).collect();
@@ -132,36 +148,56 @@ impl Faults {
     }
 }
 
-/// Orders the nodes so that those that sessions have lost lately are last, and leaves out those that neither the ranks
-/// nor `--spares` need. Returns also the names of those that may fail.
+/// Orders the nodes so that those that sessions have lost lately are last, the likeliest to fail at the end, and leaves out
+/// those that neither the ranks nor `--spares` need. Returns also the names of those that may fail.
 fn without_faults(
     request: &Request,
     nodes: NodeList,
     remarks: &mut Vec<String>,
 ) -> Result<(NodeList, Vec<String>), Refusal> {
     let options = &request.options;
-    let Some(faults) = Faults::of_user(&options.hosts)? else { return Ok((nodes, Vec::new())) };
     let NodeList::Named { nodes: listed, allocation } = nodes else { return Ok((nodes, Vec::new())) };
+    let Some(faults) = Faults::of_user(&options.hosts)? else {
+        remarks.push(NO_HISTORY.to_owned());
+        return Ok((NodeList::Named { nodes: listed, allocation }, Vec::new()));
+    };
     let is_faulty: Vec<bool> = listed.iter().map(|node| faults.has(&node.name)).collect();
     let ranks: Option<u64> = request.commands.iter().map(|command| command.nprocs.map(u64::from)).sum();
     let slots: Option<Vec<u64>> = listed.iter().map(|node| options.ppn.or(node.slots).map(u64::from)).collect();
     let slots_or_one = slots.clone().unwrap_or_else(|| vec![1; listed.len()]);
-    let (order, faulty) = ordered(&is_faulty, &slots_or_one, ranks.unwrap_or(u64::MAX));
-    let sound = listed.len() - faulty;
-    let room: u64 = order[..sound].iter().map(|at| slots_or_one[*at]).sum();
-    let needed = match (ranks, &slots) {
-        _ if sound == 0 => faulty,
-        (Some(ranks), Some(_)) if room < ranks => faulty,
-        _ => (options.launch.spares as usize).min(faulty),
-    };
-    let used: Vec<Node> = order[..sound + needed].iter().map(|at| listed[*at].clone()).collect();
+    let (mut order, faulty) = ordered(&is_faulty, &slots_or_one, ranks.unwrap_or(u64::MAX));
+    let (sound, risky) = order.split_at_mut(listed.len() - faulty);
+    // `--spares` keeps the last nodes: the soundest of them come first.
+    risky.sort_by(|one, other| {
+        faults.probability(&listed[*one].name).total_cmp(&faults.probability(&listed[*other].name))
+    });
+    let sound_slots: Vec<u64> = sound.iter().map(|at| slots_or_one[*at]).collect();
+    let needed = faulty_needed(&sound_slots, faulty, ranks, slots.is_some(), options.launch.spares as usize);
     if faulty > 0 {
-        let names: Vec<&str> = order[sound..].iter().map(|at| listed[*at].name.as_str()).collect();
-        let how = if needed == faulty { "used last" } else { "left out as far as they are not needed" };
+        let names: Vec<&str> = risky.iter().map(|at| listed[*at].name.as_str()).collect();
+        let how = if needed == faulty { "used last" } else { "left out unless needed" };
         remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}", faults.words_of(&names)));
     }
-    let names = order[sound..].iter().map(|at| listed[*at].name.clone()).collect();
+    let names = risky.iter().map(|at| listed[*at].name.clone()).collect();
+    let used: Vec<Node> = sound.iter().chain(&risky[..needed]).map(|at| listed[*at].clone()).collect();
     Ok((NodeList::Named { nodes: used, allocation }, names))
+}
+
+/// Returns how many of the `faulty` hosts that may fail a job needs. `sound` has the slots of the other hosts, in the order in
+/// which ranks use them, or 1 for each if the slots are unknown. `ranks` is `None` if the ranks use all slots.
+fn faulty_needed(sound: &[u64], faulty: usize, ranks: Option<u64>, are_slots_known: bool, spares: usize) -> usize {
+    if sound.is_empty() {
+        return faulty;
+    }
+    let sums = sound.iter().scan(0u64, |sum, slots| {
+        *sum = sum.saturating_add(*slots);
+        Some(*sum)
+    });
+    let with_room = ranks.and_then(|ranks| sums.zip(1..).find(|(sum, _)| *sum >= ranks).map(|(_, hosts)| hosts));
+    match with_room {
+        None if ranks.is_some() && are_slots_known => faulty,
+        used => spares.saturating_sub(sound.len() - used.unwrap_or(sound.len())).min(faulty),
+    }
 }
 
 /// Returns an error with its source.
@@ -338,6 +374,20 @@ mod tests {
         assert_eq!(faults.words_of(&["n1", "new"]), "n1 (39 %, lost once, 3 h ago)");
         let many = ["n1", "n2", "n3", "n1", "n2", "n3"];
         assert!(faults.words_of(&many).ends_with(" and 2 more"));
+    }
+
+    #[test]
+    fn spares_are_sound_hosts_that_ranks_do_not_need() {
+        // Five sound hosts with two slots each, and one that may fail.
+        let needed = |ranks, spares| faulty_needed(&[2; 5], 1, ranks, true, spares);
+        assert_eq!((needed(Some(2), 1), needed(Some(2), 4), needed(Some(2), 5)), (0, 0, 1));
+        assert_eq!((needed(Some(10), 0), needed(Some(10), 1), needed(Some(10), 3)), (0, 1, 1));
+        // Ranks without room on the sound hosts, or on all slots.
+        assert_eq!((needed(Some(11), 0), needed(None, 0), needed(None, 1)), (1, 0, 1));
+        // Without slots ranks share hosts.
+        assert_eq!(faulty_needed(&[1; 2], 3, Some(8), false, 0), 0);
+        assert_eq!(faulty_needed(&[1; 2], 3, Some(1), false, 2), 1);
+        assert_eq!(faulty_needed(&[], 3, Some(1), true, 0), 3);
     }
 
     #[test]

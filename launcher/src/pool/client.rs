@@ -29,7 +29,7 @@ use crate::exit::{self, EarlyEnd};
 use crate::plan::accelerators;
 use crate::plan::environment::environment_of_process;
 use crate::plan::machine::is_background;
-use crate::plan::placing::Faults;
+use crate::plan::placing::{Faults, NO_HISTORY};
 use crate::plan::pool_name::POOL_DEFAULT;
 use crate::plan::request::{Options, Request as JobRequest};
 use crate::refusal::{Refusal, shown};
@@ -150,7 +150,12 @@ fn avoided(options: &Options) -> Result<BTreeSet<String>, Refusal> {
     if !options.hosts.avoid_faults {
         return Ok(BTreeSet::new());
     }
-    let Some(faults) = Faults::of_user(&options.hosts)? else { return Ok(BTreeSet::new()) };
+    let Some(faults) = Faults::of_user(&options.hosts)? else {
+        if !options.quiet {
+            stderr::line(Kind::Report, &format!("scela-run: {NO_HISTORY}"));
+        }
+        return Ok(BTreeSet::new());
+    };
     let mut bytes = 0;
     let mut names = faults.likeliest();
     names.retain(|name| {

@@ -120,7 +120,9 @@ pub(crate) async fn assemble(
     };
     let failed = bootstrap.failures().iter().filter(|(_, failure)| is_unreachable(failure));
     let lost = failed.map(|(target, _)| remote_launch.name(*target).to_owned()).collect();
-    fault_history::remember(&plan.options.hosts, &lost);
+    if let Some(note) = fault_history::remember(&plan.options.hosts, &lost) {
+        reporter.note(&note);
+    }
     let locations = match targets {
         Ok(targets) => {
             let names = targets.iter().map(|target| remote_launch.name(*target).to_owned()).collect();

@@ -74,8 +74,10 @@ impl Session {
         if !self.is_outcome_reported {
             self.report_outcome(&outcome);
         }
-        if self.agent_hosts.is_remote() {
-            fault_history::remember(&self.hosts, &self.own.lost);
+        if self.agent_hosts.is_remote()
+            && let Some(note) = fault_history::remember(&self.hosts, &self.own.lost)
+        {
+            self.reporter.note(&note);
         }
         let silent = self.report_silence(&outcome);
         let stats_table = self.write_stats(&mut outcome);
