@@ -92,6 +92,11 @@ fn falls_back(programs: &Programs, why: &str) {
     );
     assert_eq!(complaint, warning);
     assert!(said.contains("\ntime of messages: the model of links, as SimGrid failed\n"), "{said}");
+    // A user who asks for SimGrid gets no other times.
+    let (code, none, complaint) = programs.simulate(&["--messages", "simgrid"]);
+    assert_eq!((code, none.as_str()), (Some(2), ""));
+    let error = format!("scela: error: --messages simgrid: SimGrid 9.9 cannot simulate the messages: {why}\n");
+    assert_eq!(complaint, error);
     assert_eq!(block_s(&said), block_s(&texts(&simulate(&["--messages", "links"], None)).1));
 }
 
@@ -140,4 +145,13 @@ fn has_ended(file: &Path) {
     let pid = fs::read_to_string(file).unwrap_or_default();
     let is_there = || !pid.is_empty() && Path::new("/proc").join(pid.trim()).exists();
     assert!(eventually(|| (!is_there()).then_some(())).is_some(), "process {pid} still runs");
+}
+
+#[test]
+fn the_help_of_scela_lists_the_simulation() {
+    let output = Command::new(scela_run().with_file_name("scela")).arg("--help").output().unwrap();
+    let (code, said, _) = texts(&output);
+    let line =
+        "\n  simulate-batch  Simulates batches of jobs on a network whose hosts fail, for each way to place ranks\n";
+    assert!(code == Some(0) && said.contains(line), "{said}");
 }

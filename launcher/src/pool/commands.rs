@@ -18,6 +18,7 @@ use super::{directory, live, map};
 use crate::cli;
 use crate::cluster::hosts::expand;
 use crate::comm;
+use crate::forecast::batch;
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
 
@@ -204,6 +205,7 @@ pub fn command() -> Command {
         .subcommand(kill)
         .subcommand(attach)
         .subcommand(comm::command())
+        .subcommand(batch::command())
 }
 
 /// Parses the words after `scela`, which do not begin with `run`. The error is the text for the user.

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
+use clap::parser::ValueSource;
 use clap::{Arg, Command, value_parser};
 use nla::figures::counted;
 use placement::batch::{Experiment, Result as Simulated, Strategy, messages_s, run};
@@ -24,6 +25,15 @@ const COUNT_MAX: i64 = 10_000;
 
 /// The most ranks: the mapping is made for each batch.
 const RANKS_MAX: i64 = 4096;
+
+/// The highest probability: above it, most jobs would be given up.
+const PROBABILITY_MAX: f64 = 0.99;
+
+/// The most seconds of a job's computation, and of a link.
+const SECONDS_MAX: f64 = 1_000_000.0;
+
+/// The most bytes per second of a link.
+const BANDWIDTH_MAX: f64 = 1e15;
 
 /// The name of the subcommand.
 pub const NAME: &str = "simulate-batch";
@@ -43,7 +53,8 @@ pub struct Said {
 /// The results of all placements.
 type Results = Vec<(Strategy, Simulated)>;
 
-fn command() -> Command {
+/// Returns the command as clap describes it.
+pub fn command() -> Command {
     let number = |name: &'static str, most: i64, default: &'static str| {
         Arg::new(name)
             .long(name)
@@ -51,8 +62,8 @@ fn command() -> Command {
             .value_parser(value_parser!(u32).range(1..=most))
             .default_value(default)
     };
-    let real = |name: &'static str, default: &'static str| {
-        Arg::new(name).long(name).value_name("X").value_parser(positive).default_value(default)
+    let real = |name: &'static str, least: f64, most: f64, default: &'static str| {
+        Arg::new(name).long(name).value_name("X").value_parser(within(least, most)).default_value(default)
     };
     let names: Vec<&str> = Pattern::ALL.iter().map(|pattern| pattern.name()).collect();
     Command::new(NAME)
@@ -63,6 +74,7 @@ fn command() -> Command {
                 .long("comm-matrix")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
+                .conflicts_with_all(["pattern", "np"])
                 .help("what ranks send to each other"),
         )
         .arg(
@@ -81,15 +93,15 @@ fn command() -> Command {
                 .default_value("torus:8x8x8")
                 .help("the network, in words: torus:XxYxZ, mesh:XxY, fat-tree:LEVELS:PORTS, dragonfly:GROUPS:ROUTERS:HOSTS"),
         )
-        .arg(number("faulty", i64::from(PLACES_MAX), "8").help("hosts that may fail; others in each batch"))
-        .arg(real("probability", "0.02").help("probability that such a host fails during a job"))
+        .arg(number("faulty", i64::from(PLACES_MAX), "8").help("number of hosts that may fail, drawn again for each batch"))
+        .arg(real("probability", 0.0, PROBABILITY_MAX, "0.02").help("probability that such a host fails during a job"))
         .arg(number("batches", COUNT_MAX, "10").help("batches"))
         .arg(number("jobs", COUNT_MAX, "100").help("jobs of a batch"))
         .arg(
             Arg::new("compute")
                 .long("compute")
                 .value_name("SECONDS")
-                .value_parser(positive)
+                .value_parser(within(0.0, SECONDS_MAX))
                 .help("computation of a job (default: as long as its messages take in block placement)"),
         )
         .arg(
@@ -103,8 +115,8 @@ fn command() -> Command {
                      the latencies; auto: SimGrid where it is installed",
                 ),
         )
-        .arg(real("bandwidth", "1.25e9").help("bytes per second of a link"))
-        .arg(real("latency", "1e-6").help("seconds of a link"))
+        .arg(real("bandwidth", 1.0, BANDWIDTH_MAX, "1.25e9").help("bytes per second of a link"))
+        .arg(real("latency", 0.0, SECONDS_MAX, "1e-6").help("seconds of a link"))
         .arg(
             Arg::new("seed")
                 .long("seed")
@@ -115,9 +127,12 @@ fn command() -> Command {
         )
 }
 
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "it is no number of 0 or more".to_owned())
+/// Returns the parser of a number within bounds.
+fn within(least: f64, most: f64) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse::<f64>().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| format!("it is no number from {least} to {most}"))
+    }
 }
 
 /// Simulates what the words after `simulate-batch` ask for. The error is the text for the user.
@@ -152,8 +167,16 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<Said, String> {
             "{ranks} ranks do not fit: the network has {hosts} hosts with a rank each, and {RANKS_MAX} ranks are the most"
         ));
     }
-    let probability = real("probability").unwrap_or_default().min(0.99);
-    let faulty = number("faulty").min(hosts);
+    let probability = real("probability").unwrap_or_default();
+    let faulty = match number("faulty") {
+        faulty if faulty > hosts && given.value_source("faulty") == Some(ValueSource::CommandLine) => {
+            return Err(format!(
+                "--faulty: {faulty} hosts cannot fail: the network has {}",
+                counted(hosts.into(), "host")
+            ));
+        }
+        faulty => faulty.min(hosts),
+    };
     let experiment = Experiment {
         topology,
         faulty,
@@ -162,7 +185,7 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<Said, String> {
         jobs: number("jobs"),
         compute_s: 0.0,
         rounds: 1.0,
-        bandwidth: real("bandwidth").filter(|bandwidth| *bandwidth > 0.0).unwrap_or(1.25e9),
+        bandwidth: real("bandwidth").unwrap_or(BANDWIDTH_MAX),
         latency_s: real("latency").unwrap_or_default(),
         seed,
     };
@@ -188,6 +211,9 @@ fn simulated(
             };
             match results {
                 Ok(results) => return Ok((results, format!("{version} (SMPI)"), None)),
+                Err(why) if model == "simgrid" => {
+                    return Err(format!("--messages simgrid: {version} cannot simulate the messages: {why}"));
+                }
                 Err(why) => {
                     let warning =
                         format!("{version} cannot simulate the messages: {why}; all times are by the model of links");
@@ -309,6 +335,24 @@ mod tests {
         assert_eq!(said("--topology ring:4").unwrap_err(), "--topology: 'ring:4' is no topology");
         let fit = "64 ranks do not fit: the network has 4 hosts with a rank each, and 4096 ranks are the most";
         assert_eq!(said("--topology torus:4 --pattern ring").unwrap_err(), fit);
-        assert!(said("--probability x").unwrap_err().contains("it is no number of 0 or more"));
+        assert!(said("--probability x").unwrap_err().contains("it is no number from 0 to 0.99"));
+    }
+
+    #[test]
+    fn values_that_cannot_be_simulated_are_refused() {
+        let refused = |words: &str| said(words).unwrap_err();
+        assert!(refused("--probability 2").contains("it is no number from 0 to 0.99"));
+        assert!(refused("--probability NaN").contains("it is no number from 0 to 0.99"));
+        assert!(refused("--bandwidth 0").contains("it is no number from 1 to 1000000000000000"));
+        assert!(refused("--latency=-1").contains("it is no number from 0 to 1000000"));
+        assert!(refused("--compute inf").contains("it is no number from 0 to 1000000"));
+        let hosts = "--faulty: 17 hosts cannot fail: the network has 16 hosts";
+        assert_eq!(refused("--topology torus:4x4 -n 4 --faulty 17"), hosts);
+        // The default is for larger networks.
+        assert!(said("--topology torus:4 -n 2 --batches 1 --jobs 1").unwrap().contains("4 hosts may fail"));
+        let both = refused("--comm-matrix F -n 5");
+        assert!(both.starts_with("the argument '--comm-matrix <FILE>' cannot be used with '--np <N>'"), "{both}");
+        let both = refused("--pattern cg --comm-matrix F");
+        assert!(both.contains("cannot be used with") && both.contains("--pattern"), "{both}");
     }
 }
