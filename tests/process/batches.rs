@@ -1,22 +1,32 @@
 //! `scela simulate-batch`: batches of jobs, with SimGrid's `smpirun` and without.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use tempfile::TempDir;
 use tests::{eventually, scela_run, skip};
 
 /// Runs two jobs of eight ranks that send to their neighbours.
 fn simulate(words: &[&str], path: Option<&Path>) -> Output {
+    simulation(words, path).output().unwrap()
+}
+
+fn simulation(words: &[&str], path: Option<&Path>) -> Command {
     let mut command = Command::new(scela_run().with_file_name("scela"));
     command.args(["simulate-batch", "--pattern", "ring", "-n", "8", "--topology", "torus:4x4", "--batches", "1"]);
     command.args(["--jobs", "1000", "--compute", "0", "--probability", "0"]).args(words).env_remove("SCELA_LOG");
     if let Some(path) = path {
         command.env("PATH", path);
     }
-    command.output().unwrap()
+    command
 }
 
 fn texts(output: &Output) -> (Option<i32>, String, String) {
@@ -71,9 +81,13 @@ impl Programs {
         self
     }
 
+    /// Returns a value for PATH.
+    fn path(&self) -> PathBuf {
+        format!("{}:/usr/bin:/bin", self.0.path().display()).into()
+    }
+
     fn simulate(&self, words: &[&str]) -> (Option<i32>, String, String) {
-        let path = format!("{}:/usr/bin:/bin", self.0.path().display());
-        texts(&simulate(words, Some(Path::new(&path))))
+        texts(&simulate(words, Some(&self.path())))
     }
 }
 
@@ -154,4 +168,25 @@ fn the_help_of_scela_lists_the_simulation() {
     let line =
         "\n  simulate-batch  Simulates batches of jobs on a network whose hosts fail, for each way to place ranks\n";
     assert!(code == Some(0) && said.contains(line), "{said}");
+}
+
+#[test]
+fn an_interrupt_leaves_no_file_and_no_process() {
+    let place = TempDir::new().unwrap();
+    let (files, fifo) = (place.path().join("files"), place.path().join("fifo"));
+    fs::create_dir(&files).unwrap();
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    // A process of its own has the FIFO open until it ends.
+    let programs = smpirun(&format!("{{ echo begun; exec sleep 50; }} > {} & wait", fifo.display()));
+    let mut command = simulation(&[], Some(&programs.path()));
+    let mut scela = command.env("TMPDIR", &files).stdout(Stdio::null()).spawn().unwrap();
+    let mut began = File::open(&fifo).unwrap();
+    began.read_exact(&mut [0]).unwrap();
+    assert_eq!(fs::read_dir(&files).unwrap().count(), 1);
+    kill(Pid::from_raw(scela.id() as i32), Signal::SIGINT).unwrap();
+    assert_eq!(scela.wait().unwrap().signal(), Some(Signal::SIGINT as i32));
+    assert_eq!(fs::read_dir(&files).unwrap().count(), 0);
+    let begun = Instant::now();
+    began.read_to_end(&mut Vec::new()).unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(30), "its processes were ended");
 }

@@ -3,27 +3,40 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The directory. Removed with all that is in it when this value is dropped.
+use nla::sys::EndSignalsHeld;
+
+/// The directory. Removed with all that is in it when this value is dropped. A signal that ends this process takes effect after that.
 #[derive(Debug)]
-pub(crate) struct PrivateDirectory(PathBuf);
+pub(crate) struct PrivateDirectory {
+    path: PathBuf,
+    _held: EndSignalsHeld,
+}
 
 impl PrivateDirectory {
-    /// Creates one in `$TMPDIR`, or /tmp, under a name that nobody else has.
+    /// Creates one in `$TMPDIR`, or /tmp, under a name that nobody else has. The error is not of the kind of the system's: a program that
+    /// is missing is another matter.
     pub(crate) fn create() -> io::Result<Self> {
-        let template = std::env::temp_dir().join("scela-XXXXXX");
-        Ok(Self(nix::unistd::mkdtemp(&template)?))
+        Self::create_in(&std::env::temp_dir())
+    }
+
+    fn create_in(place: &Path) -> io::Result<Self> {
+        let held = EndSignalsHeld::begin();
+        let path = nix::unistd::mkdtemp(&place.join("scela-XXXXXX")).map_err(|error| {
+            io::Error::other(format!("no directory can be made in '{}': {}", place.display(), io::Error::from(error)))
+        })?;
+        Ok(Self { path, _held: held })
     }
 
     /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for PrivateDirectory {
     fn drop(&mut self) {
         // The program may have removed it.
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -41,5 +54,8 @@ mod tests {
         std::fs::write(path.join("file"), "x").unwrap();
         drop(directory);
         assert!(!path.exists());
+        let error = PrivateDirectory::create_in(Path::new("/nonexistent")).unwrap_err();
+        let text = "no directory can be made in '/nonexistent': No such file or directory (os error 2)";
+        assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::Other, text));
     }
 }

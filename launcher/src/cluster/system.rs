@@ -1,14 +1,16 @@
 //! The properties of its machine and environment that the launcher reads before it makes a plan.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::process::CommandExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use nla::sys::{self, EndSignalsHeld};
 
 /// Bytes of a command's standard error that are read.
 const COMPLAINT_BYTES_MAX: usize = 1024;
@@ -19,6 +21,12 @@ const SOON: Duration = Duration::from_secs(2);
 /// How long a resource manager's command may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
+/// The time between two looks for a signal that ends this process, while it waits for a command's output.
+const LOOK_TIME: Duration = Duration::from_millis(20);
+
+/// The time between two looks for the exit of a command that has closed its output.
+const EXIT_LOOK_TIME: Duration = Duration::from_millis(1);
+
 /// The launcher's machine and environment, which decide on which nodes a session runs.
 ///
 /// Each read has a bound. A result of one byte more than the bound shows that it was exceeded.
@@ -26,7 +34,7 @@ pub trait System {
     /// Returns the value of a variable; `None` if it is not set or empty.
     fn variable(&self, name: &str) -> Option<OsString>;
 
-    /// Reads a file.
+    /// Reads a file. Waits for the writer of a FIFO for some seconds only.
     fn file(&self, path: &Path, bytes_max: usize) -> io::Result<Vec<u8>>;
 
     /// Reads standard input to its end.
@@ -53,7 +61,7 @@ impl System for Process<'_> {
     }
 
     fn file(&self, path: &Path, bytes_max: usize) -> io::Result<Vec<u8>> {
-        bounded(File::open(path)?, bytes_max)
+        bounded(sys::open_input(path)?, bytes_max)
     }
 
     fn standard_input(&self, bytes_max: usize) -> io::Result<Vec<u8>> {
@@ -75,30 +83,35 @@ fn bounded(source: impl Read, bytes_max: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Runs a command as [`System::answer`] does, for at most `time`.
+/// Runs a command as [`System::answer`] does, for at most `time`. A command that takes longer or prints too much is killed with the
+/// processes of its group. The same happens if a signal is to end this process; the signal takes effect after that.
 pub(crate) fn answer_within(time: Duration, command: &[&str], bytes_max: usize) -> io::Result<Vec<u8>> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let _held = EndSignalsHeld::begin();
+    let deadline = Instant::now() + time;
     let mut child = Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        .process_group(0)
         .spawn()?;
     let (said, complaint) = (child.stdout.take(), child.stderr.take());
     let said = reader(said, bytes_max);
     let complaint = reader(complaint, COMPLAINT_BYTES_MAX);
-    let heard = received(&said, time, &mut child);
+    let heard = received(&said, deadline, &mut child);
     // Too much output, or none in time: end the command.
     if heard.as_ref().map_or(true, |bytes| bytes.len() > bytes_max) {
         end(&mut child);
         return heard;
     }
-    let words = received(&complaint, time, &mut child);
-    if words.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) {
+    let words = received(&complaint, deadline, &mut child);
+    let is_late = |error: &io::Error| matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::Interrupted);
+    if words.as_ref().is_err_and(is_late) {
         end(&mut child);
         return words;
     }
-    if child.wait()?.success() {
+    if exited(&mut child, deadline)?.success() {
         return heard;
     }
     let words = words.unwrap_or_default();
@@ -122,23 +135,50 @@ fn reader(pipe: Option<impl Read + Send + 'static>, bytes_max: usize) -> mpsc::R
     receiver
 }
 
-/// Returns what the reader of a command's pipe has read. If the reader has panicked, ends the command and continues the
-/// panic in this thread.
-fn received(reader: &mpsc::Receiver<ReadResult>, time: Duration, child: &mut Child) -> io::Result<Vec<u8>> {
-    match reader.recv_timeout(time) {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(payload)) => {
-            end(child);
-            resume_unwind(payload)
+/// Returns what the reader of a command's pipe has read, or an error at the deadline or after a signal that is to end this process.
+/// If the reader has panicked, ends the command and continues the panic in this thread.
+fn received(reader: &mpsc::Receiver<ReadResult>, deadline: Instant, child: &mut Child) -> io::Result<Vec<u8>> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match reader.recv_timeout(left.min(LOOK_TIME)) {
+            Ok(Ok(bytes)) => return bytes,
+            Ok(Err(payload)) => {
+                end(child);
+                resume_unwind(payload)
+            }
+            Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(RecvTimeoutError::Timeout) => may_wait(left)?,
         }
-        Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
-/// Kills a command and waits for it.
+/// Waits for the exit of a command that has closed its output. Ends it at the deadline, or after a signal that is to end this process.
+fn exited(child: &mut Child, deadline: Instant) -> io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if let Err(late) = may_wait(left) {
+            end(child);
+            return Err(late);
+        }
+        thread::sleep(left.min(EXIT_LOOK_TIME));
+    }
+}
+
+/// Fails if no time is left, or after a signal that is to end this process.
+fn may_wait(left: Duration) -> io::Result<()> {
+    if EndSignalsHeld::has_arrived() {
+        return Err(io::ErrorKind::Interrupted.into());
+    }
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
+}
+
+/// Kills a command and the processes of its group, and waits for it.
 fn end(child: &mut Child) {
-    // It may have exited already.
-    let _ = child.kill();
+    // It is the leader of its group, and has not been reaped.
+    sys::kill_group(child.id());
     let _ = child.wait();
 }
 
@@ -215,6 +255,9 @@ pub(crate) mod fake {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     #[test]
@@ -240,7 +283,21 @@ mod tests {
         assert_eq!(answer("echo no such job >&2; exit 1", long).unwrap_err().to_string(), "no such job");
         assert_eq!(answer("exit 1", long).unwrap_err().to_string(), "it failed without a message");
         assert_eq!(answer("exec sleep 60", Duration::from_millis(10)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let closed = answer("exec >&- 2>&-; exec sleep 60", Duration::from_millis(10));
+        assert_eq!(closed.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert_eq!(answer_within(long, &["/nowhere/flux"], 8).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_processes_of_a_late_command_are_ended() {
+        let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+        let path = format!("/proc/{}/fd/{}", std::process::id(), write.as_raw_fd());
+        let script = format!("sleep 60 > {path} & wait");
+        let late = answer_within(Duration::from_secs(1), &["sh", "-c", &script], 8);
+        assert_eq!(late.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        // The pipe ends with the last process that has it.
+        drop(write);
+        assert_eq!(File::from(read).read(&mut [0]).unwrap(), 0);
     }
 
     /// A pipe whose reader panics.
@@ -254,9 +311,9 @@ mod tests {
 
     #[test]
     fn a_panic_of_a_reader_continues_in_the_thread_that_asked() {
-        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let long = Duration::from_secs(30);
-        let asked = catch_unwind(AssertUnwindSafe(|| received(&reader(Some(Broken), 8), long, &mut child)));
+        let mut child = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let late = Instant::now() + Duration::from_secs(30);
+        let asked = catch_unwind(AssertUnwindSafe(|| received(&reader(Some(Broken), 8), late, &mut child)));
         assert_eq!(asked.unwrap_err().downcast_ref(), Some(&"the pipe is broken"));
         assert!(child.try_wait().unwrap().is_some(), "the command was ended");
     }

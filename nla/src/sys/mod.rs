@@ -16,7 +16,7 @@
 //! - **Every descriptor is close-on-exec from birth**; a rank gets 0, 1, 2, [`PMI_FD`] and
 //!   [`RANK_FILE_FD`], with profiles [`PROFILE_FD`], and no other descriptor, however many ranks are started at the same time.
 //! - **No function logs**, blocks unless documented, or changes the state of the whole process, except the functions
-//!   of `identity`, `descriptors`, `forked`, `guardian` and `spawn` whose names say so.
+//!   of `identity`, `descriptors`, `end_signals`, `forked`, `guardian` and `spawn` whose names say so.
 //!
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
@@ -27,6 +27,7 @@ mod cgroup_files;
 mod child;
 pub mod cpu_marks;
 pub mod descriptors;
+mod end_signals;
 mod epoll_set;
 pub mod forked;
 pub mod guardian;
@@ -72,6 +73,7 @@ pub use descriptors::{
     open_files_limit, open_files_max, pipe, raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking,
     socket_pair, take_inherited, terminal_columns, unread_bytes, widen_pipe, write_ready,
 };
+pub use end_signals::EndSignalsHeld;
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{
     Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardian, fork_guardians,
@@ -98,7 +100,7 @@ pub use reap::{
     is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, pidfd_of_this,
     process_state, reap, signal_by, signal_name,
 };
-pub use regular_file::open_regular;
+pub use regular_file::{open_input, open_regular};
 pub use rewrite::{Destination, Rewrite};
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
