@@ -67,9 +67,18 @@ impl CommProfile {
         }
     }
 
-    /// Writes the file. Returns a remark about what it lacks. An error is a sentence for the user.
+    /// Writes the file. Without a profile of any rank, the file keeps its contents. Returns a remark about what is missing. An error is
+    /// a sentence for the user.
     pub(super) fn write(&mut self) -> Result<Option<String>, String> {
         let Some(file) = self.file.take() else { return Ok(None) };
+        let missing = self.rows.missing();
+        if missing.len() >= u64::from(self.size) {
+            return Ok(Some(format!(
+                "warning: no rank has written a communication profile; '{}' was not changed\n  hint: a profile is written in \
+                 MPI_Finalize, by programs that are linked with a shared MPI library",
+                file.path().display()
+            )));
+        }
         let mut matrix = std::mem::take(&mut self.matrix).finish();
         matrix.add_remark(&format!("{} ranks, by scela-run --profile-comm", self.size));
         matrix.add_remark(if self.counts_collectives { SCHEDULES } else { "collectives are not counted" });
@@ -83,14 +92,8 @@ impl CommProfile {
                 "not in the matrix: {messages} messages of {bytes} bytes to processes of other worlds"
             ));
         }
-        let missing = self.rows.missing();
         let remark = match missing.len() {
             0 => None,
-            count if count == u64::from(self.size) => Some(
-                "no rank has written a communication profile\n  hint: a profile is written in MPI_Finalize, by programs \
-                 that are linked with a shared MPI library"
-                    .to_owned(),
-            ),
             1 => Some(format!("rank {missing} has written no communication profile")),
             _ => Some(format!("ranks {missing} have written no communication profiles")),
         };

@@ -23,6 +23,11 @@ impl ReportFile {
         }
     }
 
+    /// Returns the name of the file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes the file. An error is a sentence for the user.
     pub(super) fn write(
         self,
