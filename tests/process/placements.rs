@@ -1,10 +1,13 @@
 //! Placement by what ranks send to each other, and away from hosts that were lost: on the command line, without starting anything.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use tempfile::TempDir;
 use tests::{Run, eventually, scela, sh};
 
@@ -68,6 +71,32 @@ fn a_scotch_that_misbehaves_is_ended_and_gives_no_mapping() {
         let is_there = || !pid.is_empty() && PathBuf::from("/proc").join(pid.trim()).exists();
         assert!(eventually(|| (!is_there()).then_some(())).is_some(), "{script}: process {pid} still runs");
     }
+}
+
+#[test]
+fn a_saved_rank_map_follows_links_keeps_modes_and_goes_into_fifos() {
+    let place = Place::new();
+    let save = |path: &Path| explained("a:2,b:2").arg("--save-rankmap").arg(path).run();
+    let [file, link, fifo] = ["file", "link", "fifo"].map(|name| place.0.path().join(name));
+    let text = "# hosts a,b\n2*0\n2*1\n";
+    fs::write(&file, "old").expect("the file is written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("the mode is set");
+    symlink("file", &link).expect("the link is made");
+    save(&link).has_code(0);
+    assert!(link.is_symlink());
+    assert_eq!(fs::read_to_string(&file).expect("the rank map is saved"), text);
+    assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+    mkfifo(&fifo, Mode::S_IRWXU).expect("the FIFO is made");
+    save(&fifo).has_code(251).says("nothing reads");
+    // The FIFO is opened for reading and writing: it has a reader, and there is no wait for a writer.
+    let mut reader = File::options().read(true).write(true).open(&fifo).expect("the FIFO is opened");
+    save(&fifo).has_code(0);
+    let mut found = vec![0; text.len()];
+    reader.read_exact(&mut found).expect("the rank map is read");
+    assert_eq!(found, text.as_bytes());
+    // All ranks run on this machine.
+    scela().np(4).arg("--explain").arg("--save-rankmap").arg(&file).program(sh("true")).run().has_code(0);
+    assert_eq!(fs::read_to_string(&file).expect("the rank map is saved"), "4*0\n");
 }
 
 #[test]

@@ -4,16 +4,12 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use super::text::shown;
-use super::values::{Parsed, some};
+use super::values::{Parsed, own_file};
 use crate::refusal::Refusal;
 
 /// Parses the file of `--profile-comm`.
 pub(super) fn profile_comm(value: &OsStr) -> Parsed<PathBuf> {
-    if value == "-" {
-        let text = "a communication profile cannot go to standard output, which belongs to the ranks";
-        return Err(Refusal::new(text, "write '--profile-comm program.comm'"));
-    }
-    Ok(some(value)?.into())
+    own_file(value, "a communication profile", "--profile-comm program.comm")
 }
 
 /// Parses `--profile-comm-collectives`: whether collective operations are counted.

@@ -371,7 +371,9 @@ impl TypedOptions {
             Global::Topology => hosts.topology = Some(values::non_empty(value)?),
             Global::FaultHistory => hosts.fault_history = Some(values::non_empty(value)?.into()),
             Global::AvoidFaults => hosts.avoid_faults = true,
-            Global::SaveRankMap => hosts.save_rankmap = Some(values::non_empty(value)?.into()),
+            Global::SaveRankMap => {
+                hosts.save_rankmap = Some(values::own_file(value, "a rank map", "--save-rankmap program.map")?);
+            }
             Global::Bootstrap => launch.bootstrap = host_values::bootstrap(value)?,
             Global::LauncherExec => launch.launcher_exec = Some(values::non_empty(value)?),
             Global::LaunchAgent => launch.launch_agent = Some(values::non_empty(value)?),

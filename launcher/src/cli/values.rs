@@ -427,9 +427,15 @@ pub(super) fn stats(value: Option<&OsString>) -> Parsed<StatsTo> {
 
 /// Parses the file of `--trace`.
 pub(super) fn trace(value: &OsStr) -> Parsed<PathBuf> {
+    own_file(value, "a trace", "--trace trace.json")
+}
+
+/// Parses the name of a file that cannot be standard output. `contents` names what it will have; `example` is an option for the
+/// hint.
+pub(super) fn own_file(value: &OsStr, contents: &str, example: &str) -> Parsed<PathBuf> {
     if value == "-" {
-        let text = "a trace cannot go to standard output, which belongs to the ranks";
-        return Err(Refusal::new(text, "write '--trace trace.json'"));
+        let text = format!("{contents} cannot go to standard output, which belongs to the ranks");
+        return Err(Refusal::new(text, format!("write '{example}'")));
     }
     Ok(some(value)?.into())
 }

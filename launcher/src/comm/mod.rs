@@ -53,7 +53,8 @@ struct Options {
 
 const AFTER_HELP: &str = "\
 FILE is one of 'scela-run --profile-comm', one or more F.RANK.prof of Open MPI's pml_monitoring, or a plain
-matrix: N lines of N numbers of bytes, or lines FROM TO BYTES [MESSAGES].
+matrix: N lines of N numbers of bytes, or lines FROM TO BYTES [MESSAGES]. Three lines of three numbers, and four
+of four, must have 0 on the diagonal: they are N lines of N numbers.
 
 Without --rankmap and --hosts, the traffic between nodes is that of the job, if FILE says on which nodes its
 ranks were.";
@@ -86,7 +87,7 @@ pub fn command() -> Command {
             Arg::new("rankmap")
                 .long("rankmap")
                 .value_name("MAP")
-                .help("the node of each rank, as for scela-run: 0,0,1,1 or (vector,(0,4,2))"),
+                .help("the node of each rank, as for scela-run: 0,0,1,1, (vector,(0,4,2)), or @FILE of --save-rankmap"),
         )
         .arg(
             Arg::new("hosts")

@@ -3,11 +3,14 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use placement::matrix::{Matrix, Traffic};
 
 use crate::cluster::hosts::parse_list;
 use crate::cluster::placement::{RankMap, Rule, place};
+use crate::cluster::system::Process;
+use crate::plan::placing::SavedMap;
 use crate::refusal::Refusal;
 
 /// The beginning of the remark with the nodes of a profiled job.
@@ -28,9 +31,17 @@ pub(super) type NodePair = (u32, u32, Traffic);
 impl NodeMap {
     /// Returns the placement that the user has typed, or that of the job by the matrix's file; `None` if neither says any.
     pub(super) fn of(matrix: &Matrix, rankmap: Option<&str>, hosts: Option<&OsStr>) -> Result<Option<Self>, Refusal> {
-        let hosts =
-            hosts.map(|list| parse_list(list.as_bytes()).map_err(|error| error.problem().clone())).transpose()?;
-        let names: Vec<String> = hosts.iter().flatten().map(|host| host.name.clone()).collect();
+        let listed = |list: &[u8]| parse_list(list).map_err(|error| error.problem().clone());
+        let hosts = hosts.map(|list| listed(list.as_bytes())).transpose()?;
+        let saved = match rankmap.and_then(|text| text.strip_prefix('@')) {
+            Some(file) => Some(SavedMap::read(Path::new(file), "--rankmap", &Process { environment: &[] })?),
+            None => None,
+        };
+        let rankmap = saved.as_ref().map_or(rankmap, |saved| Some(saved.map.as_str()));
+        // The names of a file are remarks: those that are no list mean nothing.
+        let remarked = saved.as_ref().and_then(|saved| listed(saved.hosts.as_ref()?.as_bytes()).ok());
+        let names: Vec<String> =
+            hosts.iter().chain(&remarked).next().into_iter().flatten().map(|host| host.name.clone()).collect();
         let (node_of, source) = match (rankmap, &hosts) {
             (Some(text), _) => (of_map(&RankMap::parse(text)?), "by --rankmap"),
             (None, Some(hosts)) => {
@@ -53,7 +64,7 @@ impl NodeMap {
             return Err(Refusal::new(text, "write the node of each rank"));
         }
         let most = node_of.iter().copied().max().unwrap_or(0);
-        if !names.is_empty() && most as usize >= names.len() {
+        if hosts.is_some() && most as usize >= names.len() {
             let text = format!("the rank map names node {most}, and --hosts has {} hosts", names.len());
             return Err(Refusal::new(text, "name more hosts; nodes are counted from 0"));
         }

@@ -71,6 +71,13 @@ fn a_typed_placement_wins() {
     assert_eq!(inside("show FILE --hosts a:4").as_deref(), Ok("100.0"));
     let text = run_on(&file, "show FILE --hosts left,right --rankmap 0,0,1,1").unwrap();
     assert!(text.contains("left -> right") && text.contains("2 nodes, by --rankmap"), "{text}");
+    let map = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&map, "# hosts left,right\n2*0\n2*1\n").unwrap();
+    let shown = |more: &str| run_on(&file, &format!("show FILE --rankmap @{} {more}", map.path().display())).unwrap();
+    assert_eq!(shown(""), text);
+    assert!(shown("--hosts a,b").contains("a -> b"));
+    let missing = run_on(&file, "show FILE --rankmap @/nonexistent").unwrap_err();
+    assert!(missing.starts_with("option '--rankmap': '/nonexistent' cannot be read: No such file"), "{missing}");
     for (line, error) in [
         ("show FILE --rankmap 0,1", "the rank map has 2 ranks, and the profile 4"),
         ("show FILE --rankmap 0,0,0,2 --hosts a,b", "the rank map names node 2, and --hosts has 2 hosts"),

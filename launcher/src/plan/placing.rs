@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
 use litemap::LiteMap;
-use nla::sys;
+use nla::sys::{self, Rewrite};
 use placement::faults::{History, Outage, PROBABILITY_MIN, ordered};
 use placement::limits::{MATRIX_RANKS_MAX, TOPOLOGY_BYTES_MAX};
 use placement::matrix::{Collector, Matrix, MatrixError};
@@ -222,7 +221,7 @@ pub fn matrix(path: &Path) -> Result<Matrix, MatrixError> {
         }
         return Ok(collector.finish());
     }
-    Matrix::read_any(BufReader::new(File::open(path)?))
+    Matrix::read_any(BufReader::new(sys::open_input(path)?))
 }
 
 fn of_rank(path: &Path, rank: u32) -> PathBuf {
@@ -273,30 +272,50 @@ fn of_manager(nodes: &NodeList, system: &dyn System, remarks: &mut Vec<String>) 
     found.inspect_err(|why| remarks.push(format!("{unknown} (scontrol show topology: {why})"))).ok()
 }
 
-/// Returns the rank map of a file of `--save-rankmap`.
+/// Returns the rank map of a file of `--save-rankmap`. Adds a remark if it was made for other hosts.
 fn saved(path: &Path, nodes: &NodeList, system: &dyn System, remarks: &mut Vec<String>) -> Result<OsString, Refusal> {
-    let refused = |why: String| {
-        let hint = "'--save-rankmap FILE' writes such a file; it has the node of each rank, counted from 0";
-        Refusal::new(format!("option '-rankmap': '{}' {why}", path.display()), hint)
-    };
-    let bytes = system.file(path, MAP_BYTES_MAX).map_err(|error| refused(format!("cannot be read: {error}")))?;
-    if bytes.len() > MAP_BYTES_MAX {
-        return Err(refused(format!("is longer than {} MiB", MAP_BYTES_MAX >> 20)));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| refused("is not text".to_owned()))?;
-    let made_for = text.lines().find_map(|line| line.strip_prefix(HOSTS_LINE)).map(str::trim);
+    let SavedMap { map, hosts: made_for } = SavedMap::read(path, "-rankmap", system)?;
     let names: Vec<&str> = nodes.nodes().iter().map(|node| node.name.as_str()).collect();
     if let Some(made_for) = made_for.filter(|made_for| *made_for != fold(&names)) {
         let made_for: String = made_for.chars().take(NAMES_BYTES_MAX).collect();
-        let now = fold_within(&names, NAMES_BYTES_MAX);
-        remarks
-            .push(format!("the rank map '{}' was made for the hosts {made_for}, and these are {now}", path.display()));
+        let now = match names.is_empty() {
+            true => "all ranks run on this machine".to_owned(),
+            false => format!("these are {}", fold_within(&names, NAMES_BYTES_MAX)),
+        };
+        remarks.push(format!("the rank map '{}' was made for the hosts {made_for}, and {now}", path.display()));
     }
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    Ok(lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(",").into())
+    Ok(map.into())
 }
 
-/// Writes the node of each rank of a plan, which `-rankmap @FILE` reads. `names` are those of the node list.
+/// The contents of a file of `--save-rankmap`.
+pub(crate) struct SavedMap {
+    /// The node of each rank, as for `-rankmap`.
+    pub(crate) map: String,
+    /// The list of the hosts that it was made for, if the file has one.
+    pub(crate) hosts: Option<String>,
+}
+
+impl SavedMap {
+    /// Reads a file that was named after `@` in the value of `option`.
+    pub(crate) fn read(path: &Path, option: &str, system: &dyn System) -> Result<Self, Refusal> {
+        let refused = |why: String| {
+            let hint = "'--save-rankmap FILE' writes such a file; it has the node of each rank, counted from 0";
+            Refusal::new(format!("option '{option}': '{}' {why}", path.display()), hint)
+        };
+        let bytes = system.file(path, MAP_BYTES_MAX).map_err(|error| refused(format!("cannot be read: {error}")))?;
+        if bytes.len() > MAP_BYTES_MAX {
+            return Err(refused(format!("is longer than {} MiB", MAP_BYTES_MAX >> 20)));
+        }
+        let text = String::from_utf8(bytes).map_err(|_| refused("is not text".to_owned()))?;
+        let hosts = text.lines().find_map(|line| line.strip_prefix(HOSTS_LINE)).map(str::trim).map(str::to_owned);
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        let map = lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(",");
+        Ok(Self { map, hosts: hosts.filter(|hosts| !hosts.is_empty()) })
+    }
+}
+
+/// Writes the node of each rank of a plan, which `-rankmap @FILE` reads. `names` are those of the node list. Writes into a device or
+/// a FIFO, follows links, and keeps the mode of a file.
 pub fn save(plan: &Plan, path: &Path, names: &[&str]) -> Result<(), Refusal> {
     let mut node_of: LiteMap<u32, (u32, usize)> = LiteMap::new();
     for (agent, ranks) in &plan.settings.first.placement {
@@ -306,14 +325,17 @@ pub fn save(plan: &Plan, path: &Path, names: &[&str]) -> Result<(), Refusal> {
         }
     }
     let mut text = Vec::new();
-    // Writing to memory cannot fail.
-    let _ = writeln!(text, "{HOSTS_LINE}{}", fold(names));
+    // Writing to memory cannot fail. Without a list of hosts, all ranks run on this machine.
+    if !names.is_empty() {
+        let _ = writeln!(text, "{HOSTS_LINE}{}", fold(names));
+    }
     for (first, (end, node)) in node_of.iter() {
         let _ = writeln!(text, "{}*{node}", end - first);
     }
-    sys::replace_file(path, &text).map_err(|error| {
+    let written = Rewrite::open(path).and_then(|file| file.write(|out| out.write_all(&text)));
+    written.map_err(|error| {
         let text = format!("option '--save-rankmap': '{}' cannot be written: {error}", path.display());
-        Refusal::new(text, "name a file in a directory that you may write to")
+        Refusal::new(text, "name a file in a directory that you may write to").of_system()
     })
 }
 
@@ -403,6 +425,8 @@ mod tests {
         assert_eq!(read(text, "n[1-2]"), (Ok("2*1,1*0".into()), String::new()));
         let told = "the rank map '/map' was made for the hosts n[1-2], and these are n[1-3]";
         assert_eq!(read(text, "n[1-3]"), (Ok("2*1,1*0".into()), told.to_owned()));
+        // A map of this machine, as earlier versions wrote it.
+        assert_eq!(read("# hosts \n3*0\n", "n1"), (Ok("3*0".into()), String::new()));
         let error = saved(Path::new("/none"), &named("a", None), &Fake::default(), &mut Vec::new()).unwrap_err();
         assert!(error.to_string().starts_with("option '-rankmap': '/none' cannot be read"), "{error}");
     }

@@ -176,6 +176,11 @@ fn values() {
         ),
         ("--np= ./a", "option '--np': the value is empty", &empty("--np")),
         (
+            "--save-rankmap - ./a",
+            "option '--save-rankmap': a rank map cannot go to standard output, which belongs to the ranks",
+            "write '--save-rankmap program.map'",
+        ),
+        (
             "--profile-comm - ./a",
             "option '--profile-comm': a communication profile cannot go to standard output, which belongs to the ranks",
             "write '--profile-comm program.comm'",

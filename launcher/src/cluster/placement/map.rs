@@ -78,7 +78,7 @@ fn item(text: &str) -> Result<(u32, u32, u32), Refusal> {
     if let Some((times, node)) = text.split_once('*') {
         let times = number(times, "a number of ranks")?;
         if times == 0 {
-            return Err(not(text, "a number of ranks above 0"));
+            return Err(not(text, "TIMES*NODE with TIMES above 0"));
         }
         return Ok((number(node, "the number of a node")?, 1, times));
     }
@@ -137,7 +137,7 @@ mod tests {
             ("0,x", "the rank map has 'x' where the number of a node must be"),
             ("0,+1", "the rank map has '+1' where the number of a node must be"),
             ("4294967296", "the rank map has '4294967296' where the number of a node must be"),
-            ("0*1", "the rank map has '0*1' where a number of ranks above 0 must be"),
+            ("0*1", "the rank map has '0*1' where TIMES*NODE with TIMES above 0 must be"),
             ("*1", "the rank map has '' where a number of ranks must be"),
             ("3-1", "the range 3-1 of the rank map goes downwards"),
             ("0-4294967295", "the rank map has more than 16777216 ranks"),
