@@ -36,7 +36,7 @@ pub fn source(graph: &Graph) -> String {
 }
 
 /// Returns the file of the hosts that have slots: their slots, how the network divides them, and their distances. `None` if
-/// there are fewer than two, too many, or too unevenly divided ones.
+/// there are fewer than two or too many, or if the division is too uneven.
 pub fn target(job: &Job<'_>) -> Option<String> {
     let hosts: Vec<u32> = (0..job.capacities.len() as u32).filter(|host| job.capacities[*host as usize] > 0).collect();
     if !(2..=HOSTS_MAX).contains(&hosts.len()) {

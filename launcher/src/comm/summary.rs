@@ -28,7 +28,7 @@ fn write_text(
     top: usize,
 ) -> std::fmt::Result {
     let total = matrix.total();
-    writeln!(out, "{} ranks, {} in {} messages", matrix.ranks(), size_text(total.bytes), total.messages)?;
+    writeln!(out, "{}, {}", counted(matrix.ranks().into(), "rank"), traffic_text(total))?;
     for remark in matrix.remarks() {
         writeln!(out, "  {}", shown_line(remark))?;
     }
@@ -38,13 +38,18 @@ fn write_text(
     write_degree(out, matrix)?;
     let own = matrix.pairs().iter().filter(|pair| pair.from == pair.to).fold(Traffic::default(), sum);
     if !own.is_zero() {
-        writeln!(out, "to themselves     {} in {} messages", size_text(own.bytes), own.messages)?;
+        writeln!(out, "to themselves     {}", traffic_text(own))?;
     }
     write_pairs(out, matrix, measure, top)?;
     if let Some(map) = map {
         write_nodes(out, matrix, map, measure)?;
     }
     Ok(())
+}
+
+/// Returns traffic in words: `3.9 KiB in 8 messages`.
+fn traffic_text(traffic: Traffic) -> String {
+    format!("{} in {}", size_text(traffic.bytes), counted(traffic.messages, "message"))
 }
 
 fn sum(mut sum: Traffic, pair: &Pair) -> Traffic {
@@ -94,8 +99,8 @@ fn write_pairs(out: &mut String, matrix: &Matrix, measure: Measure, top: usize) 
     writeln!(out, "heaviest pairs")?;
     for Pair { from, to, traffic } in pairs {
         let share = percent(value(*traffic, measure), whole);
-        let (bytes, messages) = (size_text(traffic.bytes), traffic.messages);
-        writeln!(out, "  {:<15} {bytes:>10} in {messages} messages, {share:.1} %", format!("{from} -> {to}"))?;
+        let (bytes, messages) = (size_text(traffic.bytes), counted(traffic.messages, "message"));
+        writeln!(out, "  {:<15} {bytes:>10} in {messages}, {share:.1} %", format!("{from} -> {to}"))?;
     }
     Ok(())
 }
@@ -113,12 +118,13 @@ fn write_nodes(out: &mut String, matrix: &Matrix, map: &NodeMap, measure: Measur
         sum.add(*traffic);
         sum
     });
-    writeln!(out, "  between nodes   {} in {} messages", size_text(outside.bytes), outside.messages)?;
+    writeln!(out, "  between nodes   {}", traffic_text(outside))?;
     let pairs = between.len();
     between.sort_by_key(|(_, _, traffic)| Reverse(value(*traffic, measure)));
     for (from, to, traffic) in between.iter().take(NODE_PAIRS_MAX) {
         let names = format!("{} -> {}", map.name(*from), map.name(*to));
-        writeln!(out, "  {names:<20} {:>10} in {} messages", size_text(traffic.bytes), traffic.messages)?;
+        let messages = counted(traffic.messages, "message");
+        writeln!(out, "  {names:<20} {:>10} in {messages}", size_text(traffic.bytes))?;
     }
     if pairs > NODE_PAIRS_MAX {
         writeln!(out, "  and {} other pairs of nodes with less", pairs - NODE_PAIRS_MAX)?;

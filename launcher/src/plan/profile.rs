@@ -37,10 +37,10 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
     for command in &plan.settings.first.commands {
         // A program that is not on this machine may be on the nodes.
         if let Ok(file) = elf::file_of(session, command)
-            && let Some(why) = obstacle(&file)
+            && let Some((why, change)) = obstacle(&file)
         {
             let text = format!("'{}' cannot be profiled: {why}", String::from_utf8_lossy(&command.program));
-            return Err(Refusal::new(text, "link it dynamically, without these bits; or leave '--profile-comm' out"));
+            return Err(Refusal::new(text, format!("{change}, or leave '--profile-comm' out")));
         }
     }
     let library = library(machine)?;
@@ -65,16 +65,19 @@ pub(super) fn provide(plan: &mut Plan, machine: &Machine, nodes: &NodeList) -> R
     Ok(is_staged.then_some(library))
 }
 
-/// Returns why the loader loads no other library into this program; `None` if it does.
-fn obstacle(file: &Path) -> Option<&'static str> {
+/// Returns why the loader loads no other library into this program, and a change that helps; `None` if it does.
+fn obstacle(file: &Path) -> Option<(&'static str, &'static str)> {
     let found = fs::metadata(file).ok()?;
     let takes_user = found.mode() & SET_USER != 0 && found.uid() != geteuid().as_raw();
     let takes_group = found.mode() & SET_GROUP != 0 && found.gid() != getegid().as_raw();
     if takes_user || takes_group {
-        return Some("it is setuid or setgid, so the dynamic loader ignores LD_PRELOAD");
+        let why = "it is setuid or setgid, so the dynamic loader ignores LD_PRELOAD";
+        return Some((why, "run a copy of it without these bits"));
     }
     match elf::linkage(file) {
-        Linkage::Static => Some("it is linked statically, so its MPI functions cannot be replaced"),
+        Linkage::Static => {
+            Some(("it is linked statically, so its MPI functions cannot be replaced", "link it dynamically"))
+        }
         Linkage::Dynamic | Linkage::Unknown => None,
     }
 }

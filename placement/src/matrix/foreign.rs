@@ -79,9 +79,13 @@ pub(super) fn read_plain(mut lines: Lines<impl BufRead>) -> Result<Matrix, Matri
         rows += 1;
     }
     if rows == 0 {
-        return Err(lines.error(Reason::Empty));
+        return Err(MatrixError::Empty);
     }
     if kept.len() == columns {
+        // As pairs, one of the lines would have no bytes or no messages.
+        if kept.iter().enumerate().any(|(row, (_, numbers))| numbers[row] != 0) {
+            return Err(lines.error(Reason::Ambiguous(columns)));
+        }
         for (row, (line, numbers)) in kept.iter().enumerate() {
             add_row(&mut collector, row, numbers).map_err(|reason| MatrixError::Line { line: *line, reason })?;
         }

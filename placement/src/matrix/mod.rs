@@ -144,7 +144,7 @@ impl Matrix {
     /// Reads a file in the format of [`write`](Self::write).
     pub fn read(reader: impl BufRead) -> Result<Self, MatrixError> {
         let mut lines = Lines::new(reader);
-        let Some(first) = lines.next()? else { return Err(lines.error(Reason::Empty)) };
+        let Some(first) = lines.next()? else { return Err(MatrixError::Empty) };
         let header = Header::parse(first).ok_or(Reason::Header);
         let header = header.and_then(Header::checked).map_err(|reason| lines.error(reason))?;
         Self::read_pairs(lines, header)
@@ -154,7 +154,7 @@ impl Matrix {
     /// ([`Collector::read_open_mpi`], [`Matrix::read_plain`]): its first line tells which.
     pub fn read_any(reader: impl BufRead) -> Result<Self, MatrixError> {
         let mut lines = Lines::new(reader);
-        let Some(first) = lines.next()? else { return Err(lines.error(Reason::Empty)) };
+        let Some(first) = lines.next()? else { return Err(MatrixError::Empty) };
         if let Some(header) = Header::parse(first) {
             let header = header.checked().map_err(|reason| lines.error(reason))?;
             return Self::read_pairs(lines, header);
@@ -173,8 +173,8 @@ impl Matrix {
     }
 
     /// Reads a matrix without a header: N lines of N numbers of bytes, separated by blanks or commas, or lines of
-    /// FROM TO BYTES, with MESSAGES or without. Lines with `#` or `%` are skipped. N lines of N numbers are always a
-    /// full matrix, also if N is 3 or 4.
+    /// FROM TO BYTES, with MESSAGES or without. Lines with `#` or `%` are skipped. Three lines of three numbers, and four of
+    /// four, are a full matrix if its diagonal is 0, and refused otherwise: they might be pairs.
     pub fn read_plain(reader: impl BufRead) -> Result<Self, MatrixError> {
         foreign::read_plain(Lines::new(reader))
     }
@@ -331,6 +331,9 @@ pub enum MatrixError {
     /// The reader failed.
     #[error("the communication matrix cannot be read")]
     Read(#[from] io::Error),
+    /// There are no lines with numbers.
+    #[error("the communication matrix is empty")]
+    Empty,
     /// A line is wrong.
     #[error("line {line} of the communication matrix: {reason}")]
     Line {
@@ -344,9 +347,6 @@ pub enum MatrixError {
 /// The reason why a matrix is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Reason {
-    /// The file is empty.
-    #[error("the file is empty")]
-    Empty,
     /// The first line is not the format's.
     #[error("the first line must be '{MAGIC} {FORMAT_VERSION} ranks N pairs N'")]
     Header,
@@ -362,7 +362,7 @@ pub enum Reason {
         pairs: u64,
     },
     /// The file has more lines than announced.
-    #[error("the first line announces {pairs} pairs, and there are more")]
+    #[error("the file has more pairs than the {pairs} of its first line")]
     Longer {
         /// The pairs that its first line announces.
         pairs: u64,
@@ -377,7 +377,7 @@ pub enum Reason {
     #[error("a plain matrix has whole numbers of bytes, separated by blanks or commas")]
     Number,
     /// The lines of a plain matrix differ.
-    #[error("the line has {found} numbers, and the others have {expected}")]
+    #[error("a line must have as many numbers as the first one: {expected}, not {found}")]
     Columns {
         /// The numbers of this line.
         found: usize,
@@ -385,13 +385,19 @@ pub enum Reason {
         expected: usize,
     },
     /// A full matrix is not square.
-    #[error("the matrix has {rows} lines of {columns} numbers, and must be square")]
+    #[error("the matrix must be square, and is {rows} x {columns}")]
     Square {
         /// Its lines.
         rows: usize,
         /// Its numbers per line.
         columns: usize,
     },
+    /// Three lines of three numbers, or four of four, that may be a full matrix or not.
+    #[error(
+        "{0} lines of {0} numbers are a full matrix only if its diagonal is 0; before lines FROM TO BYTES MESSAGES, write \
+         '{MAGIC} {FORMAT_VERSION} ranks N pairs {0}'"
+    )]
+    Ambiguous(usize),
     /// A rank beyond the announced number.
     #[error("rank {rank} is beyond the {ranks} ranks")]
     Rank {

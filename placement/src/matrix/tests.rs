@@ -29,7 +29,9 @@ fn a_file_in_our_format_is_read() {
 #[test]
 fn errors_name_the_line() {
     let matrix = "of the communication matrix:";
-    check_error("", &format!("0 {matrix} the file is empty"));
+    for text in ["", "# nothing\n\n"] {
+        assert_eq!(Matrix::read_any(text.as_bytes()).unwrap_err().to_string(), "the communication matrix is empty");
+    }
     check_error("scela-comm 1 ranks x", &format!("1 {matrix} the first line must be 'scela-comm 1 ranks N pairs N'"));
     check_error(
         "scela-comm 2 ranks 1 pairs 0",
@@ -38,7 +40,7 @@ fn errors_name_the_line() {
     check_error("scela-comm 1 ranks 2 pairs 2\n0 1 1 1\n", &format!("2 {matrix} the file ends after 1 of 2 pairs"));
     check_error(
         "scela-comm 1 ranks 2 pairs 1\n0 1 1 1\n1 0 1 1",
-        &format!("3 {matrix} the first line announces 1 pairs, and there are more"),
+        &format!("3 {matrix} the file has more pairs than the 1 of its first line"),
     );
     check_error("scela-comm 1 ranks 2 pairs 1\n0 2 1 1\n", &format!("2 {matrix} rank 2 is beyond the 2 ranks"));
     let pair = "a line must be FROM TO BYTES MESSAGES, all whole numbers";
@@ -74,16 +76,22 @@ fn plain_matrices_are_read() {
     check("% generated\n0,5\n7,0\n", 2, &[(0, 1, 5, 1), (1, 0, 7, 1)]);
     check("0 1 5\n1 0 7\n", 2, &[(0, 1, 5, 1), (1, 0, 7, 1)]);
     check("0 1 5 2\n", 2, &[(0, 1, 5, 2)]);
-    check(
-        "0 1 5\n1 0 7\n2 0 9\n",
-        3,
-        &[(0, 1, 1, 1), (0, 2, 5, 1), (1, 0, 1, 1), (1, 2, 7, 1), (2, 0, 2, 1), (2, 2, 9, 1)],
-    );
+    check("0 1 5\n1 0 7\n2 0 0\n", 3, &[(0, 1, 1, 1), (0, 2, 5, 1), (1, 0, 1, 1), (1, 2, 7, 1), (2, 0, 2, 1)]);
     check("0 1 5\n1 0 7\n2 0 9\n0 1 1\n", 3, &[(0, 1, 6, 2), (1, 0, 7, 1), (2, 0, 9, 1)]);
     let matrix = "of the communication matrix:";
-    check_error("0 5\n7 0\n1 1\n", &format!("3 {matrix} the matrix has 3 lines of 2 numbers, and must be square"));
-    check_error("0 0 0 0 0\n", &format!("1 {matrix} the matrix has 1 lines of 5 numbers, and must be square"));
-    check_error("0 5\n7\n", &format!("2 {matrix} the line has 1 numbers, and the others have 2"));
+    check("0 0 0 1\n0 0 2 0\n0 3 0 0\n4 0 0 0\n", 4, &[(0, 3, 1, 1), (1, 2, 2, 1), (2, 1, 3, 1), (3, 0, 4, 1)]);
+    for (text, number) in [("0 1 100\n1 2 100\n2 0 100\n", 3), ("0 1 5 1\n1 2 5 1\n2 3 5 1\n3 0 5 1\n", 4)] {
+        check_error(
+            text,
+            &format!(
+                "{number} {matrix} {number} lines of {number} numbers are a full matrix only if its diagonal is 0; before lines FROM \
+                 TO BYTES MESSAGES, write 'scela-comm 1 ranks N pairs {number}'"
+            ),
+        );
+    }
+    check_error("0 5\n7 0\n1 1\n", &format!("3 {matrix} the matrix must be square, and is 3 x 2"));
+    check_error("0 0 0 0 0\n", &format!("1 {matrix} the matrix must be square, and is 1 x 5"));
+    check_error("0 5\n7\n", &format!("2 {matrix} a line must have as many numbers as the first one: 2, not 1"));
     check_error(
         "a b\n",
         &format!("1 {matrix} a plain matrix has whole numbers of bytes, separated by blanks or commas"),

@@ -67,8 +67,25 @@ pub enum TopologyError {
     #[error("the topology has more than {LINKS_MAX} links")]
     ManyLinks,
     /// A number is zero or too large.
-    #[error("the topology '{0}' needs whole numbers above 0, and at most {DIMENSIONS_MAX} dimensions")]
+    #[error("the topology '{0}' needs whole numbers from 1 to {max}", max = u32::MAX)]
     Numbers(String),
+    /// A torus with too many dimensions.
+    #[error("the topology '{0}' has more than {DIMENSIONS_MAX} dimensions")]
+    Dimensions(String),
+    /// A fat tree with too many levels.
+    #[error("the topology '{0}' has more than {LEVELS_MAX} levels")]
+    Levels(String),
+    /// The switches of a fat tree have an odd number of ports.
+    #[error("the topology '{0}' needs an even number of ports: half of them lead upwards")]
+    Ports(String),
+    /// A wrong number of numbers.
+    #[error("the topology '{text}' must have the form {form}")]
+    Form {
+        /// The words.
+        text: String,
+        /// The form that they must have.
+        form: &'static str,
+    },
     /// Hosts that the topology does not have.
     #[error("the topology does not have {0}")]
     Strangers(String),

@@ -49,16 +49,19 @@ impl Network {
 pub(super) fn parse(text: &str, expand: Expand<'_>) -> Result<Topology, TopologyError> {
     let mut network = Network::default();
     let mut continued = String::new();
+    let count = text.lines().count();
     for (number, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
+        let line = line.split('#').next().unwrap_or_default().trim_end();
         if let Some(part) = line.strip_suffix('\\') {
             continued.push_str(part);
-            continued.push(' ');
-            continue;
+            if number + 1 < count {
+                continue;
+            }
+        } else {
+            continued.push_str(line);
         }
-        continued.push_str(line);
         let whole = std::mem::take(&mut continued);
-        if !whole.is_empty() {
+        if !whole.trim().is_empty() {
             let added = add_line(&mut network, &whole, expand);
             added.map_err(|reason| TopologyError::Line { line: number + 1, reason })?;
         }
@@ -154,7 +157,7 @@ fn of_switches(switches: &[Switch], text: &str) -> Result<Topology, TopologyErro
     if let Some(lost) = owner.keys().find(|host| !seen.contains(*host)) {
         return Err(TopologyError::Deep(switches[owner[lost]].name.clone()));
     }
-    let text = format!("tree {text}: {} switches", switches.len());
+    let text = format!("tree {text}: {} {}", switches.len(), if switches.len() == 1 { "switch" } else { "switches" });
     Ok(Topology::named(tree.finish()?, names, text))
 }
 
@@ -189,6 +192,6 @@ fn of_blocks(blocks: &[Switch], sizes: &[u32], text: &str) -> Result<Topology, T
             }
         }
     }
-    let text = format!("blocks {text}: {} blocks", blocks.len());
+    let text = format!("blocks {text}: {} {}", blocks.len(), if blocks.len() == 1 { "block" } else { "blocks" });
     Ok(Topology::named(tree.finish()?, names, text))
 }

@@ -54,9 +54,15 @@ fn wrong_words_are_refused() {
     for (text, expected) in [
         ("ring:4", "'ring:4' is no topology"),
         ("torus", "'torus' is no topology"),
-        ("torus:0x2", "the topology 'torus:0x2' needs whole numbers above 0, and at most 8 dimensions"),
-        ("fat-tree:2:3", "the topology 'fat-tree:2:3' needs whole numbers above 0, and at most 8 dimensions"),
-        ("fat-tree:2", "the topology 'fat-tree:2' needs whole numbers above 0, and at most 8 dimensions"),
+        ("torus:0x2", "the topology 'torus:0x2' needs whole numbers from 1 to 4294967295"),
+        ("mesh:", "the topology 'mesh:' needs whole numbers from 1 to 4294967295"),
+        ("flat:99999999999", "the topology 'flat:99999999999' needs whole numbers from 1 to 4294967295"),
+        ("torus:1x1x1x1x1x1x1x1x2", "the topology 'torus:1x1x1x1x1x1x1x1x2' has more than 8 dimensions"),
+        ("fat-tree:2:7", "the topology 'fat-tree:2:7' needs an even number of ports: half of them lead upwards"),
+        ("fat-tree:99:36", "the topology 'fat-tree:99:36' has more than 32 levels"),
+        ("fat-tree:2", "the topology 'fat-tree:2' must have the form fat-tree:LEVELS:PORTS"),
+        ("dragonfly:2", "the topology 'dragonfly:2' must have the form dragonfly:GROUPS:ROUTERS:HOSTS"),
+        ("flat:2:2", "the topology 'flat:2:2' must have the form flat:HOSTS"),
         ("torus:1048577", "the topology has more than 1048576 hosts"),
         ("fat-tree:20:64", "the topology has more than 1048576 hosts"),
         ("dragonfly:4294967295:4294967295:4294967295", "the topology has more than 1048576 hosts"),
@@ -76,6 +82,10 @@ fn slurm_trees_are_read() {
     let shown = "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]\nSwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[2-3]\n\
                  SwitchName=s2 Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=s[0-1]\n";
     assert_eq!(distances(&file(shown).unwrap()), [0, 2, 4, 4]);
+    // Slurm joins lines without a blank.
+    let continued = file("SwitchName=s0 Nodes=n0\\\n,n1\nSwitchName=s1\\\n Nodes=n2\\").unwrap();
+    assert_eq!((continued.names(), continued.text()), (&expand("n[0-2]").unwrap()[..], "tree of Slurm: 2 switches"));
+    assert_eq!(file("SwitchName=s0 Nodes=n0").unwrap().text(), "tree of Slurm: 1 switch");
     // Two trees, joined by a switch of ours.
     let two = file("SwitchName=a Nodes=x\nSwitchName=b Nodes=y").unwrap();
     assert_eq!(distances(&two), [0, 4]);

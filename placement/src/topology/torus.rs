@@ -17,9 +17,12 @@ pub(super) struct Torus {
 impl Torus {
     pub(super) fn new(dimensions: &[u32], is_wrapped: bool) -> Result<Self, TopologyError> {
         let count = dimensions.iter().try_fold(1u64, |count, size| count.checked_mul(u64::from(*size)));
-        if dimensions.is_empty() || dimensions.len() > DIMENSIONS_MAX || dimensions.contains(&0) {
-            let words = dimensions.iter().map(u32::to_string).collect::<Vec<_>>().join("x");
-            return Err(TopologyError::Numbers(words));
+        let words = || dimensions.iter().map(u32::to_string).collect::<Vec<_>>().join("x");
+        if dimensions.is_empty() || dimensions.contains(&0) {
+            return Err(TopologyError::Numbers(words()));
+        }
+        if dimensions.len() > DIMENSIONS_MAX {
+            return Err(TopologyError::Dimensions(words()));
         }
         let count = count.unwrap_or(u64::MAX);
         checked(count, count.saturating_mul(2 * dimensions.len() as u64))?;

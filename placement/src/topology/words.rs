@@ -3,7 +3,7 @@
 use super::dragonfly::Dragonfly;
 use super::torus::Torus;
 use super::{Shape, Topology, TopologyError, TreeBuilder};
-use crate::limits::PLACES_MAX;
+use crate::limits::{DIMENSIONS_MAX, LEVELS_MAX, PLACES_MAX};
 
 /// The first words.
 pub(super) const WORDS: [&str; 5] = ["torus", "mesh", "fat-tree", "dragonfly", "flat"];
@@ -16,18 +16,24 @@ pub(super) fn parse(text: &str) -> Result<Topology, TopologyError> {
     let (word, rest) = text.split_once(':').ok_or_else(|| TopologyError::Words(shown.clone()))?;
     let word = word.to_ascii_lowercase();
     let separator = if word == "torus" || word == "mesh" { 'x' } else { ':' };
-    let numbers = || -> Option<Vec<u32>> {
-        // A ninth dimension is refused below.
-        rest.split(separator).take(9).map(number).collect()
-    };
-    let bad = || TopologyError::Numbers(shown.clone());
-    let shape = match (word.as_str(), numbers().ok_or_else(bad)?.as_slice()) {
+    if !WORDS.contains(&word.as_str()) {
+        return Err(TopologyError::Words(shown));
+    }
+    if rest.split(separator).count() > DIMENSIONS_MAX {
+        return Err(TopologyError::Dimensions(shown));
+    }
+    let numbers: Option<Vec<u32>> = rest.split(separator).map(number).collect();
+    let numbers = numbers.ok_or_else(|| TopologyError::Numbers(shown.clone()))?;
+    let form = |form| TopologyError::Form { text: shown.clone(), form };
+    let shape = match (word.as_str(), numbers.as_slice()) {
         ("torus", numbers) => Shape::Torus(Torus::new(numbers, true)?),
         ("mesh", numbers) => Shape::Torus(Torus::new(numbers, false)?),
         ("fat-tree", [levels, ports]) => Shape::Tree(fat_tree(*levels, *ports, &shown)?),
         ("dragonfly", [groups, routers, hosts]) => Shape::Dragonfly(Dragonfly::new(*groups, *routers, *hosts)?),
         ("flat", [hosts]) => Topology::flat(*hosts)?.shape,
-        ("fat-tree" | "dragonfly" | "flat", _) => return Err(bad()),
+        ("fat-tree", _) => return Err(form("fat-tree:LEVELS:PORTS")),
+        ("dragonfly", _) => return Err(form("dragonfly:GROUPS:ROUTERS:HOSTS")),
+        ("flat", _) => return Err(form("flat:HOSTS")),
         _ => return Err(TopologyError::Words(shown)),
     };
     Ok(Topology { shape, names: Vec::new(), text: shown })
@@ -41,8 +47,11 @@ fn number(text: &str) -> Option<u32> {
 /// Makes a fat tree of switches with `ports` ports each: half of them lead downwards, and at the top level all. The top
 /// switches are one vertex here: every one of them reaches every subtree.
 fn fat_tree(levels: u32, ports: u32, text: &str) -> Result<super::Tree, TopologyError> {
-    if ports < 2 || !ports.is_multiple_of(2) || levels > crate::limits::LEVELS_MAX {
-        return Err(TopologyError::Numbers(text.to_owned()));
+    if !ports.is_multiple_of(2) {
+        return Err(TopologyError::Ports(text.to_owned()));
+    }
+    if levels > LEVELS_MAX {
+        return Err(TopologyError::Levels(text.to_owned()));
     }
     let half = u64::from(ports / 2);
     let hosts = (1..=levels).try_fold(2u64, |hosts, _| hosts.checked_mul(half));

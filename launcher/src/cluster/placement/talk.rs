@@ -30,7 +30,7 @@ struct Inner {
     last: Mutex<Option<(Key, Talked, Vec<u32>)>>,
 }
 
-/// Asks another program for the node of each rank. `Ok(None)` if it is not there or does not map such jobs; the error says
+/// Asks another program for the node of each rank. `Ok(None)` if it is not installed or does not map such jobs; the error says
 /// why it gave no mapping.
 pub type Foreign = fn(&Job<'_>) -> Result<Option<Vec<u32>>, String>;
 
