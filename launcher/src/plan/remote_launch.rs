@@ -16,7 +16,7 @@ use crate::plan::request::{BootstrapKind, LaunchOptions, LaunchShape};
 use crate::refusal::Refusal;
 
 /// How long all agents together may take to report, unless `--start-timeout` is typed.
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 
 /// The way to start agents that a model recommends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

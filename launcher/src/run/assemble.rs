@@ -19,7 +19,7 @@ use crate::cluster::fault_history;
 use crate::cluster::hosts::{fold, fold_within};
 use crate::exit;
 use crate::plan::Plan;
-use crate::plan::remote_launch::RemoteLaunch;
+use crate::plan::remote_launch::{RemoteLaunch, TIMEOUT_DEFAULT};
 use crate::plan::request::LaunchOptions;
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
@@ -115,10 +115,7 @@ pub(crate) async fn assemble(
         wants_survey: &wants_survey,
     };
     let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals, &wants_survey)).await;
-    let is_unreachable = |failure: &StartFailure| {
-        matches!(failure.phase, StartPhase::Connect | StartPhase::Refused | StartPhase::Answer)
-    };
-    let failed = bootstrap.failures().iter().filter(|(_, failure)| is_unreachable(failure));
+    let failed = bootstrap.failures().iter().filter(|(_, failure)| is_unreachable(failure.phase, timeout));
     let lost = failed.map(|(target, _)| remote_launch.name(*target).to_owned()).collect();
     if let Some(note) = fault_history::remember(&plan.options.hosts, &lost) {
         reporter.note(&note);
@@ -131,6 +128,27 @@ pub(crate) async fn assemble(
         Err(why) => Err(give_up(why, remote_launch, bootstrap.failures(), reporter)),
     };
     (bootstrap, locations)
+}
+
+/// Returns whether a failure after at most this time shows that the host could not be reached.
+fn is_unreachable(phase: StartPhase, timeout: Duration) -> bool {
+    match phase {
+        StartPhase::Connect | StartPhase::Refused => true,
+        // A shorter --start-timeout is too short for hosts that are only slow.
+        StartPhase::Answer => timeout >= TIMEOUT_DEFAULT,
+        StartPhase::Command
+        | StartPhase::Name
+        | StartPhase::Busy
+        | StartPhase::HostKey
+        | StartPhase::Login
+        | StartPhase::Program
+        | StartPhase::ConnectBack
+        | StartPhase::Join
+        | StartPhase::Limits
+        | StartPhase::Step
+        | StartPhase::Keeper
+        | StartPhase::Ended => false,
+    }
 }
 
 /// Plans the next launch without the host of an agent that was lost before all agents had joined. Returns the plan and its
@@ -285,6 +303,14 @@ mod tests {
         let text = addresses(&options, Vec::new()).unwrap_err().to_string();
         assert!(text.starts_with("--connect-back no such name: "), "{text}");
         assert!(text.contains("\n  hint: 'getent hosts no such name' must print an address of this host; "), "{text}");
+    }
+
+    #[test]
+    fn hosts_that_had_too_little_time_are_not_unreachable() {
+        assert!(is_unreachable(StartPhase::Answer, TIMEOUT_DEFAULT));
+        assert!(!is_unreachable(StartPhase::Answer, Duration::from_secs(1)));
+        assert!(is_unreachable(StartPhase::Connect, Duration::from_secs(1)));
+        assert!(!is_unreachable(StartPhase::Login, TIMEOUT_DEFAULT));
     }
 
     #[test]
