@@ -301,7 +301,7 @@ impl Fleet {
         self.try_again().await
     }
 
-    /// Starts sessions for the nodes that are due, and sees to the time of the next ones.
+    /// Starts sessions for the nodes that are due, and sets the timer for the next ones.
     async fn try_again(&mut self) -> Vec<(NodeNumber, Health)> {
         let mut changed = Vec::new();
         while let Some(nodes) = self.retries.next(self.began.elapsed()) {

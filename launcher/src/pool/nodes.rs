@@ -346,7 +346,7 @@ mod tests {
         Nodes::new(slots.iter().enumerate().map(node).collect())
     }
 
-    /// Returns the choice, which agrees with what is told about the room.
+    /// Returns the choice, and checks it against [`Nodes::room`].
     fn chosen(nodes: &Nodes, ask: &Ask) -> Option<Vec<(NodeNumber, u32)>> {
         let chosen = nodes.choose(ask);
         assert_eq!(chosen.is_some(), nodes.room(ask).suffices(), "{ask:?} {:?}", nodes.room(ask));

@@ -68,7 +68,7 @@ mod tests {
         suspension.on_suspended();
         suspension.on_asked(Asked::Continue);
         assert!(!suspension.take());
-        // The report about the stop that was called off is not used for the next one.
+        // A cancelled stop's report does not count for the next stop.
         suspension.on_asked(Asked::Stop);
         assert!(!suspension.take());
         suspension.on_suspended();

@@ -148,8 +148,8 @@ impl Actor {
         }
     }
 
-    /// Looks after a pause whether a launcher has taken the job that it was sent at the time `since`; without a job, whether one that
-    /// was asked for at that time stands by.
+    /// Looks after a pause whether a launcher has taken the job that it was sent at the time `since`. Without a job, looks whether a
+    /// launcher that was asked for at that time stands by.
     fn look_later(&self, number: LauncherNumber, job: Option<JobNumber>, since: Instant) {
         let events = self.events.clone();
         self.tasks.spawn("launcher", Span::current(), async move {
@@ -158,7 +158,7 @@ impl Actor {
         });
     }
 
-    /// Puts another launcher in the place of one that has not answered and is stopped, or has had enough time.
+    /// Replaces a launcher that is stopped or has not answered in time.
     pub(super) fn look_at(&mut self, number: LauncherNumber, job: Option<JobNumber>, since: Instant) {
         let Some(launcher) = self.launchers.get(&number) else { return };
         let has_answered = match job {

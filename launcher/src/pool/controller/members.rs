@@ -96,7 +96,7 @@ impl Actor {
         Ok(nodes)
     }
 
-    /// Answers clients none of whose added nodes is being started any more, and removes those that are down.
+    /// Answers each client whose added nodes have all started or failed, and removes those that are down.
     pub(super) fn answer_added(&mut self) {
         let nodes = self.schedule.nodes();
         let health = |at: NodeNumber| nodes.node(at).map(|node| &node.health);

@@ -13,7 +13,7 @@ use crate::pool::nodes::NodeNumber;
 /// The pauses before a lost node is tried again: the first, and the longest.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// The sessions that try nodes at a time: a host that does not answer must not delay all others until its time is over.
+/// The sessions that try nodes at a time: a host that does not answer must not delay all others until it times out.
 const SESSIONS_MAX: usize = 4;
 
 /// A time since the pool began.
@@ -26,7 +26,7 @@ type Try = u64;
 struct Lost {
     /// The pause after the next failure.
     pause: Duration,
-    /// With how many nodes it may be tried by one session.
+    /// The most nodes in a session that tries it.
     together: usize,
     state: State,
 }
@@ -109,7 +109,7 @@ impl Retries {
         Some(nodes)
     }
 
-    /// Returns when [`Retries::next`] has something to say without a further event.
+    /// Returns when the next retry is due.
     pub(super) fn wake(&self) -> Option<Time> {
         let due = |lost: &Lost| if let State::Waits(due) = lost.state { Some(due) } else { None };
         if self.sessions() >= SESSIONS_MAX { None } else { self.lost.values().filter_map(due).min() }

@@ -62,8 +62,8 @@ pub(super) enum End {
     PoolLost(Refusal),
 }
 
-/// Runs a command with so many ranks in a pool, and waits for its end. `line` is that of the last submission. Calls `started` when the job has started. Dropping
-/// the future withdraws the job, or ends it.
+/// Runs a command with so many ranks in a pool, and waits for its end. `line` is the connection to the job that was submitted last.
+/// Calls `started` when the job has started. Dropping the future withdraws the job, or ends it.
 pub(super) async fn run(
     pool: &str,
     command: &[u8],
