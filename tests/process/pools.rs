@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::Duration;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use tests::{Pool, Process, Random, Terminal, eventually, scela_run, sh};
@@ -357,6 +359,61 @@ fn a_pool_without_jobs_ends_after_its_idle_time() {
     let pool = Pool::start(&["--idle", "0.2s"]);
     pool.wait_for_end();
     assert!(!pool.directory().exists());
+}
+
+/// Returns the command that starts a pool on other hosts by a remote shell that makes the file `begun` in `directory` and hangs.
+fn start_that_hangs(pool: &Pool<'_>, directory: &Path) -> Command {
+    let (shell, begun) = (directory.join("remote-shell"), directory.join("begun"));
+    fs::write(&shell, format!(">{}\nexec sleep 1000\n", begun.display())).unwrap();
+    let bootstrap = format!("exec:sh {} {{host}}", shell.display());
+    let mut start = pool.command(&["pool", "start", "--hosts", "n[1-2]", "--connect-back", "127.0.0.1"]);
+    start.args(["--bootstrap", &bootstrap]);
+    start
+}
+
+#[test]
+fn a_pool_whose_start_is_interrupted_while_a_host_hangs_ends_at_once() {
+    let (pool, directory) = (Pool::unstarted(), tempfile::tempdir().unwrap());
+    let mut starter = start_that_hangs(&pool, directory.path()).spawn().unwrap();
+    eventually(|| directory.path().join("begun").exists().then_some(())).expect("the remote shell is opened");
+    let interrupted = Instant::now();
+    Process::of(starter.id().cast_signed()).unwrap().signal(Signal::SIGINT);
+    assert_eq!(starter.wait().unwrap().code(), Some(130));
+    pool.wait_for_end();
+    // Sessions that end by themselves have 10 s.
+    let took = interrupted.elapsed();
+    assert!(took < Duration::from_secs(9), "{took:?}");
+}
+
+#[test]
+fn a_pool_that_ends_can_be_seen_and_stopped() {
+    let (pool, directory) = (Pool::unstarted(), tempfile::tempdir().unwrap());
+    let mut starter = start_that_hangs(&pool, directory.path()).spawn().unwrap();
+    eventually(|| directory.path().join("begun").exists().then_some(())).expect("the remote shell is opened");
+    // The session that starts keepers: the pool waits for its end.
+    let session =
+        pool.processes().into_iter().find(|process| process.argv.iter().any(|word| word == "--keeper")).unwrap();
+    session.signal(Signal::SIGSTOP);
+    eventually(|| session.has_stopped().then_some(())).expect("it stops");
+    Process::of(starter.id().cast_signed()).unwrap().signal(Signal::SIGINT);
+    assert_eq!(starter.wait().unwrap().code(), Some(130));
+    for words in [&["pool", "status", "default"][..], &["pool", "status"], &["status"]] {
+        let output = pool.scela(words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.starts_with("pool default on ") && text.contains(", is being stopped\n"), "{output:?}");
+    }
+    let refused = |words: &[&str], why: &str| {
+        let output = pool.scela(words);
+        assert_eq!(output.status.code(), Some(251), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
+    };
+    refused(&["pool", "start"], "the pool 'default' exists already");
+    refused(&["pool", "add", "n3"], "the pool 'default' is being stopped");
+    pool.job().np(1).program(sh("true")).run().has_code(251).says("the pool 'default' is being stopped");
+    // It waits until the session is killed.
+    let stopped = pool.scela(&["pool", "stop"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    pool.wait_for_end();
 }
 
 #[test]

@@ -449,8 +449,9 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
         }
         Question::Stop { pool, kills } => {
             let controller = asked(pool, &ToController::Stop { kills: *kills })?;
-            // A pool that ends at this time gives no answer.
-            if answer(&controller, pool)?.is_some() || directory::connect(pool).is_err() {
+            let answered = answer(&controller, pool);
+            // A pool that ends at this time gives no answer, or resets the connection.
+            if matches!(answered, Ok(Some(_))) || directory::connect(pool).is_err() {
                 while matches!(controller.receive(true), Ok(Some(_))) {}
                 return Ok(String::new());
             }
@@ -470,6 +471,7 @@ pub(super) fn asked(pool: &str, question: &ToController) -> Result<Packets, Refu
 /// Waits for the next message of the controller. Returns `None` at the end of the connection.
 fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
     answer_within(controller, pool, Some(ANSWER_TIME))
+            answered?;
 }
 
 /// The same, for so long, or without a limit.

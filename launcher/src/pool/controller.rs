@@ -117,9 +117,7 @@ async fn live(setup: Setup) -> io::Result<()> {
     let ended = panics.watch("controller", actor.live(fleet)).await;
     let ended = ended.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())));
     actor.leave_launchers().await;
-    if let Some(fleet) = actor.fleet.take() {
-        fleet.end(&mut actor.incoming).await;
-    }
+    actor.end_fleet().await;
     if let (Some(starter), Err(error)) = (actor.starter.take(), &ended) {
         starter.failed(error);
         actor.files.remove(true);

@@ -45,8 +45,8 @@ pub const KEEPER_ARGUMENT: &str = "--keeper";
 /// How long keepers may take to connect, besides the time in which agents start.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// How long the sessions of keepers may take to end by themselves, and then on request.
-const END_TIME: Duration = Duration::from_secs(10);
-/// The begin of a session's report, which others quote without it.
+pub(super) const END_TIME: Duration = Duration::from_secs(10);
+/// The prefix of a session's error, removed when it is quoted.
 const REPORT: &str = "scela-run: error: ";
 /// How many bytes of a session's messages are kept: the last ones.
 const WORDS_MAX: usize = 16 * 1024;
@@ -353,27 +353,30 @@ impl Fleet {
         }
     }
 
-    /// Ends all keepers and their sessions, and waits for these. `events` are those of this fleet.
-    pub(super) async fn end(mut self, events: &mut mpsc::Receiver<Event>) {
+    /// Begins to end all keepers and their sessions. Keepers that have connected end by themselves, and their sessions with them. A
+    /// session that still starts agents is asked to end at once: a host may not answer.
+    pub fn begin_end(&mut self) {
         self.keepers.clear();
-        for _ in 0..3 {
-            let all = async {
-                while !self.sessions.is_empty() {
-                    match events.recv().await {
-                        Some(Event::Fleet(FleetEvent::Ended(number, _))) => drop(self.sessions.remove(&number)),
-                        Some(_) => {}
-                        None => return,
-                    }
-                }
-            };
-            if timeout(END_TIME, all).await.is_ok() {
-                return;
-            }
-            for session in self.sessions.values_mut() {
-                session.end = None;
-            }
+        for session in self.sessions.values_mut().filter(|session| !session.pending.is_empty()) {
+            session.end = None;
         }
-        tracing::warn!("sessions of keepers have not ended");
+    }
+
+    /// Asks all sessions to end.
+    pub fn end_sessions(&mut self) {
+        self.sessions.values_mut().for_each(|session| session.end = None);
+    }
+
+    /// Takes an event while the fleet ends.
+    pub fn end_on(&mut self, event: &FleetEvent) {
+        if let FleetEvent::Ended(number, _) = event {
+            self.sessions.remove(number);
+        }
+    }
+
+    /// Returns whether all sessions have ended.
+    pub fn has_ended(&self) -> bool {
+        self.sessions.is_empty()
     }
 }
 

@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use nla::sys::WatchedPackets;
+use tokio::time::timeout;
 
-use super::Actor;
+use super::{Actor, Event};
 use crate::cluster::hosts::{expand, fold, parse_list};
 use crate::pool::devices::Devices;
-use crate::pool::fleet::Host;
-use crate::pool::message::{NodeChange, ToClient, packed};
+use crate::pool::fleet::{END_TIME, Fleet, Host};
+use crate::pool::message::{NodeChange, ToClient, ToController, packed};
 use crate::pool::nodes::{Health, Node, NodeNumber};
 use crate::pool::schedule::Input;
 
@@ -39,6 +40,46 @@ impl Actor {
             NodeChange::Drain | NodeChange::Resume => self.drain(list, change == NodeChange::Drain).await,
         };
         tell(&client, changed);
+    }
+
+    /// Ends the keepers, and waits for their sessions. Meanwhile clients see a pool that is being stopped.
+    pub(super) async fn end_fleet(&mut self) {
+        if self.fleet.is_none() {
+            return;
+        }
+        self.handle(Input::Stop);
+        for (client, _) in std::mem::take(&mut self.adding) {
+            tell(&client, Err(self.stopping_text()));
+        }
+        self.fleet.iter_mut().for_each(Fleet::begin_end);
+        for _ in 0..3 {
+            if timeout(END_TIME, self.await_sessions()).await.is_ok() {
+                return;
+            }
+            self.fleet.iter_mut().for_each(Fleet::end_sessions);
+        }
+        tracing::warn!("sessions of keepers have not ended");
+    }
+
+    async fn await_sessions(&mut self) {
+        let mut event = None;
+        loop {
+            match event {
+                Some(Event::Asked(client, ToController::Nodes(..), _)) => tell(&client, Err(self.stopping_text())),
+                Some(Event::Asked(client, question, descriptors)) => self.answer(client, question, descriptors),
+                Some(Event::Report(client)) => self.report(client),
+                Some(Event::Fleet(event)) => self.fleet.iter_mut().for_each(|fleet| fleet.end_on(&event)),
+                _ => {}
+            }
+            if self.fleet.as_ref().is_none_or(Fleet::has_ended) {
+                return;
+            }
+            event = self.incoming.recv().await;
+        }
+    }
+
+    fn stopping_text(&self) -> String {
+        format!("the pool '{}' is being stopped", self.name)
     }
 
     async fn drain(&mut self, list: &str, is_drained: bool) -> Result<(), String> {
