@@ -416,7 +416,7 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
                 return live::run(find).map(|()| String::new());
             }
             let found = find()?;
-            let text = if *json { status::json(&found, *parts) } else { status::text(&found, *parts) };
+            let text = if *json { status::json(&found, *parts) } else { status::text(&found, *parts, selection) };
             Ok(text)
         }
         Question::Kill { pool, jobs, signal } => {
@@ -525,7 +525,7 @@ pub(super) fn state(pool: &str) -> Result<PoolReport, Refusal> {
             _ => return Err(broken(pool, &"it has ended")),
         }
     }
-    state.map(|pool| PoolReport { pool, nodes, jobs }).ok_or_else(|| broken(pool, &"it gave no answer"))
+    state.map(|pool| PoolReport::new(pool, nodes, jobs)).ok_or_else(|| broken(pool, &"it gave no answer"))
 }
 
 #[cfg(test)]

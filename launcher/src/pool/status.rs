@@ -32,6 +32,33 @@ pub(super) struct PoolReport {
     pub pool: PoolState,
     pub nodes: Vec<NodeReport>,
     pub jobs: Vec<JobState>,
+    pub totals: Totals,
+}
+
+/// The figures of a pool with all its nodes and jobs.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) struct Totals {
+    nodes: usize,
+    /// The slots of jobs that run.
+    pub busy: u32,
+    running: usize,
+    waiting: usize,
+}
+
+impl PoolReport {
+    /// Returns the report on all nodes and jobs of a pool.
+    pub(super) fn new(pool: PoolState, nodes: Vec<NodeReport>, jobs: Vec<JobState>) -> Self {
+        let running = || jobs.iter().filter(|job| job.launcher.is_some());
+        let (count, busy) = (running().count(), running().map(|job| job.slots).sum());
+        let totals = Totals { nodes: nodes.len(), busy, running: count, waiting: jobs.len() - count };
+        Self { pool, nodes, jobs, totals }
+    }
+
+    /// Returns whether people want to read about its nodes: a pool of one sound node is described by its headline.
+    fn shows_nodes(&self, is_selected: bool) -> bool {
+        let is_sound = |node: &NodeReport| !node.is_drained && node.health == Health::Up;
+        !self.nodes.is_empty() && (is_selected || self.totals.nodes > 1 || !self.nodes.iter().all(is_sound))
+    }
 }
 
 /// The parts of a report besides the pool itself.
@@ -39,7 +66,7 @@ pub(super) struct PoolReport {
 pub struct Parts {
     /// The jobs.
     pub jobs: bool,
-    /// The nodes, if there are several.
+    /// The nodes.
     pub nodes: bool,
 }
 
@@ -58,6 +85,11 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// Returns whether it names nodes, states or jobs.
+    fn is_given(&self) -> bool {
+        !(self.nodes.is_empty() && self.states.is_empty() && self.jobs.is_empty())
+    }
+
     /// Returns the report without what is not selected.
     pub(super) fn of(&self, mut report: PoolReport) -> PoolReport {
         let Self { nodes, states, jobs } = self;
@@ -78,31 +110,27 @@ fn job_word(job: &JobState) -> &'static str {
     if job.launcher.is_some() { "runs" } else { "waits" }
 }
 
-fn busy(jobs: &[JobState]) -> u32 {
-    jobs.iter().filter(|job| job.launcher.is_some()).map(|job| job.slots).sum()
-}
-
-/// Describes a pool in a line.
-pub(super) fn headline(PoolReport { pool, jobs, .. }: &PoolReport) -> String {
-    let running = jobs.iter().filter(|job| job.launcher.is_some()).count();
+/// Describes a pool, with all its nodes and jobs, in a line.
+pub(super) fn headline(PoolReport { pool, totals, .. }: &PoolReport) -> String {
+    let Totals { busy, running, waiting, .. } = totals;
     let stopping = if pool.is_stopping { ", is being stopped" } else { "" };
     let idle = pool.idle_ms.map(|ms| format!(", ends after {} without a job", age(ms))).unwrap_or_default();
     format!(
         "pool {} on {}: {} of {} busy, {} {}, {} wait, {} ended, up {}{idle}{stopping}",
         pool.name,
         printable(&pool.host),
-        busy(jobs),
+        busy,
         counted(pool.slots.into(), "slot"),
-        counted(running as u64, "job"),
-        if running == 1 { "runs" } else { "run" },
-        jobs.len() - running,
+        counted(*running as u64, "job"),
+        if *running == 1 { "runs" } else { "run" },
+        waiting,
         pool.ended,
         age(pool.age_ms),
     )
 }
 
 /// Describes pools for people.
-pub(super) fn text(pools: &[PoolReport], parts: Parts) -> String {
+pub(super) fn text(pools: &[PoolReport], parts: Parts, selection: &Selection) -> String {
     if pools.is_empty() {
         return "there is no pool on this host; 'scela pool start' starts one\n".to_owned();
     }
@@ -110,7 +138,7 @@ pub(super) fn text(pools: &[PoolReport], parts: Parts) -> String {
     for report in pools {
         let PoolReport { nodes, jobs, .. } = report;
         let _ = writeln!(text, "{}", headline(report));
-        if parts.nodes && nodes.len() > 1 {
+        if parts.nodes && report.shows_nodes(selection.is_given()) {
             node_table(&mut text, nodes);
         }
         if parts.jobs && !jobs.is_empty() {
@@ -226,14 +254,14 @@ pub(super) fn json(pools: &[PoolReport], parts: Parts) -> String {
     format!("{:#}\n", Value::Array(pools))
 }
 
-fn pool_value(PoolReport { pool, nodes, jobs }: &PoolReport, parts: Parts) -> Value {
+fn pool_value(PoolReport { pool, nodes, jobs, totals }: &PoolReport, parts: Parts) -> Value {
     let mut value = json!({
         "pool": pool.name,
         "host": pool.host,
         "controller_pid": pool.pid,
         "age_s": seconds(pool.age_ms),
         "slots": pool.slots,
-        "slots_busy": busy(jobs),
+        "slots_busy": totals.busy,
         "jobs_ended": pool.ended,
         "idle_s": pool.idle_ms.map(seconds),
         "is_stopping": pool.is_stopping,
@@ -316,7 +344,7 @@ pub(super) fn example() -> PoolReport {
         is_drained: false,
         state: Some(nla::keeper::NodeState { cores: 4, load: 0.5, memory_free: 3 << 30, memory: 4 << 30 }),
     };
-    PoolReport { pool, nodes: vec![node], jobs: vec![job(13, Some(9)), job(14, None)] }
+    PoolReport::new(pool, vec![node], vec![job(13, Some(9)), job(14, None)])
 }
 
 #[cfg(test)]
@@ -341,7 +369,7 @@ mod tests {
             node("n3", 4, Health::Up),
             NodeReport { state: None, ..node("n4", 0, down) },
         ];
-        let text = text(&[PoolReport { nodes, jobs: Vec::new(), ..example() }], ALL);
+        let text = text(&[PoolReport::new(example().pool, nodes, Vec::new())], ALL, &Selection::default());
         let lines: Vec<&str> = text.lines().skip(1).map(str::trim_end).collect();
         assert_eq!(
             lines,
@@ -360,7 +388,9 @@ mod tests {
         let pools = [example()];
         let head = "pool night on n1: 3 of 4 slots busy, 1 job runs, 1 wait, 12 ended, up 3 min, \
                     ends after 60 s without a job\n";
+        let text = |pools: &[PoolReport], parts| text(pools, parts, &Selection::default());
         assert_eq!(text(&pools, Parts::default()), head);
+        assert_eq!(text(&pools, ALL), text(&pools, JOBS));
         assert_eq!(
             text(&pools, JOBS),
             format!(
@@ -376,7 +406,7 @@ mod tests {
 
     #[test]
     fn a_selection_leaves_the_rest_out() {
-        let report = || PoolReport { nodes: vec![node("n1", 4, Health::Up), node("n2", 0, Health::Up)], ..example() };
+        let report = report_on_two;
         let selected = |selection: Selection| {
             let PoolReport { nodes, jobs, .. } = selection.of(report());
             let names: Vec<String> = nodes.into_iter().map(|node| node.name).collect();
@@ -391,6 +421,38 @@ mod tests {
         assert_eq!(of(&["n2"], &[], &[]), ("n2".to_owned(), vec![]));
         assert_eq!(of(&[], &["idle", "waits"], &[]), ("n2".to_owned(), vec![14]));
         assert_eq!(of(&[], &[], &[13]), ("n1".to_owned(), vec![13]));
+    }
+
+    fn report_on_two() -> PoolReport {
+        let PoolReport { pool, jobs, .. } = example();
+        PoolReport::new(pool, vec![node("n1", 4, Health::Up), node("n2", 0, Health::Up)], jobs)
+    }
+
+    #[test]
+    fn the_headline_is_about_the_whole_pool() {
+        let selection = Selection { nodes: vec!["n2".to_owned()], ..Selection::default() };
+        let selected = selection.of(report_on_two());
+        assert_eq!((selected.nodes.len(), selected.jobs.len()), (1, 0));
+        assert_eq!(headline(&selected), headline(&report_on_two()));
+        assert_eq!(pool_value(&selected, ALL)["slots_busy"], json!(3));
+    }
+
+    #[test]
+    fn the_only_node_has_a_line_if_it_is_asked_for_or_not_sound() {
+        let shows = |node: NodeReport, selection: &Selection| {
+            let report = selection.of(PoolReport::new(example().pool, vec![node], Vec::new()));
+            text(&[report], ALL, selection).contains("NODES")
+        };
+        let (all, idle) = (Selection::default(), || node("n1", 0, Health::Up));
+        assert!(!shows(idle(), &all));
+        assert!(shows(NodeReport { is_drained: true, ..idle() }, &all));
+        assert!(shows(node("n1", 0, Health::Down("lost".to_owned())), &all));
+        let of_state = |state: &str| Selection { states: vec![state.to_owned()], ..Selection::default() };
+        assert!(shows(idle(), &of_state("idle")));
+        assert!(!shows(idle(), &of_state("busy")), "none is left");
+        let (selection, one_of_two) = (of_state("idle"), of_state("idle").of(report_on_two()));
+        assert_eq!(one_of_two.nodes.len(), 1);
+        assert!(text(&[one_of_two], ALL, &selection).contains("\nn2  "));
     }
 
     #[test]
