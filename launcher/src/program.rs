@@ -150,7 +150,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         return launch(&OsString::from("scela run"), arguments);
     }
     stderr::call_scela(true);
-    if arguments.first().is_some_and(|word| word == "comm") {
+    if arguments.len() > 1 && arguments.first().is_some_and(|word| word == "comm") {
         let code = match comm::run(arguments) {
             Ok(Ok(text)) => print(&text),
             Ok(Err(refusal)) => refuse(&refusal),
@@ -173,6 +173,11 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
     }
     let code = match commands::parse(arguments) {
         Ok(Subcommand::Text(text)) => print(&text),
+        Ok(Subcommand::Help(text)) => {
+            stderr::allow_thread();
+            stderr::line(Kind::Report, &text);
+            EarlyEnd::Usage.code()
+        }
         Ok(Subcommand::Start(options)) => return start_pool(&options),
         Ok(Subcommand::Attach(pool, job)) => attach(&pool, job).unwrap_or_else(|refusal| refuse(&refusal)),
         Ok(Subcommand::Ask(question)) => match commands::ask(&question) {

@@ -235,7 +235,7 @@ fn all_jobs_end_with_the_controller() {
     let waits = pool.job().np(1).program(sh("echo never")).spawn();
     waits.wait_for_error("waits in the pool");
     pool.controller().signal(Signal::SIGKILL);
-    runs.finish_killed().has_code(252).says("the controller of the pool was lost");
+    runs.finish_killed().has_code(252).says("the controller of the pool has ended");
     waits.finish_killed().has_code(251).says("the pool 'default' has ended before the job started");
     pool.wait_for_end();
     // Its socket is left, and its name is free.

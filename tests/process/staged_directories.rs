@@ -231,7 +231,10 @@ fn what_cannot_be_collected_is_reported() {
     outcome.has_code(0).says("warning: no file of a rank matches 'none*'");
     let options = ["--collect", "large=TO", "--collect-max", "100k"];
     let outcome = collecting(place.path(), &options, "head -c 100001 /dev/zero > large");
-    outcome.has_code(1).says("files were not collected from ").says(": the files have more than 100 kB");
+    outcome
+        .has_code(1)
+        .says("files were not collected from ")
+        .says(": they exceed 100 kB; --collect-max raises that limit");
     assert!(texts(&place.path().join("to")).is_empty());
     let file = place.path().join("file");
     fs::write(&file, "").unwrap();

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 
 use nla::core::limits::STAGED_FILES_MAX;
 use nla::core::{
-    CommandPlan, SessionPlan, StagePlan, StagedFile, StagedKind, StagedTree, in_stage_directory, staged_program,
+    CommandPlan, SessionPlan, StageError, StagePlan, StagedFile, StagedKind, StagedTree, in_stage_directory,
+    staged_program,
 };
 use nla::driver::StageSource;
 use nla::figures::{self, counted};
@@ -81,7 +82,15 @@ pub(super) fn provide(plan: &mut Plan, wdir: &Path, traced: Option<&Path>) -> Re
     files.add_directories(&directories)?;
     let Files { staged, mut sources, trees, in_trees } = files;
     sources.extend(in_trees);
-    let refused = |error| Refusal::new(format!("files cannot be staged: {error}"), "name fewer or other files");
+    let refused = |error| {
+        let hint = match error {
+            StageError::Name(_) | StageError::Reserved(_) | StageError::Twice(_) => {
+                "--stage-file FILE=NAME and --stage-dir DIR=NAME choose a name"
+            }
+            _ => "name fewer or other files",
+        };
+        Refusal::new(format!("files cannot be staged: {error}"), hint)
+    };
     let stage = StagePlan::new(staged, trees, options.stage_cache).map_err(refused)?;
     let (count, bytes) = (sources.len(), stage.lengths().fold(0, u64::saturating_add));
     if !stage.is_empty() && plan.options.verbose > 0 {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -27,6 +28,8 @@ use crate::refusal::Refusal;
 pub enum Subcommand {
     /// Prints this text.
     Text(String),
+    /// A subcommand is missing: prints this help, as an error.
+    Help(String),
     /// Starts a pool.
     Start(Options),
     /// Attaches this process to this job of a pool.
@@ -176,7 +179,7 @@ pub fn command() -> Command {
         .arg(
             Arg::new("jobs")
                 .value_name("JOB")
-                .value_parser(value_parser!(JobNumber))
+                .value_parser(job_number)
                 .action(ArgAction::Append)
                 .required_unless_present("all")
                 .conflicts_with("all")
@@ -189,7 +192,7 @@ pub fn command() -> Command {
             Arg::new("job")
                 .value_name("JOB")
                 .required(true)
-                .value_parser(value_parser!(JobNumber))
+                .value_parser(job_number)
                 .help("the number that --detach has printed"),
         );
     Command::new("scela")
@@ -216,6 +219,9 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
     let words = std::iter::once(OsString::from("scela")).chain(words.into_iter().map(word));
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            return Ok(Subcommand::Help(error.render().to_string().trim_end().to_owned()));
+        }
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
             return Err(text.trim().trim_start_matches("error: ").to_owned());
@@ -335,9 +341,10 @@ fn select(command: Command) -> Command {
     let nodes = Arg::new("nodes").long("nodes").value_name("NODES").value_parser(node_names);
     let state = option("state", "STATE").value_parser(status::STATES);
     command
-        .arg(option("job", "JOB").value_parser(value_parser!(JobNumber)).help("only these jobs, and their nodes"))
+        .arg(option("job", "JOB").value_parser(job_number).help("only these jobs, and their nodes"))
         .arg(nodes.help("only these nodes, and their jobs: node[1-4]"))
         .arg(state.help("only jobs and nodes in these states"))
+        .arg(option("user", "USER").value_parser(no_user).hide(true))
 }
 
 /// The option for a number of at least 1.
@@ -377,6 +384,15 @@ fn name(given: &ArgMatches, id: &str) -> String {
 fn pool_name(text: &str) -> Result<String, String> {
     check_pool_name(text).map_err(|refusal| refusal.hint().to_owned())?;
     Ok(text.to_owned())
+}
+
+fn job_number(text: &str) -> Result<JobNumber, String> {
+    text.parse().map_err(|_| "a job has a number; 'scela jobs' shows it".to_owned())
+}
+
+/// Explains that jobs are not selected by their user.
+fn no_user(_: &str) -> Result<String, String> {
+    Err("all jobs of a pool belong to one user: leave the option out".to_owned())
 }
 
 /// Expands a list of nodes.
@@ -455,6 +471,7 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
                 while matches!(controller.receive(true), Ok(Some(_))) {}
                 return Ok(String::new());
             }
+            answered?;
             Err(broken(pool, &"it gave no answer; try again"))
         }
     }
@@ -471,7 +488,6 @@ pub(super) fn asked(pool: &str, question: &ToController) -> Result<Packets, Refu
 /// Waits for the next message of the controller. Returns `None` at the end of the connection.
 fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
     answer_within(controller, pool, Some(ANSWER_TIME))
-            answered?;
 }
 
 /// The same, for so long, or without a limit.
@@ -611,11 +627,15 @@ mod tests {
     fn mistakes_are_explained() {
         for (line, words) in [
             ("", "Usage: scela"),
+            ("pool", "Usage: scela pool"),
+            ("comm", "Usage: scela comm"),
+            ("attach abc", "'abc' for '<JOB>': a job has a number; 'scela jobs' shows it"),
+            ("jobs --user root", "all jobs of a pool belong to one user: leave the option out"),
             ("bool", "unrecognized subcommand 'bool'"),
             ("kill", "required"),
             ("kill --all 1", "cannot be used with"),
             ("kill -s KILL 1", "use TERM, INT, HUP"),
-            ("kill x", "invalid value 'x'"),
+            ("kill x", "invalid value 'x' for '[JOB]...': a job has a number"),
             ("pool start -- -a", "beginning with a letter or digit"),
             ("pool start --slots 0", "invalid value '0'"),
             ("pool start --idle 0", "invalid value '0'"),
@@ -626,7 +646,7 @@ mod tests {
             ("pool map --resume a", "--journal <FILE>"),
         ] {
             let text = match parsed(line) {
-                Ok(Subcommand::Text(text)) | Err(text) => text,
+                Ok(Subcommand::Text(text) | Subcommand::Help(text)) | Err(text) => text,
                 Ok(other) => panic!("{line}: {other:?}"),
             };
             assert!(text.contains(words), "{line}: {text}");

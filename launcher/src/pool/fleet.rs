@@ -36,7 +36,7 @@ use super::nodes::{Health, NodeNumber};
 use crate::cluster::hosts::fold;
 use crate::plan::remote_launch;
 use crate::plan::request::LaunchOptions;
-use crate::run::assemble::addresses;
+use crate::run::assemble::{NO_RANK, addresses};
 
 mod retries;
 
@@ -434,7 +434,7 @@ impl Watch {
             }
         }
         let status = exit_of(&mut child).await;
-        let words = String::from_utf8_lossy(&words).trim().trim_start_matches(REPORT).to_owned();
+        let words = quoted(&words);
         let words = match (words.is_empty(), status) {
             (false, _) => words,
             (true, Some(status)) => format!("the session of its keeper has ended ({status})"),
@@ -446,6 +446,12 @@ impl Watch {
     async fn send(&self, event: FleetEvent) {
         let _ = self.events.send(Event::Fleet(event)).await;
     }
+}
+
+/// Returns the error of a session as a part of another one.
+fn quoted(words: &[u8]) -> String {
+    // Its ranks are keepers.
+    String::from_utf8_lossy(words).trim().trim_start_matches(REPORT).replace(NO_RANK, "")
 }
 
 /// Waits until a process has exited, whose output has ended, and returns how.
@@ -460,4 +466,16 @@ async fn exit_of(child: &mut Child) -> Option<ExitStatus> {
         }
     };
     timeout(END_TIME, ended).await.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_of_a_session_is_quoted_as_one_of_a_pool() {
+        let words = b"scela-run: error: 1 of 3 hosts could not be started\n  n2: no answer\n  no rank was started\n";
+        assert_eq!(quoted(words), "1 of 3 hosts could not be started\n  n2: no answer");
+        assert_eq!(quoted(b" \n"), "");
+    }
 }

@@ -3,13 +3,17 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
 use litemap::LiteMap;
-use nla::bootstrap::{self, Bootstrap, Launch, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase};
+use nla::bootstrap::{
+    self, Bootstrap, Launch, Method, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase,
+};
 use nla::core::limits::AGENTS_MAX;
 use nla::core::{AgentId, Subtree, printable};
 use nla::figures::counted;
@@ -171,6 +175,9 @@ pub(crate) fn given_up_text(signal: i32) -> String {
     format!("{}: the launch is given up", sys::signal_name(signal))
 }
 
+/// Ends the report of a launch that was given up.
+pub(crate) const NO_RANK: &str = "\n  no rank was started";
+
 /// Reports why no tree could be assembled. Returns the exit code.
 fn give_up(
     why: NotAssembled,
@@ -184,12 +191,12 @@ fn give_up(
             reporter.note(&given_up_text(signal));
             return exit::signalled(signal);
         }
-        NotAssembled::TooFewNodes => format!("{}\n  no rank was started", failures()),
+        NotAssembled::TooFewNodes => format!("{}{NO_RANK}", failures()),
         NotAssembled::Replan(why) => {
-            format!("without the hosts that could not be started, {why}\n  no rank was started")
+            format!("without the hosts that could not be started, {why}{NO_RANK}")
         }
         NotAssembled::TooManyAgents => format!(
-            "{}\n  the other hosts would need more agents than they have\n  no rank was started\n  \
+            "{}\n  the other hosts would need more agents than they have{NO_RANK}\n  \
              hint: --exclude the bad hosts, and start again",
             failures()
         ),
@@ -230,10 +237,21 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
         let _ = write!(text, "\n  {}: {words}", fold(names));
         let hint = hint(*phase);
         if hinted.replace(hint) != Some(hint) {
-            let _ = write!(text, "\n    hint: {}", hint.replace("NAME", names[0]));
+            let hint = match other_shell(&remote_launch.method) {
+                Some(command) => hint.replace("ssh NAME true", &format!("{command} true")),
+                None => hint.to_owned(),
+            };
+            let _ = write!(text, "\n    hint: {}", printable(&hint.replace("NAME", names[0])));
         }
     }
     text
+}
+
+/// Returns the command that opens a remote shell on the host NAME, if that is not ssh.
+fn other_shell(method: &Method) -> Option<String> {
+    let Method::RemoteShell { words, .. } = method else { return None };
+    let is_ssh = words.first().is_some_and(|word| Path::new(word).file_name() == Some(OsStr::new("ssh")));
+    (!is_ssh).then(|| words.join(" ").replace("{host}", "NAME"))
 }
 
 /// Returns what the user may try after a failure in this phase. The caller replaces `NAME` by the host.
@@ -292,7 +310,7 @@ pub(crate) fn addresses(options: &LaunchOptions, own: Vec<SocketAddr>) -> io::Re
 
 #[cfg(test)]
 mod tests {
-    use nla::bootstrap::{Links, Method};
+    use nla::bootstrap::{Links, RemoteProgram};
 
     use super::*;
     use crate::cluster::node_list::Node;
@@ -314,28 +332,27 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_names_the_remote_shell_that_was_used() {
+        let shell = |words: &[&str]| Method::RemoteShell {
+            words: words.iter().map(|word| (*word).to_owned()).collect(),
+            lasts: true,
+            program: RemoteProgram::Command("agent".to_owned()),
+        };
+        let failures = [(2, StartFailure::new(StartPhase::Ended, "it has ended"))].into();
+        let text = |words| failures_text(&launch_by(shell(words)), &failures);
+        let with = |command: &str| {
+            format!(
+                "1 of 32 hosts could not be started\n  node002: it has ended\n    \
+                 hint: '{command}' shows the remote shell's messages; SCELA_LOG=debug shows more"
+            )
+        };
+        assert_eq!(text(&["/bin/rsh", "-n", "{host}"]), with("/bin/rsh -n node002 true"));
+        assert_eq!(text(&["/usr/bin/ssh", "-q", "{host}"]), with("ssh node002 true"));
+    }
+
+    #[test]
     fn equal_failures_are_folded_and_have_one_hint() {
-        let choice = NodeChoice {
-            nodes: 32,
-            targets: (0..32).collect(),
-            pool: (0..32).collect(),
-            passed_over: BTreeSet::new(),
-            min: 32,
-            max: 32,
-            is_one_tree: false,
-        };
-        let remote_launch = RemoteLaunch {
-            nodes: (1..=32).map(|node| Node::named(format!("node{node:03}"))).collect(),
-            here: BTreeSet::new(),
-            choice,
-            links: Links::Connections,
-            method: Method::Fork,
-            is_fanout_typed: false,
-            fanout: None,
-            batch: None,
-            timeout: Duration::from_secs(1),
-            replan: Box::new(|_| Err(String::new())),
-        };
+        let remote_launch = launch_by(Method::Fork);
         let login = StartFailure::new(StartPhase::Login, "Permission denied (publickey).");
         let name = StartFailure::new(StartPhase::Name, "Name or service not known");
         let failures = [(17, login.clone()), (30, login.clone()), (3, name), (31, login)].into();
@@ -347,5 +364,30 @@ mod tests {
              \x20 node[017,030-031]: Permission denied (publickey).\n\
              \x20   hint: check that you can log in without a password: 'ssh -o BatchMode=yes node017 true'; ssh-copy-id installs a key"
         );
+    }
+
+    /// Returns a launch on 32 hosts.
+    fn launch_by(method: Method) -> RemoteLaunch {
+        let choice = NodeChoice {
+            nodes: 32,
+            targets: (0..32).collect(),
+            pool: (0..32).collect(),
+            passed_over: BTreeSet::new(),
+            min: 32,
+            max: 32,
+            is_one_tree: false,
+        };
+        RemoteLaunch {
+            nodes: (1..=32).map(|node| Node::named(format!("node{node:03}"))).collect(),
+            here: BTreeSet::new(),
+            choice,
+            links: Links::Connections,
+            method,
+            is_fanout_typed: false,
+            fanout: None,
+            batch: None,
+            timeout: Duration::from_secs(1),
+            replan: Box::new(|_| Err(String::new())),
+        }
     }
 }

@@ -263,7 +263,7 @@ impl Writing {
         let directory = &self.directories[unfinished.pattern];
         let written = match (&mut unfinished.file, self.places.get(directory)) {
             _ if self.bytes > self.bytes_max => Err(io::Error::other(format!(
-                "the files of all ranks have more than {}",
+                "the files of all ranks exceed {}; --collect-max raises that limit",
                 figures::bytes(self.bytes_max)
             ))),
             (Some(file), _) => file.write_all(bytes),
@@ -486,7 +486,7 @@ mod tests {
         let (files, reports) = world.finish();
         let expected = [
             "files were not collected from n[1-2]: 'x' cannot be read: Permission denied",
-            "files were not collected from n3: 'PLACE/to' cannot be written: the files of all ranks have more than 5 B",
+            "files were not collected from n3: 'PLACE/to' cannot be written: the files of all ranks exceed 5 B; --collect-max raises that limit",
             "files were not collected from n1: a file has not arrived completely",
         ];
         assert_eq!(files, Vec::<String>::new());

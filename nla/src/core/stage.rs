@@ -125,9 +125,12 @@ pub struct CacheBounds {
 /// Why files cannot be staged.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StageError {
-    /// The name is no single component of a path, is too long, or is taken.
-    #[error("a staged file cannot be called '{0}'")]
+    /// The name is no single component of a path, or is too long.
+    #[error("a staged file cannot be called '{0}': a name has no '/', and at most {STAGED_NAME_BYTES_MAX} bytes")]
     Name(String),
+    /// The name is that of a directory for programs or libraries.
+    #[error("a staged file cannot be called '{0}': that name is reserved")]
+    Reserved(String),
     /// Two files have the same name.
     #[error("two staged files are called '{0}'")]
     Twice(String),
@@ -187,7 +190,10 @@ impl StagePlan {
         for (kind, name) in names.chain(trees.iter().map(|tree| (StagedKind::File, &tree.name))) {
             let shown = || String::from_utf8_lossy(name).into_owned();
             let is_taken = kind == StagedKind::File && [PROGRAMS, LIBRARIES].iter().any(|dir| name == dir.as_bytes());
-            if is_taken || !is_component(name) {
+            if is_taken {
+                return Err(StageError::Reserved(shown()));
+            }
+            if !is_component(name) {
                 return Err(StageError::Name(shown()));
             }
             if !known.insert((kind, name.as_slice())) {
@@ -357,7 +363,7 @@ mod tests {
         assert_eq!(made.room(), 6 + 3 * OVERHEAD_BYTES);
         assert_eq!(decode::<StagePlan>(&encode(&made)).unwrap(), made);
         for name in ["bin", "lib"] {
-            assert_eq!(plan(&[(StagedKind::File, name, 1)]), Err(StageError::Name(name.to_owned())));
+            assert_eq!(plan(&[(StagedKind::File, name, 1)]), Err(StageError::Reserved(name.to_owned())));
             assert!(plan(&[(StagedKind::Program, name, 1)]).is_ok());
         }
         assert_eq!(plan(&[all[0], all[0]]), Err(StageError::Twice("a".to_owned())));
@@ -392,7 +398,8 @@ mod tests {
         assert_eq!(made.path(ContentPlace::Entry(0, 0)), b"t/a");
         assert_eq!((made.lengths().collect::<Vec<_>>(), made.room()), (vec![1, 5], 6 + 3 * OVERHEAD_BYTES));
         assert_eq!(decode::<StagePlan>(&encode(&made)).unwrap(), made);
-        for name in ["bin", "lib", "..", "a/b"] {
+        assert_eq!(with(vec![tree("lib", Vec::new())]), Err(StageError::Reserved("lib".to_owned())));
+        for name in ["..", "a/b"] {
             assert_eq!(with(vec![tree(name, Vec::new())]), Err(StageError::Name(name.to_owned())));
         }
         assert_eq!(with(vec![tree("data", Vec::new())]), Err(StageError::Twice("data".to_owned())));

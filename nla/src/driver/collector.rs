@@ -207,7 +207,8 @@ impl Collecting<'_> {
             return Err(Full);
         }
         if self.bytes > self.plan.bytes_max() {
-            self.report(&format!("the files have more than {}", figures::bytes(self.plan.bytes_max())));
+            let most = figures::bytes(self.plan.bytes_max());
+            self.report(&format!("they exceed {most}; --collect-max raises that limit"));
             return Err(Full);
         }
         self.send(Collected::File(CollectedFile {
@@ -353,7 +354,10 @@ mod tests {
         fs::write(place.path().join("b"), vec![0; 60]).unwrap();
         let ranks = [(Rank(0), place.path().to_owned()), (Rank(1), "/nowhere".into()), (Rank(2), "/nowhere".into())];
         let lines = collected(&["*"], 100, &ranks, None);
-        assert_eq!(lines, ["0 0 false a", "60 bytes", "complete", "failed: the files have more than 100 B"]);
+        assert_eq!(
+            lines,
+            ["0 0 false a", "60 bytes", "complete", "failed: they exceed 100 B; --collect-max raises that limit"]
+        );
         let lines = collected(&["c"], 100, &ranks, None);
         assert_eq!(lines, ["failed: '/nowhere' cannot be read: No such file or directory (os error 2)"]);
     }

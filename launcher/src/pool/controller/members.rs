@@ -101,7 +101,8 @@ impl Actor {
             self.schedule.nodes().all().map(|(at, node)| (node.name.as_str(), at)).collect();
         let unknown: Vec<&String> = names.iter().filter(|name| !numbers.contains_key(name.as_str())).collect();
         if !unknown.is_empty() {
-            return Err(format!("the pool has no node {}", fold(unknown)));
+            let hint = format!("'scela status {}' lists its nodes", self.name);
+            return Err(format!("the pool has no node {}\n  hint: {hint}", fold(unknown)));
         }
         Ok(names.iter().filter_map(|name| numbers.get(name.as_str()).copied()).collect())
     }
@@ -114,7 +115,8 @@ impl Actor {
         let entries = parse_list(list.as_bytes()).map_err(|error| error.after("the list").with_hint())?;
         let known: BTreeSet<&str> = self.schedule.nodes().all().map(|(_, node)| node.name.as_str()).collect();
         if let Some(entry) = entries.iter().find(|entry| known.contains(entry.name.as_str())) {
-            return Err(format!("the pool has {} already", entry.name));
+            let hint = format!("'scela status {}' lists its nodes", self.name);
+            return Err(format!("the pool has {} already\n  hint: {hint}", entry.name));
         }
         let mut named = BTreeSet::new();
         if let Some(entry) = entries.iter().find(|entry| !named.insert(&entry.name)) {

@@ -606,7 +606,7 @@ impl Session {
             }
             Asked::PoolLost => {
                 self.is_end_reported = true;
-                self.reporter.error("the controller of the pool was lost; the job is being ended");
+                self.reporter.error("the controller of the pool has ended; the job is being ended");
                 self.root.handle(RootInput::Interrupt(Signal::SIGTERM as i32));
             }
             Asked::Survey => {
