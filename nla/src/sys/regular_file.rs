@@ -31,11 +31,11 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// # Errors
 ///
 /// It cannot be opened, or it is a FIFO that has had no writer meanwhile.
-pub fn open_input(path: &Path) -> io::Result<impl Read> {
+pub fn open_input(path: &Path) -> io::Result<impl Read + use<>> {
     open_input_within(WRITER_TIME, path)
 }
 
-fn open_input_within(time: Duration, path: &Path) -> io::Result<impl Read> {
+fn open_input_within(time: Duration, path: &Path) -> io::Result<impl Read + use<>> {
     let mut file = open(path)?;
     let mut first = Vec::new();
     if file.metadata()?.file_type().is_fifo() {
