@@ -5,6 +5,7 @@
 //! - [`cli`]: what was typed. It parses words into values of the other chapters.
 //! - [`cluster`]: the nodes that the session may use, and the placement of ranks on them.
 //! - [`plan`]: what the request means here: agents, environment, MPI library, and how to reach the nodes.
+//! - [`comm`]: shows what ranks send to each other.
 //! - [`run`]: the session at work: agents, streams, signals, timing, reports.
 //! - [`forecast`]: beside a run: predicts, explains, calibrates and simulates.
 //! - [`pool`]: standing pools: launchers and agents that stand by for jobs.
@@ -17,7 +18,7 @@
 //! A module depends only on modules before it in this order; `tests/tidy` checks this:
 //!
 //! ```text
-//! exit, suggest, refusal, colour, cluster  <-  plan  <-  run  <-  forecast  <-  cli  <-  pool  <-  program
+//! exit, suggest, refusal, colour, cluster  <-  plan  <-  comm  <-  run  <-  forecast  <-  cli  <-  pool  <-  program
 //! ```
 //!
 //! So the types that describe a request belong to the chapter that they are an idea of (a host list to `cluster`,

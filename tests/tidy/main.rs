@@ -266,7 +266,7 @@ fn dependencies_point_one_way() {
 
 /// The modules of the launcher in the order of launcher/src/lib.rs: each depends only on those before it.
 const LAUNCHER_CHAPTERS: &[&str] =
-    &["exit", "suggest", "refusal", "colour", "cluster", "comm", "plan", "run", "forecast", "cli", "pool", "program"];
+    &["exit", "suggest", "refusal", "colour", "cluster", "plan", "comm", "run", "forecast", "cli", "pool", "program"];
 
 /// Returns the modules of the launcher that a line of its code names, in a path from the root of the crate or in one
 /// that climbs there by `super`.
