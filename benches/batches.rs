@@ -1,17 +1,20 @@
 //! `cargo bench -p benches --bench batches`: the publication's batches of jobs on a torus whose hosts fail, by
 //! `scela simulate-batch`, and the two models of messages beside each other. Needs SimGrid (Debian: libsimgrid-dev).
 //!
-//! The output has no times of this machine: it is the same on each one.
+//! The output has no times of this machine: it is the same on each one. The pictures of docs/placement.md are drawn from its
+//! tables.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use benches::arguments::parse;
 use benches::cargo::{SCELA, target_directory};
 use benches::error::BenchError;
+use benches::results::bars::{Bars, number, table};
 use benches::results::replace_table;
-use clap::Arg;
+use clap::{Arg, ArgAction};
 
 /// The page with the tables, and their names there.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/placement.md");
@@ -31,23 +34,71 @@ const NETWORKS: [(&str, &str, &str); 3] =
     [("torus:8x8x8", "geometric", "64"), ("fat-tree:3:8", "cg", "64"), ("dragonfly:8:4:4", "cg", "64")];
 
 fn main() -> ExitCode {
-    let command = clap::Command::new("batches").arg(
-        Arg::new("write")
-            .long("write")
-            .action(clap::ArgAction::SetTrue)
-            .help("also write the tables of docs/placement.md, between their markers"),
-    );
+    let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+    let command = clap::Command::new("batches")
+        .arg(flag("write").help("also write the tables of docs/placement.md, between their markers, and its pictures"))
+        .arg(flag("pictures").help("simulate nothing; draw the pictures of docs/placement.md from its tables"));
     let arguments = parse(command);
-    match tables() {
-        Ok(tables) if arguments.get_flag("write") => {
-            let page = Path::new(PAGE);
-            match [BATCHES, MODELS].iter().zip(&tables).try_for_each(|(place, text)| replace_table(page, place, text)) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(why) => fail(&why.to_string()),
-            }
-        }
-        Ok(_) => ExitCode::SUCCESS,
+    let done = match (arguments.get_flag("pictures"), arguments.get_flag("write")) {
+        (true, _) => draw(),
+        (false, true) => tables().and_then(|tables| write(&tables)).and_then(|()| draw()),
+        (false, false) => tables().map(|_| ()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(&why),
+    }
+}
+
+fn write(tables: &[String; 2]) -> Result<(), String> {
+    let write = |(place, text): (&&str, &String)| replace_table(Path::new(PAGE), place, text);
+    [BATCHES, MODELS].iter().zip(tables).try_for_each(write).map_err(|error| error.to_string())
+}
+
+/// Draws the pictures of the page from its tables.
+fn draw() -> Result<(), String> {
+    let page = fs::read_to_string(PAGE).map_err(|error| format!("{PAGE}: {error}"))?;
+    for (name, bars) in [("mappings", mappings(&page)), ("batches", programs(&page))] {
+        if bars.groups.is_empty() {
+            return Err(format!("{PAGE} has no rows for the picture of {name}"));
+        }
+        let path = Path::new(PAGE).with_file_name(format!("placement-{name}.svg"));
+        fs::write(&path, bars.draw()).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Returns the chart of hops per byte of the patterns with 512 ranks.
+fn mappings(page: &str) -> Bars {
+    let rows = table(page, "graphs").into_iter().filter(|row| row.get(1).is_some_and(|ranks| ranks == "512"));
+    let group = |row: Vec<String>| {
+        let numbers: Option<Vec<f64>> = row.get(3..6)?.iter().map(|cell| number(cell)).collect();
+        Some((row[0].clone(), numbers?))
+    };
+    Bars {
+        title: "Hops per byte of 512 ranks on a torus of 8 x 8 x 8 hosts".to_owned(),
+        series: names(&["block", "--map-by comm", "scotch_gmap"]),
+        groups: rows.filter_map(group).collect(),
+    }
+}
+
+/// Returns the chart of the programs' times in the hardest of the experiments.
+fn programs(page: &str) -> Bars {
+    let hardest = |row: &Vec<String>| row.get(1).is_some_and(|faulty| faulty == "16") && row[2] == "5 %";
+    let group = |row: Vec<String>| {
+        let numbers: Option<Vec<f64>> = row.get(3..8)?.iter().map(|cell| number(cell)).collect();
+        let name = row[0].split(" (").next()?.to_owned();
+        Some((name, [vec![100.0], numbers?].concat()))
+    };
+    Bars {
+        title: "Time of a batch, % of block placement's: 16 of 512 hosts fail during a job with probability 5 %"
+            .to_owned(),
+        series: names(&["block", "random", "greedy", "topology", "topology and faults", "publication"]),
+        groups: table(page, BATCHES).into_iter().filter(hardest).filter_map(group).collect(),
     }
 }
 

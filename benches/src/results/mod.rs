@@ -3,6 +3,7 @@
 //! The bench writes only between the two markers of a section on the page; the rest of the page is
 //! written by hand.
 
+pub mod bars;
 pub mod csv;
 pub(crate) mod document;
 pub mod plot;
