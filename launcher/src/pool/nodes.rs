@@ -1,7 +1,8 @@
 //! The nodes of a pool, and which of them a job gets. Pure.
 //!
 //! A job gets slots of as few nodes as possible: of the fullest node that has room for all its ranks; otherwise of the emptiest
-//! nodes, one after the other, or of nodes near to each other if the network is known ([`gather`]). Nodes that are drained, or whose keepers are lost, are left out.
+//! nodes, one after the other, or of nodes near to each other if the network is known (`choice`). Nodes that are drained, or whose
+//! keepers are lost, are left out.
 
 use std::collections::BTreeMap;
 
