@@ -189,9 +189,11 @@ fn a_rank_without_a_profile_is_named_and_the_rest_is_written() {
 
 #[test]
 fn a_program_without_mpi_has_no_profile() {
-    let (outcome, found, _) = profile(scela().np(3).program(sh("exit 0")));
+    let place = TempDir::new().expect("a directory for the profile");
+    let file = place.path().join("p.comm");
+    let outcome = scela().np(3).arg("--profile-comm").arg(&file).program(sh("exit 0")).run();
     outcome.has_code(0).says("warning: no rank has written a communication profile");
-    assert!(found.is_empty());
+    assert_eq!(fs::read(&file).expect("it is made at the start"), b"");
 }
 
 #[test]
