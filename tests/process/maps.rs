@@ -1,8 +1,10 @@
 //! `scela pool map`: lists of commands over a pool.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -317,7 +319,17 @@ fn output_that_nobody_reads_ends_the_commands() {
     let list = commands(["read line <0; echo first", &format!("touch here; {STAYS}"), "echo never"]);
     let mut running = pool.map(&list).args(["-j", "2"]).directory(directory.path()).unread().spawn();
     running.wait_until("the second one runs", || directory.path().join("here").exists().then_some(()));
+    // A child that another test forks has the reading end until it executes its program.
+    let output = format!("/proc/{}/fd/1", running.launcher().pid);
+    let output = fs::File::options().write(true).open(output).unwrap();
     drop(running.take_output());
+    let has_no_reader = || {
+        let mut ends = [PollFd::new(output.as_fd(), PollFlags::empty())];
+        poll(&mut ends, PollTimeout::ZERO).unwrap();
+        ends[0].revents().is_some_and(|found| found.contains(PollFlags::POLLERR)).then_some(())
+    };
+    running.wait_until("nobody reads", has_no_reader);
+    drop(output);
     fs::write(directory.path().join("0"), "\n").unwrap();
     running.finish().has_code(141).says("  code 143 (signal TERM): ");
     pool.wait_for_jobs(0, 0);
