@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nla::sys::signal_name;
 use nla::tasks::{Panics, Tasks};
@@ -30,6 +32,8 @@ use crate::run::signals::{Asked, Signals};
 use crate::run::stderr::{self, Kind};
 use crate::run::suspension::Suspension;
 
+/// The longest time for which a killed controller may keep a connection open, in milliseconds.
+const DYING_MS: u16 = 200;
 /// Events of attempts that wait for the actor. A task with more to tell waits.
 const EVENTS: usize = 1024;
 /// The time between two updates of the progress on a terminal, and elsewhere.
@@ -267,7 +271,7 @@ impl Actor {
                 return self.handle(Input::NotStarted(command));
             }
         };
-        if code == exit::LOST && directory::connect(&self.pool).is_err() {
+        if code == exit::LOST && self.has_pool_ended() {
             self.on_pool_lost(&handover::pool_ended(&self.pool, "").with_hint());
         }
         let complained = text.map_or(Ok(()), |text| spool.complain(&format!("scela-run: error: {text}")));
@@ -279,6 +283,13 @@ impl Actor {
             Err(error) => self.on_output_lost(&self.not_stored_text(&error)),
         }
         self.handle(Input::Ended(command, code));
+    }
+
+    /// Returns whether the pool has ended. A controller that is being killed may still take a connection, which then ends.
+    fn has_pool_ended(&self) -> bool {
+        let Ok(controller) = directory::connect(&self.pool) else { return true };
+        let mut end = [PollFd::new(controller.as_fd(), PollFlags::POLLIN)];
+        poll(&mut end, PollTimeout::from(DYING_MS)).is_ok_and(|ended| ended > 0)
     }
 
     fn on_pool_lost(&mut self, why: &str) {
