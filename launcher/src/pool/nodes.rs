@@ -69,6 +69,18 @@ pub struct Nodes {
     all: BTreeMap<NodeNumber, Node>,
     /// The network between them, if it is known.
     network: Option<Topology>,
+    /// The places of those that the network has places for.
+    places: BTreeMap<NodeNumber, u32>,
+}
+
+/// The part of a node that a job can have.
+struct Offer<'a> {
+    at: NodeNumber,
+    node: &'a Node,
+    /// The slots for as many ranks as the node has devices for, if no other job were there.
+    slots: u32,
+    /// The same now.
+    free: u32,
 }
 
 /// So many nodes, with so many slots of each.
@@ -82,11 +94,16 @@ struct Shape {
 impl Nodes {
     /// Begins with these nodes, numbered from 0.
     pub fn new(nodes: Vec<Node>) -> Self {
-        Self { all: nodes.into_iter().enumerate().collect(), network: None }
+        Self { all: nodes.into_iter().enumerate().collect(), ..Self::default() }
     }
 
     /// Notes the network between the nodes, which has places for all of them.
     pub fn set_network(&mut self, network: Topology) {
+        let places = match network.names().is_empty() {
+            true => self.all.keys().filter_map(|at| place(&network, *at, "")).collect(),
+            false => network.places_of(self.all.values().map(|node| node.name.as_str())).unwrap_or_default(),
+        };
+        self.places = self.all.keys().copied().zip(places).collect();
         self.network = Some(network);
     }
 
@@ -112,11 +129,15 @@ impl Nodes {
 
     /// Adds a node.
     pub fn add(&mut self, at: NodeNumber, node: Node) {
+        if let Some(place) = self.network.as_ref().and_then(|network| place(network, at, &node.name)) {
+            self.places.insert(at, place);
+        }
         self.all.insert(at, node);
     }
 
     /// Removes a node. Jobs that run there keep what they have.
     pub fn remove(&mut self, at: NodeNumber) {
+        self.places.remove(&at);
         self.all.remove(&at);
     }
 
@@ -168,26 +189,20 @@ impl Nodes {
         self.all.get(&at).map(|node| node.devices.of_job(job)).unwrap_or_default()
     }
 
-    /// Returns the nodes that can have the job, with slots for as many of its ranks as they have devices for, if they had no jobs and
-    /// now.
-    fn offers(&self, ask: &Ask) -> impl Iterator<Item = (NodeNumber, &Node, u32, u32)> {
-        let knows_devices = !ask.devices.is_empty() && self.knows_devices();
-        let offer = move |(at, node): (NodeNumber, &'_ Node)| {
-            let free = node.slots - node.busy;
-            if knows_devices {
-                let (room, free_room) = (node.devices.room(&ask.devices), node.devices.free_room(&ask.devices));
-                return (at, node.slots.min(room), free.min(free_room));
-            }
+    /// Returns what the usable nodes offer the job.
+    fn offers(&self, ask: &Ask) -> impl Iterator<Item = Offer<'_>> {
+        let asks_devices = !ask.devices.is_empty();
+        let knows_devices = asks_devices && self.knows_devices();
+        let offers = self.usable().map(move |(at, node)| {
             // Agents of different jobs do not know of each other's devices.
-            let is_taken = !ask.devices.is_empty() && node.device_job.is_some();
-            (at, node.slots, if is_taken { 0 } else { free })
-        };
-        self.usable()
-            .map(move |(at, node)| {
-                let (at, slots, free) = offer((at, node));
-                (at, node, slots, free)
-            })
-            .filter(|(_, _, slots, _)| *slots > 0)
+            let (room, free_room) = match knows_devices {
+                true => (node.devices.room(&ask.devices), node.devices.free_room(&ask.devices)),
+                false if asks_devices && node.device_job.is_some() => (u32::MAX, 0),
+                false => (u32::MAX, u32::MAX),
+            };
+            Offer { at, node, slots: node.slots.min(room), free: (node.slots - node.busy).min(free_room) }
+        });
+        offers.filter(|offer| offer.slots > 0)
     }
 
     /// Returns how many nodes the job needs, and how many slots of each, if it says so.
@@ -208,7 +223,7 @@ impl Nodes {
 
     /// Returns how many slots the job needs. A job that asks for more slots than the pool has gets all of them, so it runs alone.
     pub fn need(&self, ask: &Ask) -> u32 {
-        let slots: u32 = self.offers(ask).map(|(_, _, slots, _)| slots).sum();
+        let slots: u32 = self.offers(ask).map(|offer| offer.slots).sum();
         let wanted = match self.shape(ask) {
             Some(Shape { nodes, each }) => each.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)),
             None => ask.ranks.unwrap_or(u32::MAX),
@@ -219,13 +234,13 @@ impl Nodes {
     /// Returns the nodes with free slots that the job can have.
     fn candidates(&self, ask: &Ask, shape: Option<Shape>) -> Vec<Candidate> {
         let may_be_used = |node: &Node| !(ask.is_exclusive && node.busy > 0);
-        let offers = self.offers(ask).filter(|(_, node, ..)| may_be_used(node));
-        let candidate = |(at, node, slots, free): (NodeNumber, &Node, u32, u32)| Candidate {
+        let offers = self.offers(ask).filter(|offer| may_be_used(offer.node));
+        let candidate = |Offer { at, node, slots, free }: Offer<'_>| Candidate {
             at,
             slots,
             free,
             is_avoided: ask.avoided.contains(&node.name),
-            place: self.network.as_ref().and_then(|network| place(network, at, &node.name)),
+            place: self.places.get(&at).copied(),
         };
         let fits =
             |node: &Candidate| node.free > 0 && shape.is_none_or(|shape| node.free >= shape.each.min(node.slots));
