@@ -56,7 +56,7 @@ fn lingers() -> bool {
     user.is_some_and(|user| Path::new("/var/lib/systemd/linger").join(user.name).exists())
 }
 
-/// Why a directory is not used.
+/// The reason for which a directory is not used.
 #[derive(Debug, PartialEq, Eq)]
 enum Unfit {
     /// There is none.
@@ -108,16 +108,13 @@ fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
 
 /// Repeats `attempt` while the directory is replaced meanwhile.
 fn while_replaced<T>(mut attempt: impl FnMut() -> Result<T, Unfit>) -> Result<T, Unfit> {
-    for _ in 1..TRIES_MAX {
+    for _ in 0..TRIES_MAX {
         match attempt() {
             Err(Unfit::Replaced) => {}
             ended => return ended,
         }
     }
-    match attempt() {
-        Err(Unfit::Replaced) => Err(Unfit::Refused("it is removed and made again and again".to_owned())),
-        ended => ended,
-    }
+    Err(Unfit::Refused("it is removed and made again and again".to_owned()))
 }
 
 /// Makes the directory for new pools, if it does not exist, checks it, and takes the name in it.
@@ -147,7 +144,7 @@ fn prepare(directory: &Path) -> Result<FileId, Refusal> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
             _ => {}
         }
-        // What was there is missing now: it is made next time.
+        // The directory was removed meanwhile. The next attempt makes it again.
         check(directory).map_err(|unfit| if unfit == Unfit::Missing { Unfit::Replaced } else { unfit })
     });
     prepared.map_err(|unfit| refused(directory, "cannot be used", &unfit))
