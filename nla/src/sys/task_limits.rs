@@ -33,7 +33,7 @@ pub struct TaskLimit {
     pub place: TaskLimitPlace,
     /// The limit.
     pub max: u64,
-    /// How many processes and threads that are not of this session count, at least.
+    /// The least number of processes and threads of others that count.
     pub others: u64,
 }
 
@@ -74,7 +74,7 @@ impl TaskLimit {
     /// Reads the limit of this process's user, if `tasks` more processes and threads may exceed it.
     pub fn of_user(tasks: u64) -> Option<Self> {
         let max = user_limit().filter(|max| tasks + total().unwrap_or(u64::from(u32::MAX)) > *max)?;
-        Some(Self { place: TaskLimitPlace::User, max, others: Tasks::read().of_others(getuid().as_raw()) })
+        Some(Self::user(max, &Tasks::read()))
     }
 
     /// Reads the limits of the kernel, before the session has started ranks.
@@ -92,15 +92,15 @@ impl TaskLimit {
     pub fn too_low(tasks: u64) -> Vec<Self> {
         let found = Tasks::read();
         let own = found.of_session();
-        let user = user_limit().map(|max| {
-            let others = found.of_others(getuid().as_raw());
-            Self { place: TaskLimitPlace::User, max, others }
-        });
-        let mut limits: Vec<Self> = user.into_iter().collect();
+        let mut limits: Vec<Self> = user_limit().map(|max| Self::user(max, &found)).into_iter().collect();
         limits.extend(Self::read_kernel(own));
         limits.extend(Self::read_cgroups(own));
         limits.retain(|limit| limit.left() < tasks);
         limits
+    }
+
+    fn user(max: u64, found: &Tasks) -> Self {
+        Self { place: TaskLimitPlace::User, max, others: found.of_others(getuid().as_raw()) }
     }
 
     fn read_kernel(own: u64) -> Vec<Self> {
@@ -135,11 +135,8 @@ pub fn reached_limit(errno: i32) -> Option<String> {
 
 /// Names the limit on processes and threads that leaves fewest.
 fn nearest_task_limit() -> Option<String> {
-    let user = user_limit().map(|max| {
-        // Without a session: all of the user's processes count.
-        let others = Tasks { session: BTreeSet::new(), ..Tasks::read() }.of_others(getuid().as_raw());
-        TaskLimit { place: TaskLimitPlace::User, max, others }
-    });
+    // Without a session: all of the user's processes count.
+    let user = user_limit().map(|max| TaskLimit::user(max, &Tasks { session: BTreeSet::new(), ..Tasks::read() }));
     let limits = user.into_iter().chain(TaskLimit::read_kernel(0)).chain(TaskLimit::read_cgroups(0));
     let nearest = limits.min_by_key(TaskLimit::left)?;
     Some(format!("{} allows {} processes and threads", nearest.name(), nearest.max))

@@ -111,9 +111,7 @@ impl Talk {
         host_of.iter().for_each(|node| add(&mut runs, Run { node: *node as usize, ranks: 1 }));
         Ok((runs, talked))
     }
-}
 
-impl Talk {
     /// Orders the ranks of each node onto its processors. `node_of` is the node of each rank. Returns the place of each rank
     /// among those of its node, none if all are by number, and a line for `--explain`.
     pub fn ordered(&self, node_of: &[u32]) -> Result<(Vec<u32>, String), Refusal> {
