@@ -1,4 +1,4 @@
-//! How long the launcher takes to put the rows of `--profile-comm` together and to write the matrix: synthetic rows in the form of
+//! The time that the launcher takes to put the rows of `--profile-comm` together and to write the matrix: synthetic rows in the form of
 //! libscela-trace.so, without a session around them.
 //!
 //! `cargo bench -p benches --bench profiles` prints a line for each size of a job.

@@ -1,4 +1,4 @@
-//! What the command lines of the benches have in common.
+//! The options that the benches share, and their parsing.
 
 use std::path::PathBuf;
 

@@ -86,7 +86,7 @@ fn locked(mut file: File) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
-/// Adds an event to the user's history. If that fails, logs why, or returns it as a note for the user who has named the file.
+/// Adds an event to the user's history. Logs a failure, or returns it as a note if the user has named the file.
 #[must_use]
 pub(crate) fn remember(options: &HostOptions, hosts: &BTreeSet<String>) -> Option<String> {
     let path = path(options, |name| std::env::var_os(name))?;

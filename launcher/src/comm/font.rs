@@ -61,7 +61,7 @@ pub(super) fn dots(character: char) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Whether a character can be drawn.
+/// Returns whether a character can be drawn.
 #[cfg(test)]
 pub(super) fn has(character: char) -> bool {
     GLYPHS.iter().any(|(known, _)| *known == character)

@@ -154,7 +154,7 @@ fn nodes_are_drawn_as_lines() {
     };
     assert_eq!(borders(&picture), [(1, 512), (512, 1)], "through the matrix");
     assert!(svg::draw(&picture).contains("fill=\"#3377aa\""));
-    // Where a rank has one pixel, a line would hide some.
+    // A line through the matrix would hide ranks, which have one pixel each.
     let (many, map) = (ring(1024), (0..1024).map(|rank| if rank < 512 { "0" } else { "1" }).collect::<Vec<_>>());
     let nodes = NodeMap::of(&many, Some(&map.join(",")), None).unwrap();
     let picture = Picture::new(&HeatMap::new(&many, Measure::Bytes, png::BINS_MAX), nodes.as_ref());

@@ -37,7 +37,7 @@ pub(crate) fn policy(options: &BindingOptions, node_list: &NodeList) -> BindingP
     }
 }
 
-/// Whether ranks are bound to processors that may be given to them in another order.
+/// Returns whether ranks are bound to processors that may be given to them in another order.
 pub(crate) fn has_order(policy: &BindingPolicy) -> bool {
     matches!(policy.bind_to, BindTo::Share | BindTo::Parts(..))
 }

@@ -21,7 +21,7 @@ impl Devices {
         Self { holders: vec![None; all.len()], all }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn are_none(&self) -> bool {
         self.all.is_empty()
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// How often a client looks at the controller.
+/// The time between two looks of a client at the controller.
 pub(super) const LOOK_TIME: Duration = Duration::from_secs(1);
-/// How long a controller is stopped before the user is told: one that is being debugged may go on at once.
+/// The time for which a controller is stopped before the user is told: one that is being debugged may go on at once.
 const STOPPED_TIME: Duration = Duration::from_secs(2);
-/// How long the first answer may take. A job that has been answered may wait without further messages.
+/// The longest time that the first answer may take. A job that has been answered may wait without further messages.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 /// The controller's process, as a client sees it.

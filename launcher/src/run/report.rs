@@ -260,7 +260,7 @@ pub enum NeedyHost {
     Here {
         /// The hard limit on open files.
         files_max: u64,
-        /// What lets the job have its processes and threads, if limits keep it from that.
+        /// The limits to raise so that the job gets its processes and threads, as commands; `None` if no limit is known.
         raise: Option<String>,
     },
     /// Another one.

@@ -1,10 +1,10 @@
-//! When a process stops itself after SIGTSTP.
+//! Decides when a process stops itself after SIGTSTP.
 
 use nix::sys::signal::{Signal, raise};
 
 use crate::run::signals::Asked;
 
-/// Whether this process is to stop itself: after a SIGTSTP, once its ranks are stopped, unless SIGCONT has come meanwhile.
+/// Decides whether this process stops itself: after a SIGTSTP, once its ranks are stopped, unless SIGCONT has come meanwhile.
 ///
 /// A stop signal makes the kernel drop a SIGCONT that waits to be read. So the caller reads all signals between
 /// [`Self::on_suspended`] and [`Self::act`].

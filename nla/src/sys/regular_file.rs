@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// How long a FIFO may have no writer.
+/// The longest time for which a FIFO may have no writer.
 const WRITER_TIME: Duration = Duration::from_secs(5);
 
 /// Opens a regular file for reading. Follows links. Never blocks: a FIFO without a writer would block an ordinary open.

@@ -45,7 +45,7 @@ const ANNEALED_EDGES_MAX: usize = 30_000_000;
 /// The edges that annealing visits for each of several first placements, before it goes on with the shortest.
 const START_EDGES: usize = 4_000_000;
 
-/// How many of these are annealed further.
+/// The number of these that are annealed further.
 const CONTINUED: usize = 2;
 
 /// The temperatures of annealing, in parts of what a usual bad change costs: of a single first placement, of each of several

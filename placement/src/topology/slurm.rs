@@ -69,7 +69,7 @@ pub(super) fn parse(text: &str, expand: Expand<'_>) -> Result<Topology, Topology
     network.into_topology("of Slurm")
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Switch,

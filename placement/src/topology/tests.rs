@@ -102,7 +102,7 @@ fn slurm_blocks_are_read() {
     assert_eq!(distances(&file(blocks).unwrap()), [0, 2, 4, 4, 6, 6]);
 }
 
-/// What `scontrol show topology` prints for the blocks above, by `_print_topo_record` in
+/// The output of `scontrol show topology` for the blocks above, in the format of `_print_topo_record` in
 /// `src/plugins/topology/block/topology_block.c` of Slurm: 23.11 and 24.05 print the names and nodes, 24.11 and later also the
 /// sizes, and the aggregated blocks after the others.
 #[test]

@@ -325,7 +325,7 @@ struct Session {
     /// All agents have joined the tree.
     has_joined: bool,
     sequel: Sequel,
-    /// Whether this process stops itself after SIGTSTP.
+    /// Decides whether this process stops itself after SIGTSTP.
     suspension: Suspension,
     /// A signal has asked for the end, which was reported to the user.
     is_end_reported: bool,
