@@ -18,7 +18,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
-use super::batches;
+use super::batches::Batches;
 use super::handshake::Accepted;
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
 use super::ticks::{Ticker, Ticks};
@@ -377,6 +377,7 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut stream: WriteHalf) -> LossReason {
         let mut out = Vec::new();
+        let mut batches = Batches::default();
         let mut wrote = Instant::now();
         loop {
             let Filled { overflow, closing, staged } = self.fill(&mut out);
@@ -384,7 +385,7 @@ impl Writer {
                 return LossReason::NotReading;
             }
             if !out.is_empty() {
-                if let Err(error) = batches::write(&mut stream, &out, staged).await {
+                if let Err(error) = batches.write(&mut stream, &out, staged).await {
                     return LossReason::ConnectionFailed(error.to_string());
                 }
                 wrote = Instant::now();
