@@ -57,6 +57,7 @@ mod descriptors;
 mod detached;
 mod environment;
 mod foreign_words;
+mod full_disks;
 mod input;
 mod invocation;
 mod key;

@@ -22,8 +22,8 @@ pub use self::message::{
 };
 pub use self::tree::{StagedTree, TreeEntry, TreeKind, is_inside};
 use super::limits::{
-    STAGED_BYTES_MAX, STAGED_CHUNKS_MAX, STAGED_ENTRIES_MAX, STAGED_FILES_MAX, STAGED_NAME_BYTES_MAX,
-    STAGED_WORDS_BYTES_MAX,
+    STAGED_BYTES_MAX, STAGED_CHUNK_BYTES, STAGED_CHUNKS_MAX, STAGED_ENTRIES_MAX, STAGED_FILES_MAX,
+    STAGED_NAME_BYTES_MAX, STAGED_WORDS_BYTES_MAX,
 };
 use crate::figures;
 
@@ -245,8 +245,19 @@ impl StagePlan {
 
     /// Returns the memory that a file system may need for all files.
     pub fn room(&self) -> u64 {
-        let entries = self.files.len() + self.trees.iter().map(|tree| tree.entries.len() + 1).sum::<usize>();
-        self.lengths().fold(entries as u64 * OVERHEAD_BYTES, u64::saturating_add)
+        self.lengths().fold(self.entries() * OVERHEAD_BYTES, u64::saturating_add)
+    }
+
+    /// Returns whether a chunk may go to a cache in the file system of the files when so many bytes of theirs were written: the
+    /// rest of them must keep its room.
+    pub fn spares(&self, room: Room, written: u64) -> bool {
+        let rest = self.room().saturating_sub(written);
+        room.free >= rest.saturating_add(STAGED_CHUNK_BYTES + OVERHEAD_BYTES) && room.files > self.entries()
+    }
+
+    /// Returns the number of files, directories and links.
+    fn entries(&self) -> u64 {
+        (self.files.len() + self.trees.iter().map(|tree| tree.entries.len() + 1).sum::<usize>()) as u64
     }
 
     /// Returns the path of a file, relative to the directory of the staged files.
@@ -305,9 +316,17 @@ pub struct Room {
     pub is_safe: bool,
     /// The bytes that are free.
     pub free: u64,
+    /// The files that can still be created.
+    pub files: u64,
 }
 
 impl Room {
+    /// Returns the bytes that must be freed so that files that need this memory can be staged there. `None` if that does not help.
+    pub fn lack(self, needed: u64) -> Option<u64> {
+        let Self { may_execute, is_safe, free, files: _ } = self;
+        needed.checked_sub(free).filter(|lack| *lack > 0 && may_execute && is_safe)
+    }
+
     /// Returns why files that need this memory cannot be staged there.
     pub fn refusal(self, needed: u64) -> Option<String> {
         match self {
@@ -471,10 +490,23 @@ mod tests {
 
     #[test]
     fn a_place_is_refused_for_a_reason() {
-        let room = Room { may_execute: true, is_safe: true, free: 2000 };
+        let room = Room { may_execute: true, is_safe: true, free: 2000, files: 9 };
         assert_eq!((room.refusal(2000), room.refusal(0)), (None, None));
         assert_eq!(room.refusal(4000).as_deref(), Some("has 2.00 kB free, and 4.00 kB are needed"));
         assert_eq!(Room { may_execute: false, ..room }.refusal(1).as_deref(), Some("is mounted noexec"));
         assert_eq!(Room { is_safe: false, ..room }.refusal(1).as_deref(), Some("may be changed by other users"));
+        assert_eq!((room.lack(2000), room.lack(2001)), (None, Some(1)));
+        assert_eq!(Room { may_execute: false, ..room }.lack(2001), None);
+        assert_eq!(Room { is_safe: false, ..room }.lack(2001), None);
+    }
+
+    #[test]
+    fn a_cache_leaves_room_for_the_rest_of_the_files_and_the_chunk() {
+        let plan = plan(&[(StagedKind::File, "a", 5000), (StagedKind::File, "b", 1)]).unwrap();
+        let free = 5001 - 1000 + 3 * OVERHEAD_BYTES + STAGED_CHUNK_BYTES;
+        let room = Room { may_execute: true, is_safe: true, free, files: 3 };
+        assert!(plan.spares(room, 1000));
+        assert!(!plan.spares(room, 999));
+        assert!(!plan.spares(Room { files: 2, ..room }, 1000));
     }
 }

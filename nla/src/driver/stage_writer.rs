@@ -1,7 +1,8 @@
 //! Writes the session's files to a directory of this agent: a thread does, because the disk may be slow.
 //!
 //! A chunk is written when it is complete and its hash is right. It comes from the parent, or from the user's cache on this node,
-//! whose content is trusted no more than the parent's. Links are made last, so that nothing is written through one.
+//! whose content is trusted no more than the parent's. Links are made last, so that nothing is written through one. The cache
+//! never takes the room that the files need: old chunks make room for them, and new ones are stored only in what they leave.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -48,7 +49,7 @@ pub(super) fn receive(
     let mut writing = Writing::begin(plan, &cut, &directory)?;
     let mut missing = ChunkSet::none(cut.chunks.len());
     (0..cut.chunks.len()).for_each(|chunk| missing.insert(chunk));
-    let mut cache = None;
+    let (mut cache, mut may_store) = (None, true);
     if let Some(bounds) = plan.cache() {
         let digests = digests(cut.chunks.len(), blocks)?;
         cache = open_cache(&directory);
@@ -96,11 +97,14 @@ pub(super) fn receive(
             return Err(StageError::Damaged(writing.name(chunk.content)).to_string());
         }
         writing.write(chunk, content)?;
-        if let Some(store) = &mut cache
-            && let Err(error) = store.store(&hex(digest), content)
-        {
-            tracing::warn!(%error, "a chunk is not stored in the cache");
-            cache = None;
+        if let Some(cache) = cache.as_mut().filter(|_| may_store) {
+            let stored = match room(directory.path()) {
+                Ok(room) if plan.spares(room, writing.written) => cache.store(&hex(digest), content),
+                Ok(_) => Err(io::ErrorKind::StorageFull.into()),
+                Err(error) => Err(error),
+            };
+            may_store =
+                stored.inspect_err(|error| tracing::warn!(%error, "chunks are not stored in the cache")).is_ok();
         }
         missing.remove(index);
         arrived.clear();
@@ -136,13 +140,25 @@ fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Returns what a directory has for staged files.
+fn room(place: &Path) -> io::Result<Room> {
+    let StageRoom { may_execute, is_safe, free, files } = stage_room(place)?;
+    Ok(Room { may_execute, is_safe, free, files })
+}
+
 /// Makes the directory, with its own directories, in the first of these places that can have the files.
 fn make_directory(plan: &StagePlan, places: &[PathBuf], note: StageNote) -> Result<StageDirectory, String> {
     let mut refusals = Vec::new();
     for place in places {
-        let room =
-            stage_room(place).map(|StageRoom { may_execute, is_safe, free }| Room { may_execute, is_safe, free });
-        let made = match room.map(|room| room.refusal(plan.room())) {
+        let mut found = room(place);
+        if let Some(lack) = found.as_ref().ok().and_then(|found| found.lack(plan.room()))
+            && let Ok(cache) = StageCache::open_existing(place)
+        {
+            // A failure leaves the place without room, which is reported.
+            let _ = cache.make_room(lack, SystemTime::now());
+            found = room(place);
+        }
+        let made = match found.map(|found| found.refusal(plan.room())) {
             Ok(None) => StageDirectory::make(place, note).and_then(|made| {
                 plan.directories().try_for_each(|name| made.make_inside(Path::new(name)))?;
                 Ok(made)
@@ -168,6 +184,8 @@ struct Writing<'a> {
     directory: &'a StageDirectory,
     /// The bytes of each content that have not been written.
     left: Vec<u64>,
+    /// The bytes of all contents that have been written.
+    written: u64,
     /// The file that was written last, with the index of its content.
     open: Option<(usize, File)>,
 }
@@ -176,7 +194,7 @@ impl<'a> Writing<'a> {
     /// Makes all directories, and all files that have no content to wait for.
     fn begin(plan: &'a StagePlan, cut: &'a Chunks, directory: &'a StageDirectory) -> Result<Self, String> {
         let left = cut.contents.iter().map(|content| content.bytes).collect();
-        let mut made = Self { plan, cut, directory, left, open: None };
+        let mut made = Self { plan, cut, directory, left, written: 0, open: None };
         for tree in plan.trees() {
             directory.make_inside(as_path(&tree.name)).map_err(made.failed(&tree.name))?;
             for entry in &tree.entries {
@@ -245,6 +263,7 @@ impl<'a> Writing<'a> {
         };
         let written = file.and_then(|file| {
             file.write_all_at(bytes, offset)?;
+            self.written += bytes.len() as u64;
             self.left[content] = self.left[content].saturating_sub(bytes.len() as u64);
             if self.left[content] > 0 {
                 self.open = Some((content, file));

@@ -5,7 +5,7 @@
 //! complete, and nothing depends on what another session has removed. The content of a file is never trusted: the caller hashes
 //! it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{self, Read, Write as _};
 use std::os::fd::AsFd as _;
@@ -42,12 +42,16 @@ impl StageCache {
     /// Opens the user's cache in `parent`, or makes it. Fails if the directory of its name is another user's, or others may
     /// enter it.
     pub fn open(parent: &Path) -> io::Result<Self> {
-        let euid = geteuid().as_raw();
-        let path = parent.join(format!("{PREFIX}{euid}"));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        match DirBuilder::new().mode(0o700).create(path_in(parent)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Self::open_existing(parent),
         }
+    }
+
+    /// Opens the user's cache in `parent`. Fails if there is none, if the directory of its name is another user's, or if others
+    /// may enter it.
+    pub fn open_existing(parent: &Path) -> io::Result<Self> {
+        let (euid, path) = (geteuid().as_raw(), path_in(parent));
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let directory = File::from(open(&path, flags, Mode::empty())?);
         let found = directory.metadata()?;
@@ -107,8 +111,25 @@ impl StageCache {
     /// Removes chunks that no session has used for `age`, and then the ones that were not used for the longest time, until all
     /// have `bytes_max` bytes at most.
     pub fn shrink(&self, bytes_max: u64, age: Duration, now: SystemTime) -> io::Result<()> {
+        let chunks = self.remove_old(age, now)?;
+        self.keep(chunks, bytes_max);
+        Ok(())
+    }
+
+    /// Removes the chunks that were not used for the longest time, of so many bytes or a little more. Removes none if all have
+    /// less.
+    pub fn make_room(&self, bytes: u64, now: SystemTime) -> io::Result<()> {
+        let chunks = self.remove_old(Duration::MAX, now)?;
+        if let Some(rest) = chunks.iter().map(|(_, bytes, _)| bytes).sum::<u64>().checked_sub(bytes) {
+            self.keep(chunks, rest);
+        }
+        Ok(())
+    }
+
+    /// Removes chunks that no session has used for `age`, and those of killed sessions. Returns the other complete ones: the time
+    /// since they were used, their lengths, their names.
+    fn remove_old(&self, age: Duration, now: SystemTime) -> io::Result<Vec<(Duration, u64, OsString)>> {
         let mut chunks = Vec::new();
-        let mut all = 0_u64;
         // By its path: the directory was checked, and its parent lets no other user exchange it.
         for entry in fs::read_dir(&self.path)?.take(FILES_MAX).flatten() {
             let Ok(found) = entry.metadata() else { continue };
@@ -117,21 +138,23 @@ impl StageCache {
             if unused > if is_new { NEW_TIME } else { age } {
                 self.unlink(&entry.file_name());
             } else if !is_new {
-                all = all.saturating_add(found.len());
                 chunks.push((unused, found.len(), entry.file_name()));
             }
         }
-        if all > bytes_max {
-            chunks.sort_unstable_by(|one, other| other.cmp(one));
-            for (_, bytes, name) in chunks {
-                if all <= bytes_max {
-                    break;
-                }
-                self.unlink(&name);
-                all = all.saturating_sub(bytes);
+        Ok(chunks)
+    }
+
+    /// Removes the chunks that were not used for the longest time, until the others have `bytes_max` bytes at most.
+    fn keep(&self, mut chunks: Vec<(Duration, u64, OsString)>, bytes_max: u64) {
+        chunks.sort_unstable_by(|one, other| other.cmp(one));
+        let mut all: u64 = chunks.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, bytes, name) in chunks {
+            if all <= bytes_max {
+                break;
             }
+            self.unlink(&name);
+            all = all.saturating_sub(bytes);
         }
-        Ok(())
     }
 
     fn unlink(&self, name: &OsStr) {
@@ -141,6 +164,11 @@ impl StageCache {
             Err(error) => tracing::debug!(%error, "a file of the cache is not removed"),
         }
     }
+}
+
+/// Returns the path of the user's cache in this directory.
+fn path_in(parent: &Path) -> PathBuf {
+    parent.join(format!("{PREFIX}{}", geteuid().as_raw()))
 }
 
 /// Returns when a chunk was used last.
@@ -230,6 +258,10 @@ mod tests {
         assert!(cache.read("b", 100).is_some(), "it was used");
         cache.shrink(200, Duration::from_secs(45), SystemTime::now()).unwrap();
         assert_eq!(names(&cache), [".new-2-1-x", "b", "d"]);
+        cache.make_room(201, SystemTime::now()).unwrap();
+        assert_eq!(names(&cache), [".new-2-1-x", "b", "d"], "they have less");
+        cache.make_room(1, SystemTime::now()).unwrap();
+        assert_eq!(names(&cache), [".new-2-1-x", "b"]);
         cache.shrink(0, Duration::from_secs(45), SystemTime::now()).unwrap();
         assert_eq!(names(&cache), [".new-2-1-x"]);
     }

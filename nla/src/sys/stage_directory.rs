@@ -132,6 +132,8 @@ pub struct StageRoom {
     pub is_safe: bool,
     /// The bytes that are free.
     pub free: u64,
+    /// The files that can still be created; `u64::MAX` if the file system has no bound on them.
+    pub files: u64,
 }
 
 /// Returns what the directory `path` has for staged files.
@@ -148,6 +150,7 @@ pub fn stage_room(path: &Path) -> io::Result<StageRoom> {
         may_execute: !system.flags().contains(FsFlags::ST_NOEXEC),
         is_safe: is_trusted && (found.mode() & OTHERS_WRITE == 0 || found.mode() & STICKY != 0),
         free: (system.blocks_available() as u64).saturating_mul(system.fragment_size() as u64),
+        files: if system.files() == 0 { u64::MAX } else { system.files_available() as u64 },
     })
 }
 
