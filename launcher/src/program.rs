@@ -548,7 +548,7 @@ fn say(simulation: &Simulation, text: &str) {
 /// Reports an error at the end of the process, and returns the exit code.
 fn fail(text: &str, code: u8) -> u8 {
     stderr::allow_thread();
-    stderr::line(Kind::Report, &format!("{}: error: {text}", stderr::name()));
+    stderr::line(Kind::Error, &format!("{}: error: {text}", stderr::name()));
     code
 }
 

@@ -416,6 +416,7 @@ fn pools() -> Vec<Vec<u8>> {
         encode(&FromLauncher::Ready),
         encode(&ToJob::Signal(2)),
         encode(&FromJob::Ended(251)),
+        encode(&FromJob::Reported),
         encode(&description),
     ]
 }

@@ -36,9 +36,11 @@ fn check_end(index: u64, child: Child, code: i32) -> i32 {
     let output = child.wait_with_output().expect("it was not reaped");
     let text = String::from_utf8_lossy(&output.stderr);
     let ended = output.status.code().unwrap_or_else(|| panic!("job {index}: {output:?}"));
-    let reports = text.lines().filter(|line| line.starts_with("scela-run: error:")).count();
+    let reports: Vec<_> = text.lines().filter(|line| line.starts_with("scela-run: error:")).collect();
     assert!([code, 251, 252, 137].contains(&ended), "job {index} ended with {ended}: {text}");
-    assert_eq!(reports, usize::from(ended != 0), "job {index} ended with {ended}: {text}");
+    // A launcher may be killed between the system calls that write its report and that tell the client of it.
+    let is_cut = ended == 252 && reports.len() == 2 && reports[1].ends_with(" was killed; its ranks were ended");
+    assert!(is_cut || reports.len() == usize::from(ended != 0), "job {index} ended with {ended}: {text}");
     ended
 }
 
@@ -108,7 +110,9 @@ fn every_job_has_one_end_while_processes_are_killed() {
     }
     let lost = ends.values().filter(|code| ![0, 3].contains(*code)).count();
     println!("{all} jobs, seed {seed}: {lost} lost, victims {victims:?}");
-    assert_eq!(pool.state()["jobs_ended"], all, "each job has ended once");
+    // The controller may notice the end of a launcher later than the client.
+    let have_ended = || (pool.state()["jobs_ended"] == all).then_some(());
+    assert!(eventually(have_ended).is_some(), "each job has ended once: {:?}", pool.state());
     // The controller, at last: its jobs end, and nothing is left.
     let sleeps = || pool.command(&["run", "--pool", "-np", "1", "sleep", "1000"]).stderr(Stdio::null()).spawn();
     let last: Vec<_> = (0..12).map(|_| sleeps()).collect();

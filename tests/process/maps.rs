@@ -237,10 +237,13 @@ fn ctrl_c_ends_the_running_commands_and_starts_no_more() {
 fn a_second_ctrl_c_kills_and_jobs_that_wait_are_withdrawn() {
     let pool = Pool::start(&["--slots", "2"]);
     let directory = tempfile::tempdir().unwrap();
-    let list = commands([format!("trap '' INT; touch here; {STAYS}"), STAYS.to_owned(), STAYS.to_owned()]);
+    let list =
+        commands([format!("trap '' INT; touch here; {STAYS}"), format!("touch there; {STAYS}"), STAYS.to_owned()]);
     let running = pool.map(&list).args(["-j", "3"]).directory(directory.path()).spawn();
     pool.wait_for_jobs(2, 1);
-    running.wait_until("it ignores SIGINT", || directory.path().join("here").exists().then_some(()));
+    // A command that has executed nothing may ignore SIGINT as well, or not have begun.
+    let have_begun = || ["here", "there"].iter().all(|name| directory.path().join(name).exists()).then_some(());
+    running.wait_until("both commands run", have_begun);
     running.signal(Signal::SIGINT).wait_for_error("Ctrl-C again kills them");
     // The one that does not ignore it ends.
     pool.wait_for_jobs(1, 0);
@@ -253,8 +256,10 @@ fn a_second_ctrl_c_kills_and_jobs_that_wait_are_withdrawn() {
 #[test]
 fn a_third_ctrl_c_leaves_launchers_that_do_not_answer() {
     let pool = Pool::start(&["--slots", "1"]);
-    let running = pool.map(&commands([STAYS])).spawn();
-    pool.wait_for_jobs(1, 0);
+    let directory = tempfile::tempdir().unwrap();
+    let running = pool.map(&commands([format!("touch here; {STAYS}")])).directory(directory.path()).spawn();
+    // A job that the controller shows may not have been taken by its launcher, which is replaced if it is stopped then.
+    running.wait_until("the command runs", || directory.path().join("here").exists().then_some(()));
     let launcher = Process::of(pool.state()["jobs"][0]["launcher_pid"].as_i64().unwrap() as i32).unwrap();
     launcher.signal(Signal::SIGSTOP);
     for times in 1..=3 {
@@ -285,6 +290,27 @@ fn stopped_maps_stop_their_commands() {
     running.wait_until("the command goes on", || (command.state_now() != Some('T')).then_some(()));
     fs::write(directory.path().join("0"), "\n").unwrap();
     running.finish().is_quiet_success().wrote("end\n");
+}
+
+#[test]
+fn a_map_whose_controller_is_stopped_says_so_and_waits() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let directory = tempfile::tempdir().unwrap();
+    pipes(directory.path(), 1);
+    let list = commands(["touch here; read line <0; echo first", "echo second"]);
+    let running = pool.map(&list).args(["-j", "1"]).directory(directory.path()).spawn();
+    running.wait_until("the first one runs", || directory.path().join("here").exists().then_some(()));
+    let controller = pool.controller();
+    controller.signal(Signal::SIGSTOP);
+    fs::write(directory.path().join("0"), "\n").unwrap();
+    let text = format!(
+        "scela: the controller of the pool 'default', process {0}, is stopped, and commands wait for it: 'kill -CONT {0}' \
+         continues it\n",
+        controller.pid
+    );
+    running.wait_for_error(&text);
+    controller.signal(Signal::SIGCONT);
+    running.finish().has_code(0).wrote("first\nsecond\n").says_only(&text);
 }
 
 #[test]

@@ -101,6 +101,29 @@ fn a_terminal_works_as_without_a_pool() {
 }
 
 #[test]
+fn a_launcher_that_is_killed_after_its_report_gets_no_second_one() {
+    let pool = Pool::start(&["--slots", "2"]);
+    let directory = tempfile::tempdir().unwrap();
+    // Rank 1 has begun when rank 0 fails, and ignores the end.
+    let script = "case $PMI_RANK in 1) trap '' TERM; touch here; until [ -e go ]; do sleep 0.02; done; echo late >&2; exec sleep 1000;; esac
+         until [ -e here ]; do sleep 0.02; done; exit 3";
+    let running =
+        pool.job().np(2).args(["--kill-grace", "1000"]).directory(directory.path()).program(sh(script)).spawn();
+    running.wait_for_error("scela-run: error: rank 0 on ");
+    let launcher = pool.state()["jobs"][0]["launcher_pid"].as_i64().unwrap();
+    // The standard error of ranks waits until the client knows of the report before it.
+    fs::write(directory.path().join("go"), "").unwrap();
+    running.wait_for_error("late\n");
+    Process::of(launcher as i32).unwrap().signal(Signal::SIGKILL);
+    let outcome = running.finish_killed();
+    outcome
+        .has_code(252)
+        .says("scela-run: the launcher of job 1 in the pool 'default' was killed; its ranks were ended\n");
+    assert_eq!(outcome.err().matches("scela-run: error: ").count(), 1, "{outcome}");
+    pool.wait_for_jobs(0, 0);
+}
+
+#[test]
 fn jobs_wait_for_slots_in_order() {
     let pool = Pool::start(&["--slots", "2"]);
     let first = pool.job().np(2).program(sh(STAYS)).spawn();

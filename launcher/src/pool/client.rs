@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -23,7 +23,7 @@ use super::handover::{Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
 use super::message::{
     AVOIDED_BYTES_MAX, Ask, Description, Detached, JobRefusal, ToClient, WORDS_CHARS_MAX, packed, unpacked,
 };
-use super::silence::{LOOK_TIME, Seen, Silence};
+use super::watch::Watch;
 use super::{directory, handover};
 use crate::exit::{self, EarlyEnd};
 use crate::plan::accelerators;
@@ -43,6 +43,8 @@ use crate::run::suspension::Suspension;
 pub(super) const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 /// How many of them the launcher may leave without an answer. The second one ends a job at once.
 pub(super) const ENDS_WITHOUT_ANSWER: u32 = 3;
+/// The words about the wait for a controller that does not answer.
+const JOB_WAITS: &str = "the job waits";
 /// Milliseconds between two checks whether this process is in the foreground again.
 const BACKGROUND_PAUSE_MS: u16 = 500;
 /// Bytes read from a terminal at a time: the longest line that it passes on.
@@ -88,7 +90,7 @@ pub fn run(
         controller: Some(controller),
         line,
         handed: Handed::new(pool),
-        watch: Watch::new(pool),
+        watch: Watch::new(pool, JOB_WAITS),
         signals,
         terminal,
         is_quiet: options.quiet,
@@ -121,7 +123,7 @@ fn run_detached(
     // The controller opens files in the places of the other two.
     let submission = Submission::new(ask, &description, [input, null.as_fd(), null.as_fd()]).map_err(failed)?;
     send(&submission, &controller).map_err(failed)?;
-    let mut watch = Watch::new(pool);
+    let mut watch = Watch::new(pool, JOB_WAITS);
     loop {
         while poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], watch.pause()) == Ok(0) {
             watch.look().into_iter().for_each(|text| stderr::line(Kind::Report, &format!("scela-run: {text}")));
@@ -266,38 +268,6 @@ impl Terminal {
     }
 }
 
-/// A controller that has a job, and has not said that it has started.
-struct Watch {
-    pool: String,
-    sent: Instant,
-    looked: Instant,
-    silence: Silence,
-}
-
-impl Watch {
-    fn new(pool: &str) -> Self {
-        let now = Instant::now();
-        Self { pool: pool.to_owned(), sent: now, looked: now, silence: Silence::default() }
-    }
-
-    /// Returns how long to wait before the next look.
-    fn pause(&self) -> PollTimeout {
-        // Rounded up: it is time for the look after that.
-        let left = LOOK_TIME.saturating_sub(self.looked.elapsed()) + Duration::from_millis(1);
-        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-    }
-
-    /// Looks at the controller if it is time. Returns a text for the user.
-    fn look(&mut self) -> Option<String> {
-        if self.looked.elapsed() < LOOK_TIME {
-            return None;
-        }
-        self.looked = Instant::now();
-        let seen = directory::controller(&self.pool).map(|pid| Seen { pid, state: sys::process_state(pid) });
-        self.silence.look(self.sent.elapsed(), &self.pool, seen)
-    }
-}
-
 /// A job that was handed over.
 struct Client {
     /// The connection to the controller, until the job has started.
@@ -321,7 +291,7 @@ impl Client {
             // Before the signals: the job may have begun.
             let controller = self.controller.as_ref().and_then(received);
             if controller.is_some() {
-                self.watch.silence.on_answer();
+                self.watch.on_answer();
             } else if self.controller.is_some()
                 && !self.handed.has_started()
                 && let Some(text) = self.watch.look()
@@ -351,7 +321,7 @@ impl Client {
                     }
                     Event::Ended(code) => return Ok(code),
                     Event::Lost => {
-                        stderr::line(Kind::Report, &format!("scela-run: error: {}", self.handed.lost_text()));
+                        stderr::line(Kind::Report, &self.handed.lost_text());
                         return Ok(exit::LOST);
                     }
                 }

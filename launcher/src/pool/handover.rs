@@ -90,12 +90,14 @@ pub(super) struct Handed {
     pool: String,
     /// Its number, once it has started.
     job: Option<JobNumber>,
+    /// Its launcher has reported an error to the user.
+    has_reported: bool,
 }
 
 impl Handed {
     /// Follows a job of this pool.
     pub(super) fn new(pool: &str) -> Self {
-        Self { pool: pool.to_owned(), job: None }
+        Self { pool: pool.to_owned(), job: None, has_reported: false }
     }
 
     /// Returns whether the job has started.
@@ -140,6 +142,10 @@ impl Handed {
                 return None;
             }
             Some(FromJob::Suspended) => Event::Suspended,
+            Some(FromJob::Reported) => {
+                self.has_reported = true;
+                return None;
+            }
             Some(FromJob::NotStarted(why)) => Event::NotLaunched(why),
             Some(FromJob::Ended(code)) => Event::Ended(code),
             // The standard error is the client's own.
@@ -149,11 +155,19 @@ impl Handed {
         })
     }
 
-    /// Describes the loss of the launcher.
+    /// Reports the loss of the launcher: as an error, unless the launcher has reported one, since a job has one report.
     pub(super) fn lost_text(&self) -> String {
-        let job = self.job.unwrap_or_default();
-        format!("the launcher of job {job} in the pool '{}' was killed; its ranks were ended", self.pool)
+        let (job, kind) = (self.job.unwrap_or_default(), loss_kind(self.has_reported));
+        format!(
+            "scela-run: {kind}the launcher of job {job} in the pool '{}' was killed; its ranks were ended",
+            self.pool
+        )
     }
+}
+
+/// Returns how the report on the loss of a launcher begins that may have reported an error before.
+pub(super) fn loss_kind(has_reported: bool) -> &'static str {
+    if has_reported { "" } else { "error: " }
 }
 
 /// Decodes a packet. Something else than a message counts as the end of the connection.
@@ -225,7 +239,10 @@ mod tests {
         assert_eq!(handed.on_controller(Some(&packet(&ToClient::Started(7)))), Some(Event::Started));
         assert!(handed.has_started());
         assert_eq!(handed.on_launcher(None), Some(Event::Lost));
-        assert_eq!(handed.lost_text(), "the launcher of job 7 in the pool 'night' was killed; its ranks were ended");
+        let text = "the launcher of job 7 in the pool 'night' was killed; its ranks were ended";
+        assert_eq!(handed.lost_text(), format!("scela-run: error: {text}"));
+        assert_eq!(handed.on_launcher(Some(&packet(&FromJob::Reported))), None);
+        assert_eq!(handed.lost_text(), format!("scela-run: {text}"), "it is no second error");
         let garbage = Packet { bytes: vec![0xc1], descriptors: Vec::new() };
         assert_eq!(handed.on_launcher(Some(&garbage)), Some(Event::Lost));
     }

@@ -38,3 +38,4 @@ pub mod standby;
 pub mod start;
 mod status;
 pub mod waits;
+mod watch;

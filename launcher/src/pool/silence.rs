@@ -25,8 +25,10 @@ impl Seen {
 }
 
 /// The silence of a controller, and what the user was told about it. All times are since the job was sent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Silence {
+    /// The words about what waits.
+    waits: &'static str,
     has_answered: bool,
     stopped_since: Option<Duration>,
     /// The user was told that it is stopped. It has not gone on since.
@@ -36,6 +38,11 @@ pub(super) struct Silence {
 }
 
 impl Silence {
+    /// Begins without an answer. `waits` says what waits for the controller: "the job waits".
+    pub(super) fn new(waits: &'static str) -> Self {
+        Self { waits, has_answered: false, stopped_since: None, tells_stop: false, tells_silence: false }
+    }
+
     /// Notes an answer.
     pub(super) fn on_answer(&mut self) {
         self.has_answered = true;
@@ -49,8 +56,8 @@ impl Silence {
             self.tells_stop |= is_new;
             return is_new.then(|| {
                 format!(
-                    "the controller of the pool '{pool}', process {pid}, is stopped, and the job waits for it: 'kill -CONT {pid}' \
-                     continues it"
+                    "the controller of the pool '{pool}', process {pid}, is stopped, and {} for it: 'kill -CONT {pid}' continues it",
+                    self.waits
                 )
             });
         }
@@ -61,9 +68,10 @@ impl Silence {
         self.tells_silence = true;
         let process = seen.map(|seen| format!(", process {},", seen.pid)).unwrap_or_default();
         Some(format!(
-            "the controller of the pool '{pool}'{process} has not answered for {} s, and the job waits for it: 'scela pool status \
-             {pool}' asks it as well",
-            now.as_secs()
+            "the controller of the pool '{pool}'{process} has not answered for {} s, and {} for it: 'scela pool status {pool}' \
+             asks it as well",
+            now.as_secs(),
+            self.waits
         ))
     }
 }
@@ -81,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_stop_is_told_once_after_some_seconds() {
-        let mut silence = Silence::default();
+        let mut silence = Silence::new("the job waits");
         silence.on_answer();
         let text = "the controller of the pool 'night', process 7, is stopped, and the job waits for it: 'kill -CONT 7' continues it";
         let told = [(50, STOPPED), (51, STOPPED), (52, STOPPED), (53, STOPPED), (900, STOPPED)]
@@ -103,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_controller_that_does_not_answer_is_told_once() {
-        let mut silence = Silence::default();
+        let mut silence = Silence::new("the job waits");
         let text = |process: &str| {
             Some(format!(
                 "the controller of the pool 'night'{process} has not answered for 10 s, and the job waits for it: 'scela pool \
@@ -112,8 +120,8 @@ mod tests {
         };
         let told = [9, 10, 11, 60].map(|second| look(&mut silence, second, RUNS));
         assert_eq!(told, [None, text(", process 7,"), None, None]);
-        assert_eq!(look(&mut Silence::default(), 10, None), text(""));
-        let mut answered = Silence::default();
+        assert_eq!(look(&mut Silence::new("the job waits"), 10, None), text(""));
+        let mut answered = Silence::new("the job waits");
         answered.on_answer();
         assert_eq!(look(&mut answered, 60, RUNS), None, "a job may wait for hours");
     }

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -42,6 +43,8 @@ pub enum FromJob {
     Suspended,
     /// The job cannot run, for this reason.
     NotStarted(String),
+    /// An error has been written to the client's standard error. The loss of the launcher is no second one.
+    Reported,
     /// These texts for standard error could not be written there. Precedes the end.
     Unwritten(String),
     /// The job has ended: the client exits with this code.
@@ -110,11 +113,17 @@ pub struct Client {
 impl Front {
     /// Serves the client at the other end of `line`, in the pool of `controller`.
     pub fn client(line: Packets, controller: Packets) -> Self {
+        if let Ok(line) = line.duplicate() {
+            // A client that is gone needs no answer.
+            let reported = move || drop(line.send(&encode(&FromJob::Reported), &[], false));
+            stderr::on_error_written(Some(Arc::new(reported)));
+        }
         Self::Client(Box::new(Client { line, controller, lost_controller: Rc::default(), left: Cell::new(None) }))
     }
 
     /// Returns the connection to a client.
     pub fn into_line(self) -> Option<Packets> {
+        stderr::on_error_written(None);
         match self {
             Self::Own => None,
             Self::Client(client) => Some(client.line),
@@ -166,6 +175,7 @@ impl Front {
 
     /// Drops the connections, in a process that was forked: it must not close descriptors that it opens later under the same numbers.
     pub fn forget(&mut self) {
+        stderr::on_error_written(None);
         *self = Self::Own;
     }
 
@@ -189,6 +199,7 @@ impl Front {
                 client.tell(&FromJob::Unwritten(unwritten));
             }
             client.tell(&FromJob::Ended(code));
+            stderr::on_error_written(None);
             stderr::reopen();
         }
         code

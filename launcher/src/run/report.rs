@@ -46,7 +46,7 @@ impl Reporter {
 
     /// Reports an error. Further lines of `text` give its details.
     pub fn error(&self, text: &str) {
-        stderr::line(Kind::Report, &format!("scela-run: error: {text}"));
+        stderr::line(Kind::Error, &format!("scela-run: error: {text}"));
     }
 
     /// Reports a note, unless only errors are wanted.

@@ -11,7 +11,7 @@ use std::backtrace::{Backtrace, BacktraceStatus};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use std::{panic, thread};
 
@@ -49,6 +49,8 @@ pub enum Kind {
     Log,
     /// A report, which is stored until it is written. It is dropped only in favour of newer reports.
     Report,
+    /// The report of an error: [`on_error_written`] has its meaning.
+    Error,
 }
 
 /// Texts of one kind that wait to be written, each with its number.
@@ -110,6 +112,8 @@ struct Queue {
     dropped: u64,
     /// The number of the next text or change.
     next: u64,
+    /// The first error that was not taken.
+    error: Option<u64>,
 }
 
 impl Queue {
@@ -125,6 +129,7 @@ impl Queue {
             is_progress_shown: false,
             dropped: 0,
             next: 0,
+            error: None,
         }
     }
 
@@ -139,8 +144,11 @@ impl Queue {
         let number = self.number();
         let texts = match kind {
             Kind::Log => &mut self.logs,
-            Kind::Report => &mut self.reports,
+            Kind::Report | Kind::Error => &mut self.reports,
         };
+        if kind == Kind::Error {
+            self.error.get_or_insert(number);
+        }
         self.dropped += texts.push(number, text);
     }
 
@@ -194,6 +202,12 @@ impl Queue {
         }
     }
 
+    /// Returns whether an error was taken since the last call.
+    fn takes_error(&mut self) -> bool {
+        let taken = self.taken();
+        self.error.take_if(|number| *number < taken).is_some()
+    }
+
     /// Returns the number before which everything was taken or dropped.
     fn taken(&self) -> u64 {
         let progress = self.progress.as_ref().map(|(number, _)| *number);
@@ -212,9 +226,19 @@ struct State {
     cleared: Option<u64>,
     /// Reports that could not be written, if another process asks for them.
     lost: Vec<u8>,
+    /// Called when an error has been written.
+    on_error: Option<ErrorWritten>,
 }
 
+/// See [`on_error_written`].
+pub(crate) type ErrorWritten = Arc<dyn Fn() + Send + Sync>;
+
 impl State {
+    /// Returns what is to be called once that which was taken last is written.
+    fn error_note(&mut self) -> Option<ErrorWritten> {
+        self.queue.takes_error().then(|| self.on_error.clone()).flatten()
+    }
+
     /// Keeps the beginning of what could not be written.
     fn lose(&mut self, text: &[u8]) {
         let room = LOST_BYTES_MAX.saturating_sub(self.lost.len());
@@ -247,6 +271,7 @@ impl Screen {
             is_closed: false,
             cleared: None,
             lost: Vec::new(),
+            on_error: None,
         };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -295,10 +320,12 @@ impl Screen {
             let mut out = Vec::new();
             state.queue.take(&mut out);
             state.written = state.queue.taken();
+            let note = state.error_note();
             drop(state);
             // A closed standard error is no error here.
-            if write(&out).is_err() {
-                self.lock().lose(&out);
+            match write(&out) {
+                Ok(()) => note.iter().for_each(|note| note()),
+                Err(_) => self.lock().lose(&out),
             }
         }
     }
@@ -318,8 +345,11 @@ impl Screen {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
+            let note = state.error_note();
             drop(state);
             let result = write(&out);
+            // Before those who wait for this text go on.
+            note.iter().filter(|_| result.is_ok()).for_each(|note| note());
             state = self.lock();
             state.written = taken;
             if result.is_err() {
@@ -457,6 +487,11 @@ pub fn finish(time: Duration) {
 /// Takes the texts that could not be written, the first [`LOST_BYTES_MAX`] of them.
 pub(crate) fn take_lost() -> String {
     String::from_utf8_lossy(&std::mem::take(&mut STDERR.lock().lost)).into_owned()
+}
+
+/// Calls `note` from now on when an error has been written, possibly in another thread, before a wait for the error ends.
+pub(crate) fn on_error_written(note: Option<ErrorWritten>) {
+    STDERR.lock().on_error = note;
 }
 
 /// Takes standard error for one that can be written again: it is another one.

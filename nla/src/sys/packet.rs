@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair, sockopt,
+    connect, getsockopt, listen, recv, recvmsg, sendmsg, socket, socketpair, sockopt,
 };
 
 use super::descriptors::set_nonblocking;
@@ -118,6 +118,12 @@ impl WatchedPackets {
                 received => return received,
             }
         }
+    }
+
+    /// Returns whether a message has arrived that was not received. The end of the connection is none.
+    pub fn has_message(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        recv(self.socket.as_fd().as_raw_fd(), &mut [0], flags).is_ok_and(|length| length > 0)
     }
 
     /// As [`Packets::send`], for the task that waits.

@@ -21,6 +21,7 @@ use tracing::Span;
 
 use super::{Actor, Event};
 use crate::exit;
+use crate::pool::handover::loss_kind;
 use crate::pool::message::{Detached, JobNumber, JobRefusal, ToClient, packed, unpacked};
 use crate::pool::schedule::Input;
 use crate::run::front::FromJob;
@@ -56,6 +57,8 @@ pub(super) struct DetachedJob {
     code: Option<u8>,
     /// Texts that could not be stored with its standard error.
     unwritten: String,
+    /// Its launcher has written an error.
+    has_reported: bool,
 }
 
 impl DetachedJob {
@@ -113,6 +116,7 @@ impl Actor {
             trimming,
             code: None,
             unwritten: String::new(),
+            has_reported: false,
         };
         self.detached.insert(job, state);
         self.watch_orphan(job);
@@ -127,6 +131,11 @@ impl Actor {
             DetachedEvent::Line(job, Some(FromJob::Unwritten(text))) => {
                 if let Some(state) = self.detached.get_mut(&job) {
                     state.unwritten = text;
+                }
+            }
+            DetachedEvent::Line(job, Some(FromJob::Reported)) => {
+                if let Some(state) = self.detached.get_mut(&job) {
+                    state.has_reported = true;
                 }
             }
             // It is continued with the signal that continues it.
@@ -171,7 +180,7 @@ impl Actor {
     fn end_detached(&mut self, job: JobNumber, code: u8, why: &str) {
         let Some(state) = self.detached.get_mut(&job).filter(|state| state.code.is_none()) else { return };
         if !why.is_empty() {
-            let text = format!("scela-run: error: {why}\n");
+            let text = format!("scela-run: {}{why}\n", loss_kind(state.has_reported));
             let errors = OpenOptions::new().append(true).open(&state.paths[1]);
             if errors.and_then(|mut file| file.write_all(text.as_bytes())).is_err() {
                 state.unwritten.push_str(&text);

@@ -1,5 +1,6 @@
 //! Carries out what [`Plan`] decides.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd as _;
@@ -26,6 +27,7 @@ use super::spool::{Held, Output, Spool};
 use super::summary;
 use crate::exit;
 use crate::pool::message::packed;
+use crate::pool::watch::Watch;
 use crate::pool::{directory, handover};
 use crate::run::front::{Front, ToJob};
 use crate::run::signals::{Asked, Signals};
@@ -75,6 +77,7 @@ async fn live(setup: Setup) -> io::Result<u8> {
     let (done, printed) = mpsc::channel(1);
     let mut actor = Actor {
         plan: Plan::new(setup.rules, &setup.skipped),
+        watch: Rc::new(RefCell::new(Watch::new(&setup.pool, "commands wait"))),
         pool: setup.pool.into(),
         list: Rc::new(setup.list),
         ranks: setup.ranks,
@@ -152,6 +155,8 @@ struct Actor {
     printer: Printer,
     tasks: Tasks,
     attempts: BTreeMap<usize, Attempt>,
+    /// Watches the controller while attempts wait for it.
+    watch: Rc<RefCell<Watch>>,
     /// Outputs of commands that have ended, but for empty ones.
     outputs: HashMap<usize, Kept>,
     held: Held,
@@ -226,15 +231,10 @@ impl Actor {
     /// Passes a signal on to the jobs that have started. Returns the commands of the others.
     fn pass_on(&self, signal: i32) -> Vec<usize> {
         let message = packed(&ToJob::Signal(signal));
-        let mut others = Vec::new();
-        for (command, attempt) in &self.attempts {
-            if attempt.line.has_begun() {
-                attempt.line.send(&message);
-            } else {
-                others.push(*command);
-            }
-        }
-        others
+        // A job that the signal ends makes room for one that waits: look at all of them before the first signal.
+        let (begun, others): (Vec<_>, Vec<_>) = self.attempts.iter().partition(|(_, attempt)| attempt.line.has_begun());
+        begun.iter().for_each(|(_, attempt)| attempt.line.send(&message));
+        others.into_iter().map(|(command, _)| *command).collect()
     }
 
     /// Passes a stop, or its end, on to all submitted jobs. Otherwise, a job that has begun unknown to this process would run on while
@@ -274,7 +274,7 @@ impl Actor {
         if code == exit::LOST && self.has_pool_ended() {
             self.on_pool_lost(&handover::pool_ended(&self.pool, "").with_hint());
         }
-        let complained = text.map_or(Ok(()), |text| spool.complain(&format!("scela-run: error: {text}")));
+        let complained = text.map_or(Ok(()), |text| spool.complain(&text));
         match complained.and_then(|()| spool.into_output()) {
             Ok(output) if output.iter().any(|part| part.length > 0) => {
                 self.outputs.insert(command, Kept { output, is_held: false });
@@ -378,11 +378,11 @@ impl Actor {
         let spool = Spool::new(&self.directory)?;
         let line = Rc::new(Line::default());
         let (pool, list, ranks) = (Rc::clone(&self.pool), Rc::clone(&self.list), self.ranks);
-        let (events, own) = (self.events.clone(), Rc::clone(&line));
+        let (events, own, watch) = (self.events.clone(), Rc::clone(&line), Rc::clone(&self.watch));
         let attempt = async move {
             let words = list.command(command).unwrap_or_default();
             let started = async || drop(events.send(Attempted::Started(command)).await);
-            let end = attempt::run(&pool, words, ranks, &spool, &own, started).await;
+            let end = attempt::run(&pool, words, ranks, &spool, &own, &watch, started).await;
             let _ = events.send(Attempted::Ended(command, end, spool)).await;
         };
         let task = self.tasks.spawn("attempt", Span::current(), attempt).abort_handle();

@@ -18,7 +18,9 @@ use crate::plan::environment::environment_of_process;
 use crate::pool::directory;
 use crate::pool::handover::{self, Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
 use crate::pool::message::{Ask, Description, JobRefusal, WORDS_CHARS_MAX};
+use crate::pool::watch::Watch;
 use crate::refusal::{Refusal, shown};
+use crate::run::stderr::{self, Kind};
 
 /// The pause before a job is submitted again for which the pool had no room.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
@@ -32,9 +34,10 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Returns whether the job has begun, so that it can be ended by a signal.
+    /// Returns whether the job has begun, so that it can be ended by a signal. No rank runs before the launcher has said so here.
     pub(super) fn has_begun(&self) -> bool {
-        self.has_begun.get()
+        let has_message = || self.packets.borrow().as_ref().is_some_and(|packets| packets.has_message());
+        self.has_begun.get() || has_message()
     }
 
     /// Sends a message if the job is submitted.
@@ -56,20 +59,21 @@ impl Line {
 pub(super) enum End {
     /// With this exit code.
     Ended(u8),
-    /// With this exit code, for a reason that the job itself could not write.
+    /// With this exit code, and this line, for a reason that the job itself could not write.
     Failed(u8, String),
     /// The pool accepts no more jobs.
     PoolLost(Refusal),
 }
 
 /// Runs a command with so many ranks in a pool, and waits for its end. `line` is the connection to the job that was submitted last.
-/// Calls `started` when the job has started. Dropping the future withdraws the job, or ends it.
+/// `watch` watches the controller for all attempts. Calls `started` when the job has started. Dropping the future withdraws the job, or ends it.
 pub(super) async fn run(
     pool: &str,
     command: &[u8],
     ranks: u32,
     spool: &Spool,
     line: &Line,
+    watch: &RefCell<Watch>,
     started: impl AsyncFn(),
 ) -> End {
     let words = shown(&String::from_utf8_lossy(command), WORDS_CHARS_MAX);
@@ -85,7 +89,7 @@ pub(super) async fn run(
         let Ok(controller) = directory::connect(pool) else { return End::PoolLost(handover::pool_ended(pool, "")) };
         let mut handed = Handed::new(pool);
         let submitted = match submit(&controller, &ask, &description, spool, line).await {
-            Ok(()) => wait_for_start(controller, &mut handed, line).await,
+            Ok(()) => wait_for_start(controller, &mut handed, line, watch).await,
             Err(error) => Err(error),
         };
         match submitted {
@@ -97,7 +101,7 @@ pub(super) async fn run(
             Ok(Event::Refused(JobRefusal::Signalled(signal))) => return End::Ended(exit::signalled(signal)),
             Ok(Event::Refused(why)) => return End::PoolLost(handover::refused(pool, &why)),
             Ok(_) => return End::PoolLost(handover::pool_ended(pool, "")),
-            Err(error) => return End::Failed(exit::NOT_LAUNCHED, handover::failed(pool, &error).to_string()),
+            Err(error) => return not_launched(&handover::failed(pool, &error).to_string()),
         }
     }
 }
@@ -125,12 +129,19 @@ async fn submit(
 }
 
 /// Waits until the job has started or does not start.
-async fn wait_for_start(controller: Packets, handed: &mut Handed, line: &Line) -> io::Result<Event> {
+async fn wait_for_start(
+    controller: Packets,
+    handed: &mut Handed,
+    line: &Line,
+    watch: &RefCell<Watch>,
+) -> io::Result<Event> {
     let controller = WatchedPackets::of(controller)?;
     // Until the launcher's first message. Later ones are read by `wait_for_end`.
     let mut is_read = true;
     loop {
+        let look_time = watch.borrow().time_left();
         let packet = tokio::select! {
+            biased;
             packet = controller.receive() => packet.ok().flatten(),
             packet = line.receive(), if is_read => {
                 handed.on_launcher(packet.as_ref());
@@ -139,7 +150,13 @@ async fn wait_for_start(controller: Packets, handed: &mut Handed, line: &Line) -
                 is_read = false;
                 continue;
             }
+            () = sleep(look_time), if is_read => {
+                let text = watch.borrow_mut().look();
+                text.into_iter().for_each(|text| stderr::line(Kind::Report, &format!("scela: {text}")));
+                continue;
+            }
         };
+        watch.borrow_mut().on_answer();
         match handed.on_controller(packet.as_ref()) {
             Some(Event::Waits(_)) | None => {}
             Some(Event::Started) => {
@@ -159,13 +176,17 @@ async fn wait_for_start(controller: Packets, handed: &mut Handed, line: &Line) -
     }
 }
 
+fn not_launched(why: &str) -> End {
+    End::Failed(exit::NOT_LAUNCHED, format!("scela-run: error: {why}"))
+}
+
 /// Waits for the end of a job that has started.
 async fn wait_for_end(handed: &mut Handed, line: &Line) -> End {
     loop {
         match handed.on_launcher(line.receive().await.as_ref()) {
             Some(Event::Ended(code)) => return End::Ended(code),
             Some(Event::NotLaunched(why)) => {
-                return End::Failed(exit::NOT_LAUNCHED, handover::not_launched_text(&why));
+                return not_launched(&handover::not_launched_text(&why));
             }
             Some(Event::Lost) => return End::Failed(exit::LOST, handed.lost_text()),
             Some(_) | None => {}

@@ -1,0 +1,52 @@
+//! Watches a controller that has a job and has not said that it has started, for the words about its [`Silence`].
+
+use std::time::{Duration, Instant};
+
+use nix::poll::PollTimeout;
+use nla::sys;
+
+use super::directory;
+use super::silence::{LOOK_TIME, Seen, Silence};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pool: String,
+    began: Instant,
+    looked: Instant,
+    silence: Silence,
+}
+
+impl Watch {
+    /// Watches the controller of a pool from now on, while `waits` is true: "the job waits".
+    pub(super) fn new(pool: &str, waits: &'static str) -> Self {
+        let now = Instant::now();
+        Self { pool: pool.to_owned(), began: now, looked: now, silence: Silence::new(waits) }
+    }
+
+    /// Notes an answer of the controller.
+    pub(super) fn on_answer(&mut self) {
+        self.silence.on_answer();
+    }
+
+    /// Returns how long to wait before the next look.
+    pub(super) fn pause(&self) -> PollTimeout {
+        PollTimeout::try_from(self.time_left()).unwrap_or(PollTimeout::MAX)
+    }
+
+    /// The same, as a time.
+    pub(super) fn time_left(&self) -> Duration {
+        // Rounded up: it is time for the look after that.
+        LOOK_TIME.saturating_sub(self.looked.elapsed()) + Duration::from_millis(1)
+    }
+
+    /// Looks at the controller if it is time. Returns a text for the user.
+    pub(super) fn look(&mut self) -> Option<String> {
+        if self.looked.elapsed() < LOOK_TIME {
+            return None;
+        }
+        self.looked = Instant::now();
+        let seen = directory::controller(&self.pool).map(|pid| Seen { pid, state: sys::process_state(pid) });
+        self.silence.look(self.began.elapsed(), &self.pool, seen)
+    }
+}
