@@ -8,13 +8,16 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use nla::sys::{self, Child, Descriptors, Ended, Image, ImageError, Masks, ShellState, SpawnError, SpawnStep, Spawner};
+use nla::sys::{
+    self, Child, Descriptors, Ended, Image, ImageError, Masks, PROFILE_FD, ProfileFile, RANK_FILE_FD, RankFile,
+    ShellState, SpawnError, SpawnStep, Spawner,
+};
 use sys_support::{daemon, end_all_children, is_running, sleeper, until};
 
 fn main() -> ExitCode {
@@ -22,6 +25,7 @@ fn main() -> ExitCode {
         &[
             ("a_rank_has_only_four_descriptors", a_rank_has_only_four_descriptors),
             ("inherited_low_descriptors_are_left_alone", inherited_low_descriptors_are_left_alone),
+            ("files_of_later_sessions_have_the_same_descriptors", files_of_later_sessions_have_the_same_descriptors),
             ("a_rank_leads_its_own_group", a_rank_leads_its_own_group),
             ("a_rank_has_the_limits_of_the_shell", a_rank_has_the_limits_of_the_shell),
             ("a_rank_is_bound_before_it_runs", a_rank_is_bound_before_it_runs),
@@ -186,6 +190,15 @@ fn inherited_low_descriptors_are_left_alone() {
     assert_eq!(output_of(&mut late, &myself("descriptors"), &[]), FOUR);
     for descriptor in inherited {
         assert!(nix::sys::stat::fstat(&descriptor).is_ok(), "the inherited descriptors are still open");
+    }
+}
+
+fn files_of_later_sessions_have_the_same_descriptors() {
+    sys::reserve_low().unwrap();
+    for session in 0..40 {
+        let (topology, profile) = (RankFile::new().unwrap(), ProfileFile::new().unwrap());
+        let numbers = [topology.as_fd().as_raw_fd(), profile.as_fd().as_raw_fd()];
+        assert_eq!(numbers, [RANK_FILE_FD, PROFILE_FD], "session {session}");
     }
 }
 
