@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use crate::waiting::eventually;
 
 /// How long a process may take to execute a program. After that its arguments and environment count as empty.
-const EXEC_TIME_MAX: Duration = Duration::from_secs(10);
+const EXEC_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// More than the arguments or the environment of most processes have.
 const READ_BYTES: usize = 128 << 10;

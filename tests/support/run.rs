@@ -66,7 +66,7 @@ pub fn scela() -> Run {
         prelude: None,
         stdin: Input::Null,
         directory: None,
-        deadline: Duration::from_secs(60),
+        deadline: Duration::from_secs(180),
         is_read: true,
     }
 }

@@ -17,9 +17,9 @@ use crate::world::World;
 
 /// How long streams may stay open after the launcher has exited. The launcher's end closes them, but the thread that
 /// reads them may still have data to read.
-const STREAMS_TIME: Duration = Duration::from_secs(20);
+const STREAMS_TIME: Duration = Duration::from_secs(60);
 /// How long processes may exist on other hosts, and commands that started agents, after the launcher has exited.
-const REMOTE_END_TIME: Duration = Duration::from_secs(10);
+const REMOTE_END_TIME: Duration = Duration::from_secs(60);
 
 /// See [`Run::spawn`].
 #[derive(Debug)]

@@ -8,7 +8,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// Returns the timeout for an event that should happen at once, on a machine that is busy with other work.
 pub fn event_timeout() -> Duration {
-    Duration::from_secs(30)
+    Duration::from_secs(60)
 }
 
 /// Waits until `condition` returns a value, for at most [`event_timeout`]. Returns `None` if it never did.
