@@ -250,7 +250,9 @@ fn ranks_killed_at_any_time_start_again() {
     let running = run.program(rank(["survivors", "400"])).spawn();
     for fence in [5, 6, 7, 40, 41, 90, 150] {
         running.wait_for_error(&format!("fence {fence}: "));
-        let ranks = running.world().ranks();
+        // At times, none has executed its program yet.
+        let some_ranks = || Some(running.world().ranks()).filter(|ranks| !ranks.is_empty());
+        let ranks = running.wait_until("a rank runs", some_ranks);
         ranks[fence % ranks.len()].1.signal(Signal::SIGKILL);
     }
     let outcome = running.finish();
