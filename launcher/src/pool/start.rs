@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::SignalFd;
 use nix::unistd::{chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
 use nla::figures::counted;
 use nla::sys::{self, Packets};
@@ -124,11 +126,14 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
         Refusal::new(format!("the pool '{}' cannot be started: {error}", options.name), "").of_system()
     };
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(error.into()))?;
+    // From the fork on, a signal must end the pool too.
+    let mask = SigSet::thread_get_mask().map_err(|error| failed(error.into()))?;
+    let signals = client::signals().map_err(failed)?;
     if sys::fork_alone().map_err(failed)?.is_some() {
         // The lock and the listener belong to the controller now.
         place.leave();
         drop(write);
-        return match wait_until_ready(read).map_err(failed)? {
+        return match wait_until_ready(read, &signals).map_err(failed)? {
             Begun::Ready(slots) => Ok(Role::Starter(format!("pool {}: {slots}\n", options.name))),
             Begun::Interrupted(signal) => {
                 // It may have ended meanwhile.
@@ -137,7 +142,8 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
             }
         };
     }
-    drop(read);
+    drop((read, signals));
+    mask.thread_set_mask().map_err(|error| failed(error.into()))?;
     // The starter reports an error.
     Ok(become_controller(options, members, place, write).unwrap_or(Role::Done))
 }
@@ -196,8 +202,7 @@ enum Begun {
 }
 
 /// Waits until the pool has begun. Fails with the reason if it cannot begin.
-fn wait_until_ready(ready: OwnedFd) -> io::Result<Begun> {
-    let signals = client::signals()?;
+fn wait_until_ready(ready: OwnedFd, signals: &SignalFd) -> io::Result<Begun> {
     loop {
         let mut waited = [ready.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         let _ = poll(&mut waited, PollTimeout::NONE);
