@@ -10,7 +10,7 @@
 
 mod aware;
 
-use crate::faults::needed;
+use crate::exposure::needed;
 use crate::mapping::{Job, figures, map};
 use crate::matrix::Matrix;
 use crate::random::Random;
@@ -188,10 +188,10 @@ fn place(
 }
 
 /// Maps the ranks onto some of the hosts, one on each. Returns the place of each rank.
-fn mapped(experiment: &Experiment, matrix: &Matrix, places: &[u32], is_faulty: Option<&[bool]>) -> Vec<u32> {
+fn mapped(experiment: &Experiment, matrix: &Matrix, places: &[u32], outages: Option<&[f64]>) -> Vec<u32> {
     let capacities = vec![1; places.len()];
     let topology = &experiment.topology;
-    let job = Job { matrix, topology, places, capacities: &capacities, is_faulty, seed: experiment.seed };
+    let job = Job { matrix, topology, places, capacities: &capacities, outages, seed: experiment.seed };
     let block: Vec<u32> = (0..matrix.ranks()).collect();
     let mapped = map(&job, &block);
     debug_assert_eq!(figures(&job, &mapped.host_of), mapped.after);

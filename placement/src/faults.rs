@@ -16,7 +16,6 @@ use std::fmt::Write as _;
 use std::ops::Range;
 
 use crate::limits::{FAULT_EVENTS_MAX, FAULT_HOSTS_MAX, FAULT_NAME_BYTES_MAX};
-use crate::matrix::Matrix;
 use crate::topology::Topology;
 
 /// The first line of a file.
@@ -179,27 +178,6 @@ pub fn quiet_window(topology: &Topology, is_faulty: &[bool], ranks: u32) -> Opti
     Some(any)
 }
 
-/// Returns which places a job needs: those of its ranks, and those that its messages pass.
-pub fn needed(matrix: &Matrix, topology: &Topology, place_of: &[u32]) -> Vec<bool> {
-    let mut needed = vec![false; topology.places() as usize];
-    place_of.iter().for_each(|place| needed[*place as usize] = true);
-    let mut route = Vec::new();
-    for pair in matrix.pairs() {
-        route.clear();
-        topology.route(place_of[pair.from as usize], place_of[pair.to as usize], &mut route);
-        for link in &route {
-            topology.ends(*link).into_iter().flatten().for_each(|place| needed[place as usize] = true);
-        }
-    }
-    needed
-}
-
-/// Returns how many of the places that a job needs may fail.
-pub fn exposure(matrix: &Matrix, topology: &Topology, place_of: &[u32], is_faulty: &[bool]) -> usize {
-    let needed = needed(matrix, topology, place_of);
-    needed.iter().zip(is_faulty).filter(|(needed, faulty)| **needed && **faulty).count()
-}
-
 /// Returns the order in which hosts are used: the [`window`] first, then the other sound ones, then those that may fail.
 /// Only the last number of hosts may fail; it is the second value.
 pub fn ordered(is_faulty: &[bool], slots: &[u64], ranks: u64) -> (Vec<usize>, usize) {
@@ -254,18 +232,6 @@ mod tests {
         // Without a quiet window, the first one.
         assert_eq!(quiet_window(&torus, &faulty(&[0, 9]), 7), Some(1..8));
         assert_eq!(quiet_window(&torus, &faulty(&[0, 9]), 9), None);
-    }
-
-    #[test]
-    fn a_job_needs_its_places_and_those_on_its_ways() {
-        let torus = Topology::torus(&[8]).unwrap();
-        let mut collector = crate::matrix::Collector::new(2).unwrap();
-        collector.add(0, 1, crate::matrix::Traffic { bytes: 0, messages: 1 }).unwrap();
-        let matrix = collector.finish();
-        let needed = needed(&matrix, &torus, &[1, 4]);
-        assert_eq!(needed, [false, true, true, true, true, false, false, false]);
-        let is_faulty = [true, false, true, false, true, false, true, false];
-        assert_eq!(exposure(&matrix, &torus, &[1, 4], &is_faulty), 2);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! All of it are values and pure functions: no files, no clock, no threads. Readers take any `BufRead`.
 
 pub mod batch;
+pub mod exposure;
 pub mod faults;
 pub mod graph;
 pub mod limits;

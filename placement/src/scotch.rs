@@ -61,7 +61,7 @@ pub fn target(job: &Job<'_>) -> Option<String> {
     for (at, from) in hosts.iter().enumerate().skip(1) {
         for to in &hosts[..at] {
             // Hosts with one place have no links between them, and Scotch takes no distance of 0.
-            let distance = weighted(job.topology, place(*from), place(*to), job.is_faulty).max(1);
+            let distance = weighted(job.topology, place(*from), place(*to), job.outages).max(1);
             let _ = write!(text, "{distance} ");
         }
         text.push('\n');
@@ -123,7 +123,7 @@ mod tests {
     fn with_job<T>(capacities: &[u32], then: impl FnOnce(&Job<'_>) -> T) -> T {
         let places: Vec<u32> = (0..capacities.len() as u32).collect();
         let (matrix, topology) = (ring(4), Topology::torus(&[capacities.len() as u32]).unwrap());
-        then(&Job { matrix: &matrix, topology: &topology, places: &places, capacities, is_faulty: None, seed: 1 })
+        then(&Job { matrix: &matrix, topology: &topology, places: &places, capacities, outages: None, seed: 1 })
     }
 
     #[test]

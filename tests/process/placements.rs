@@ -122,6 +122,19 @@ fn hosts_that_were_lost_are_used_last_if_the_user_asks_for_it() {
 }
 
 #[test]
+fn a_plan_says_what_hosts_that_may_fail_have_decided() {
+    let place = Place::new();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let history = place.file("faults", &format!("scela-faults 1\n{now} b\n"));
+    let matrix = place.file("pair", "scela-comm 1 ranks 3 pairs 1\n0 1 1000 1\n");
+    // On the ring of four hosts, messages from a to c pass b, which gets no rank.
+    let run = scela().np(3).args(["-hosts", "a:1,b:1,c:1,d:1", "--explain", "--avoid-faults", "--topology", "torus:4"]);
+    let run = run.arg("--fault-history").arg(&history).args(["--map-by", "comm"]).arg("--comm-matrix").arg(&matrix);
+    let outcome = run.program(sh("true")).run();
+    outcome.has_code(0).wrote_among_others("risk of an abort       63.2 %        0.0 %\n");
+}
+
+#[test]
 fn spares_are_sound_hosts_if_there_are_enough() {
     let place = Place::new();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();

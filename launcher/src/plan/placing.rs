@@ -148,12 +148,12 @@ impl Faults {
 }
 
 /// Orders the nodes so that those that sessions have lost lately are last, the likeliest to fail at the end, and leaves out
-/// those that neither the ranks nor `--spares` need. Returns also the names of those that may fail.
+/// those that neither the ranks nor `--spares` need. Returns also those that may fail, with their probabilities.
 fn without_faults(
     request: &Request,
     nodes: NodeList,
     remarks: &mut Vec<String>,
-) -> Result<(NodeList, Vec<String>), Refusal> {
+) -> Result<(NodeList, Vec<(String, f64)>), Refusal> {
     let options = &request.options;
     let NodeList::Named { nodes: listed, allocation } = nodes else { return Ok((nodes, Vec::new())) };
     let Some(faults) = Faults::of_user(&options.hosts)? else {
@@ -177,9 +177,10 @@ fn without_faults(
         let how = if needed == faulty { "used last" } else { "left out unless needed" };
         remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}", faults.words_of(&names)));
     }
-    let names = risky.iter().map(|at| listed[*at].name.clone()).collect();
+    let names = risky.iter().map(|at| listed[*at].name.clone());
+    let risks = names.map(|name| (name.clone(), faults.probability(&name))).collect();
     let used: Vec<Node> = sound.iter().chain(&risky[..needed]).map(|at| listed[*at].clone()).collect();
-    Ok((NodeList::Named { nodes: used, allocation }, names))
+    Ok((NodeList::Named { nodes: used, allocation }, risks))
 }
 
 /// Returns how many of the `faulty` hosts that may fail a job needs. `sound` has the slots of the other hosts, in the order in

@@ -75,7 +75,7 @@ fn compare(
     let ranks = matrix.ranks();
     let places: Vec<u32> = (0..topology.places()).collect();
     let capacities = vec![1; places.len()];
-    let job = Job { matrix: &matrix, topology, places: &places, capacities: &capacities, is_faulty: None, seed };
+    let job = Job { matrix: &matrix, topology, places: &places, capacities: &capacities, outages: None, seed };
     let block: Vec<u32> = (0..ranks).collect();
     let start = Instant::now();
     let mapped = map(&job, &block);

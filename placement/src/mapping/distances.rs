@@ -13,22 +13,22 @@ pub(super) enum Distances<'a> {
     /// The coordinates of hosts in a torus, and its sizes; a size that no way around is shorter than in a mesh.
     Grid { at: Vec<[u16; GRID]>, sizes: [u16; GRID] },
     /// Any other network: distances are computed each time.
-    Computed { topology: &'a Topology, places: &'a [u32], is_faulty: Option<&'a [bool]> },
+    Computed { topology: &'a Topology, places: &'a [u32], outages: Option<&'a [f64]> },
 }
 
 /// How many links a link counts for if a host at its end may fail: 1 + 100.
 pub const FAULTY_LINK: u32 = 101;
 
 impl<'a> Distances<'a> {
-    /// `is_faulty` is indexed by place.
-    pub(super) fn new(topology: &'a Topology, places: &'a [u32], is_faulty: Option<&'a [bool]>) -> Self {
+    /// `outages` is indexed by place.
+    pub(super) fn new(topology: &'a Topology, places: &'a [u32], outages: Option<&'a [f64]>) -> Self {
         let count = places.len();
-        let grid = topology.grid().filter(|_| is_faulty.is_none());
+        let grid = topology.grid().filter(|_| outages.is_none());
         let made = match grid {
             Some((of_place, sizes)) => {
                 Self::Grid { at: places.iter().map(|place| of_place[*place as usize]).collect(), sizes }
             }
-            None => Self::Computed { topology, places, is_faulty },
+            None => Self::Computed { topology, places, outages },
         };
         if count > TABLE_HOSTS_MAX {
             return made;
@@ -49,8 +49,8 @@ impl<'a> Distances<'a> {
             Self::Table { count, table } => u32::from(table[from as usize * count + to as usize]),
             Self::Grid { at, sizes } => steps(&at[from as usize], &at[to as usize], sizes),
             Self::Computed { .. } if from == to => 0,
-            Self::Computed { topology, places, is_faulty } => {
-                weighted(topology, places[from as usize], places[to as usize], *is_faulty)
+            Self::Computed { topology, places, outages } => {
+                weighted(topology, places[from as usize], places[to as usize], *outages)
             }
         }
     }
@@ -91,10 +91,10 @@ fn steps(one: &[u16; GRID], other: &[u16; GRID], sizes: &[u16; GRID]) -> u32 {
 
 /// Returns the weight of the route between two places: the sum over its links of 1, and 100 more for each link at an
 /// end of which a host may fail (equation 5.1 of the publication, with c = 1).
-pub fn weighted(topology: &Topology, from: u32, to: u32, is_faulty: Option<&[bool]>) -> u32 {
-    let Some(is_faulty) = is_faulty else { return topology.distance(from, to) };
+pub fn weighted(topology: &Topology, from: u32, to: u32, outages: Option<&[f64]>) -> u32 {
+    let Some(outages) = outages else { return topology.distance(from, to) };
     let mut route = Vec::new();
     topology.route(from, to, &mut route);
-    let is_bad = |link: &u32| topology.ends(*link).into_iter().flatten().any(|place| is_faulty[place as usize]);
+    let is_bad = |link: &u32| topology.ends(*link).into_iter().flatten().any(|place| outages[place as usize] > 0.0);
     route.iter().map(|link| if is_bad(link) { FAULTY_LINK } else { 1 }).sum()
 }

@@ -18,6 +18,8 @@ mod refine;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
+
 use self::anneal::Schedule;
 use self::distances::Distances;
 use self::distribute::distribute;
@@ -25,6 +27,7 @@ use self::edges::Edges;
 use self::fold::{Frame, Search};
 use self::guard::Guard;
 use self::refine::Refiner;
+use crate::exposure::Exposure;
 use crate::graph::Graph;
 use crate::matrix::Matrix;
 use crate::random::Random;
@@ -84,8 +87,9 @@ pub struct Job<'a> {
     pub places: &'a [u32],
     /// The most ranks of each host. Together they are at least the number of ranks.
     pub capacities: &'a [u32],
-    /// Whether each place may fail, by place: links at them count as [`FAULTY_LINK`] links each.
-    pub is_faulty: Option<&'a [bool]>,
+    /// The probability of each place that it fails during the job, by place. Links at places that may fail count as
+    /// [`FAULTY_LINK`] links each.
+    pub outages: Option<&'a [f64]>,
     /// The seed of all random choices.
     pub seed: u64,
 }
@@ -116,13 +120,16 @@ pub struct Mapped {
     pub after: Metrics,
     /// The figures of the placement before.
     pub before: Metrics,
+    /// The places that may fail and that it needs.
+    pub exposed_after: Exposure,
+    /// Those of the placement before.
+    pub exposed_before: Exposure,
     /// How it was found.
     pub chosen: Chosen,
 }
 
 /// Maps the ranks of a job. `block` is the host of each rank without a mapping: no host may have more ranks than its
-/// capacity. The result is not worse than it in any figure, unless hosts may fail: then it is first the one with the fewest
-/// bytes over links at such hosts.
+/// capacity. The result [is as safe](Exposure::is_as_safe_as), and not worse in any figure unless it is safer.
 pub fn map(job: &Job<'_>, block: &[u32]) -> Mapped {
     map_from(job, block, None)
 }
@@ -132,10 +139,10 @@ pub fn map_from(job: &Job<'_>, block: &[u32], foreign: Option<Vec<u32>>) -> Mapp
     let graph = Graph::of(job.matrix);
     let edges = Edges::of(&graph);
     let before = Judged::of(job, block);
-    let mut best = (Chosen::Block, block.to_vec(), before);
+    let mut best = (Chosen::Block, block.to_vec(), before.clone());
     if edges.count() > 0 {
-        let distances = Distances::new(job.topology, job.places, job.is_faulty);
-        let mapper = Mapper { job, edges: &edges, distances: &distances, near: &near(job), before };
+        let distances = Distances::new(job.topology, job.places, job.outages);
+        let mapper = Mapper { job, edges: &edges, distances: &distances, near: &near(job), before: &before };
         let mut random = Random::new(job.seed);
         let own = mapper.divided(block, &mut random);
         let folded = mapper.folded(own.as_ref(), &mut random).map(|host_of| mapper.refiner(host_of));
@@ -146,28 +153,38 @@ pub fn map_from(job: &Job<'_>, block: &[u32], foreign: Option<Vec<u32>>) -> Mapp
                 .filter_map(|(how, placed)| placed.map(|placed| (how, Judged::of(job, placed.host_of()), placed)))
                 .collect();
         // The shortest first: it often makes the others needless.
-        starts.sort_by_key(|(_, judged, _)| judged.weight());
-        starts.push((Chosen::Improved, before, mapper.refiner(block.to_vec())));
+        starts.sort_by(|(_, one, _), (_, other, _)| one.compare(other));
+        starts.push((Chosen::Improved, before.clone(), mapper.refiner(block.to_vec())));
         for (from, start, placed) in starts {
             let is_needless = match (best.0, from) {
                 (Chosen::Block, _) => false,
                 (_, Chosen::Improved) => true,
+                _ if start.exposure.compare(&best.2.exposure).is_ne() => {
+                    !start.exposure.is_safer_than(&best.2.exposure)
+                }
                 // Relieving links makes it longer.
-                (_, Chosen::Mapped) => start.weight() >= best.2.weight(),
-                _ => start.weight() > best.2.weight() + best.2.weight() / 20,
+                (_, Chosen::Mapped) => start.metrics.hop_bytes >= best.2.metrics.hop_bytes,
+                _ => start.metrics.hop_bytes > best.2.metrics.hop_bytes + best.2.metrics.hop_bytes / 20,
             };
             if is_needless {
                 continue;
             }
             let Some((how, host_of)) = mapper.improved(from, placed, &mut random) else { continue };
             let after = Judged::of(job, &host_of);
-            if after.is_allowed(&before) && after.order() < best.2.order() {
+            if after.is_allowed(&before) && after.compare(&best.2).is_lt() {
                 best = (how, host_of, after);
             }
         }
     }
     let (chosen, host_of, after) = best;
-    Mapped { host_of, after: after.metrics, before: before.metrics, chosen }
+    Mapped {
+        host_of,
+        after: after.metrics,
+        before: before.metrics,
+        exposed_after: after.exposure,
+        exposed_before: before.exposure,
+        chosen,
+    }
 }
 
 /// All that improving a placement needs.
@@ -177,7 +194,7 @@ struct Mapper<'a> {
     distances: &'a Distances<'a>,
     near: &'a [Vec<u32>],
     /// Block placement's figures.
-    before: Judged,
+    before: &'a Judged,
 }
 
 impl<'a> Mapper<'a> {
@@ -189,12 +206,13 @@ impl<'a> Mapper<'a> {
         Refiner::new(self.edges, self.distances, self.job.capacities, self.near, host_of)
     }
 
-    /// Refuses placements that are worse than block placement. There is no guard while block placement itself needs
-    /// hosts that may fail: then its figures are no bounds.
+    /// Refuses placements that are worse than block placement. There is no guard for a placement that is safer: then block
+    /// placement's figures are no bounds.
     fn guard(&self, host_of: &[u32]) -> Option<Guard<'a>> {
         let Metrics { heaviest, between_hosts, .. } = self.before.metrics;
         let Job { matrix, topology, places, .. } = *self.job;
-        (self.before.risk == 0).then(|| Guard::new(matrix, topology, places, host_of, (heaviest, between_hosts)))
+        let is_safer = exposure(self.job, host_of).is_safer_than(&self.before.exposure);
+        (!is_safer).then(|| Guard::new(matrix, topology, places, host_of, (heaviest, between_hosts)))
     }
 
     /// Returns the shortest placement by bipartition, exchanges and annealing.
@@ -215,7 +233,7 @@ impl<'a> Mapper<'a> {
             for placed in &mut found {
                 placed.anneal(None, random, Schedule { heat: HEAT_OF_STARTS, work: START_EDGES });
             }
-            found.sort_by_key(|placed| self.weight(placed));
+            found = self.ranked(found);
             found.truncate(CONTINUED);
         }
         let heat = if is_single { HEAT } else { HEAT_AGAIN };
@@ -226,12 +244,16 @@ impl<'a> Mapper<'a> {
         self.shortest(found)
     }
 
-    fn weight(&self, placed: &Refiner<'_>) -> u128 {
-        Judged::of(self.job, placed.host_of()).weight()
+    /// Returns the placements, the best one first.
+    fn ranked(&self, found: Vec<Refiner<'a>>) -> Vec<Refiner<'a>> {
+        let judged = found.into_iter().map(|placed| (Judged::of(self.job, placed.host_of()), placed));
+        let mut judged: Vec<(Judged, Refiner<'_>)> = judged.collect();
+        judged.sort_by(|(one, _), (other, _)| one.compare(other));
+        judged.into_iter().map(|(_, placed)| placed).collect()
     }
 
     fn shortest(&self, found: Vec<Refiner<'a>>) -> Option<Refiner<'a>> {
-        found.into_iter().min_by_key(|placed| self.weight(placed))
+        self.ranked(found).into_iter().next()
     }
 
     /// Returns how many edges annealing visits.
@@ -245,13 +267,13 @@ impl<'a> Mapper<'a> {
         let goal = other.map(|placed| placed.length());
         let mut best: Option<(Judged, Vec<u32>)> = None;
         for frame in &frames {
-            let mut is_allowed = |host_of: &[u32]| Judged::of(self.job, host_of).is_allowed(&self.before);
+            let mut is_allowed = |host_of: &[u32]| Judged::of(self.job, host_of).is_allowed(self.before);
             let work = (self.edges.ranks() as usize * FOLDING_STEPS_PER_RANK).min(FOLDING_STEPS_MAX) / frames.len();
             let found =
                 Search { edges: self.edges, distances: self.distances, work, goal }.run(frame, random, &mut is_allowed);
             let Some(host_of) = found else { continue };
             let judged = Judged::of(self.job, &host_of);
-            if best.as_ref().is_none_or(|(least, _)| judged.order() < least.order()) {
+            if best.as_ref().is_none_or(|(least, _)| judged.compare(least).is_lt()) {
                 best = Some((judged, host_of));
             }
         }
@@ -283,8 +305,8 @@ impl<'a> Mapper<'a> {
     /// Takes load from the heaviest links, at the cost of longer ways, until none carries more than block placement's
     /// heaviest. Returns whether that is reached.
     fn lighten(&self, placed: &mut Refiner<'a>) -> bool {
-        let Some(mut guard) = self.guard(placed.host_of()) else { return false };
-        let before = self.before.metrics;
+        let Some(mut guard) = self.guard(placed.host_of()) else { return true };
+        let before = &self.before.metrics;
         let spare = before.hop_bytes.saturating_sub(figures(self.job, placed.host_of()).hop_bytes) as f64;
         let allowed = (spare * LIGHTENING_SHARE * self.edges.per_byte()) as i64;
         placed.lighten(&mut guard, before.heaviest, allowed, self.rounds(RELIEF_ROUTES))
@@ -307,38 +329,28 @@ impl<'a> Mapper<'a> {
     }
 }
 
-/// A placement's figures, and what it risks.
-#[derive(Debug, Clone, Copy)]
+/// A placement's figures, and the places that may fail and that it needs.
+#[derive(Debug, Clone)]
 struct Judged {
     metrics: Metrics,
-    /// The bytes over links at hosts that may fail, times the additional links that these count as.
-    risk: u128,
+    exposure: Exposure,
 }
 
 impl Judged {
     fn of(job: &Job<'_>, host_of: &[u32]) -> Self {
-        let metrics = figures(job, host_of);
-        if job.is_faulty.is_none() {
-            return Self { metrics, risk: 0 };
-        }
-        let of = |rank: u32| job.places[host_of[rank as usize] as usize];
-        let more = |from, to| weighted(job.topology, from, to, job.is_faulty) - job.topology.distance(from, to);
-        let pairs = job.matrix.pairs().iter().filter(|pair| pair.from != pair.to);
-        let risks = pairs.map(|pair| u128::from(pair.traffic.bytes) * u128::from(more(of(pair.from), of(pair.to))));
-        Self { metrics, risk: risks.sum() }
+        Self { metrics: figures(job, host_of), exposure: exposure(job, host_of) }
     }
 
     /// Whether a placement may be chosen in place of another one.
     fn is_allowed(&self, than: &Self) -> bool {
-        self.risk < than.risk || (self.risk == than.risk && self.metrics.is_never_worse(&than.metrics))
+        self.exposure.is_as_safe_as(&than.exposure)
+            && (self.exposure.is_safer_than(&than.exposure) || self.metrics.is_never_worse(&than.metrics))
     }
 
-    fn weight(&self) -> u128 {
-        self.metrics.hop_bytes + self.risk
-    }
-
-    fn order(&self) -> (u128, u128, u64) {
-        (self.risk, self.metrics.hop_bytes, self.metrics.heaviest)
+    /// Compares the probabilities of an abort first, then the ways of bytes, then the heaviest links.
+    fn compare(&self, other: &Self) -> Ordering {
+        let figures = |judged: &Self| (judged.metrics.hop_bytes, judged.metrics.heaviest);
+        self.exposure.compare(&other.exposure).then_with(|| figures(self).cmp(&figures(other)))
     }
 }
 
@@ -354,6 +366,13 @@ pub fn figures(job: &Job<'_>, host_of: &[u32]) -> Metrics {
     measure(job.matrix, job.topology, &place_of)
 }
 
+/// Returns what a placement needs of the places that may fail.
+fn exposure(job: &Job<'_>, host_of: &[u32]) -> Exposure {
+    let Some(outages) = job.outages else { return Exposure::default() };
+    let place_of: Vec<u32> = host_of.iter().map(|host| job.places[*host as usize]).collect();
+    Exposure::of(job.matrix, job.topology, &place_of, outages)
+}
+
 /// Returns the numbers of ranks of each host that are tried: those of block placement, and, if slots are free, those of
 /// hosts that are near to each other.
 fn counts(job: &Job<'_>, block: &[u32]) -> Vec<Vec<u32>> {
@@ -362,7 +381,7 @@ fn counts(job: &Job<'_>, block: &[u32]) -> Vec<Vec<u32>> {
     block.iter().for_each(|host| of_block[*host as usize] += 1);
     let slots: u64 = job.capacities.iter().map(|slots| u64::from(*slots)).sum();
     let mut all = Vec::new();
-    if slots > block.len() as u64 || job.is_faulty.is_some() {
+    if slots > block.len() as u64 || job.outages.is_some() {
         all.extend(compact(job, block.len()));
         all.dedup();
     }
@@ -376,7 +395,7 @@ fn compact(job: &Job<'_>, ranks: usize) -> Vec<Vec<u32>> {
     /// How many hosts in the middle are tried.
     const CENTRES: usize = 4;
     let hosts = job.capacities.len();
-    let is_faulty = |host: &u32| job.is_faulty.is_some_and(|faulty| faulty[job.places[*host as usize] as usize]);
+    let is_faulty = |host: &u32| job.outages.is_some_and(|outages| outages[job.places[*host as usize] as usize] > 0.0);
     let fill = |order: &[u32]| {
         let mut counts = vec![0; hosts];
         let mut left = ranks as u64;
@@ -390,7 +409,7 @@ fn compact(job: &Job<'_>, ranks: usize) -> Vec<Vec<u32>> {
     let centres = (0..CENTRES.min(hosts)).map(|at| (at * hosts / CENTRES.min(hosts)) as u32);
     let around = |centre: u32| {
         let place = job.places[centre as usize];
-        let distance = |host: u32| weighted(job.topology, place, job.places[host as usize], job.is_faulty);
+        let distance = |host: u32| weighted(job.topology, place, job.places[host as usize], job.outages);
         let mut order: Vec<(bool, u32, u32)> =
             (0..hosts as u32).map(|host| (is_faulty(&host), distance(host), host)).collect();
         order.sort_unstable();
@@ -401,7 +420,7 @@ fn compact(job: &Job<'_>, ranks: usize) -> Vec<Vec<u32>> {
     let mut places: Vec<u32> = job.places.to_vec();
     places.sort_unstable();
     places.dedup();
-    if job.is_faulty.is_none()
+    if job.outages.is_none()
         && let Some(box_of) = boxed(job, places, ranks as u64)
     {
         let mut order: Vec<u32> = (0..hosts as u32).collect();

@@ -52,7 +52,7 @@ fn divided(matrix: &Matrix, graph: &Graph, places: &[u32], seed: u64) -> Option<
     }
     let topology = Topology::halves(graph.ranks()).ok()?;
     let capacities = vec![1; places.len()];
-    let job = Job { matrix, topology: &topology, places, capacities: &capacities, is_faulty: None, seed };
+    let job = Job { matrix, topology: &topology, places, capacities: &capacities, outages: None, seed };
     let edges = Edges::of(graph);
     let distances = Distances::new(&topology, places, None);
     let near = near(&job);

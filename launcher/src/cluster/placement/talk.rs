@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use placement::exposure::Exposure;
 use placement::mapping::{Chosen, Job, Mapped, Metrics, figures, map_from, order};
 use placement::matrix::{Collector, Matrix, Traffic};
 use placement::topology::Topology;
@@ -14,6 +15,9 @@ use crate::refusal::Refusal;
 /// The seed of the mapping: the same job gets the same placement each time.
 const SEED: u64 = 1;
 
+/// The number of hosts that may fail that a line names.
+const EXPOSED_SHOWN: usize = 4;
+
 /// The traffic between the ranks of a job, and the network. Clones share it; it is never changed.
 #[derive(Clone)]
 pub struct Talk(Arc<Inner>);
@@ -23,8 +27,8 @@ struct Inner {
     /// The matrix's source, for messages.
     source: String,
     topology: Option<Topology>,
-    /// Hosts that may fail.
-    faulty: Vec<String>,
+    /// Hosts that may fail, and the probability of each that it does.
+    faulty: Vec<(String, f64)>,
     foreign: Foreign,
     /// The last mapping: a plan is made more than once for the same nodes.
     last: Mutex<Option<(Key, Talked, Vec<u32>)>>,
@@ -73,7 +77,7 @@ impl Talk {
         matrix: Matrix,
         source: impl Into<String>,
         topology: Option<Topology>,
-        faulty: Vec<String>,
+        faulty: Vec<(String, f64)>,
         foreign: Foreign,
     ) -> Self {
         let source = source.into();
@@ -183,32 +187,34 @@ impl Inner {
         })?;
         let matrix = of_size(&self.matrix, key.size);
         let matrix = matrix.as_ref().unwrap_or(&self.matrix);
-        // Hosts that may fail get no ranks; if the others have no room, links at them count as long ones.
-        let faulty = self.is_faulty(&key.names);
-        let is_needed = key.block.iter().any(|node| faulty[*node as usize]);
         let mut capacities = key.capacities.clone();
-        let mut is_bad = vec![false; topology.places() as usize];
-        for (at, _) in faulty.iter().enumerate().filter(|(_, faulty)| **faulty) {
-            is_bad[places[at] as usize] = true;
-            capacities[at] = if is_needed { capacities[at] } else { 0 };
+        let mut outages = vec![0.0f64; topology.places() as usize];
+        for (faulty, probability) in &self.faulty {
+            // Hosts that may fail get ranks only where block placement puts some.
+            for at in (0..places.len()).filter(|at| key.names[*at] == *faulty) {
+                outages[places[at] as usize] = *probability;
+                capacities[at] = if key.block.contains(&(at as u32)) { capacities[at] } else { 0 };
+            }
+            // Messages keep away from hosts that the job does not use, too.
+            if !topology.names().is_empty() {
+                let found = topology.places_of(std::iter::once(faulty.as_str())).unwrap_or_default();
+                found.into_iter().for_each(|place| outages[place as usize] = *probability);
+            }
         }
-        // Messages keep away from hosts that the job does not use, too.
-        for name in self.faulty.iter().filter(|_| !topology.names().is_empty()) {
-            let found = topology.places_of(std::iter::once(name.as_str())).unwrap_or_default();
-            found.into_iter().for_each(|place| is_bad[place as usize] = true);
-        }
-        let is_faulty = is_bad.contains(&true).then_some(&is_bad[..]);
-        let job = Job { matrix, topology, places: &places, capacities: &capacities, is_faulty, seed: SEED };
+        let of_places = outages.iter().any(|probability| *probability > 0.0).then_some(&outages[..]);
+        let job = Job { matrix, topology, places: &places, capacities: &capacities, outages: of_places, seed: SEED };
         let foreign = (self.foreign)(&job);
         let of_foreign = match &foreign {
             Ok(Some(host_of)) => Some(format!("{:.3} hops per byte", figures(&job, host_of).hops_per_byte())),
             Ok(None) => None,
             Err(why) => Some(format!("no mapping: {why}")),
         };
-        let Mapped { host_of, after, before, chosen } = map_from(&job, &key.block, foreign.unwrap_or_default());
+        let Mapped { host_of, after, before, exposed_after, exposed_before, chosen } =
+            map_from(&job, &key.block, foreign.unwrap_or_default());
         let name = |place: u32| {
             let at = places.iter().position(|of_host| *of_host == place);
-            at.map_or_else(|| format!("place {place}"), |at| key.names[at].clone())
+            let of_topology = || topology.names().get(place as usize).cloned();
+            at.map(|at| key.names[at].clone()).or_else(of_topology).unwrap_or_else(|| format!("place {place}"))
         };
         let link = |metrics: &Metrics| metrics.heaviest_link.map(|link| topology.link_name(link, &name));
         let network = if self.topology.is_some() { topology.text() } else { "unknown, all hosts equally far apart" };
@@ -232,17 +238,48 @@ impl Inner {
         let mut lines = vec![format!("network: {network}"), format!("mapping: {how}")];
         lines.push(format!("{:<16} {:>12} {:>12}", "", "block", "this plan"));
         lines.extend(both.map(|((block, this), row)| format!("{row:<16} {block:>12} {this:>12}")));
+        if job.outages.is_some() {
+            let [block, this] = [&exposed_before, &exposed_after].map(|exposure| percent(exposure.probability()));
+            lines.push(format!("{:<16} {block:>12} {this:>12}", "risk of an abort"));
+            lines.push(exposed(chosen, &exposed_before, &exposed_after, &name));
+        }
         lines.extend(of_foreign.map(|text| format!("scotch_gmap, before exchanges: {text}")));
         lines.extend(link(&after).map(|link| format!("the heaviest link is {link}")));
         let remark = (chosen == Chosen::Block && before.bytes > 0)
             .then(|| format!("--map-by comm: {} gives no better placement than block", self.source));
         Ok((Talked { lines, remark }, host_of))
     }
+}
 
-    /// Returns which of these nodes are to be avoided, by index.
-    fn is_faulty(&self, names: &[String]) -> Vec<bool> {
-        names.iter().map(|name| self.faulty.contains(name)).collect()
+/// Returns the line that names the hosts that may fail and that the plan needs, and says what they have decided.
+fn exposed(chosen: Chosen, before: &Exposure, after: &Exposure, name: &dyn Fn(u32) -> String) -> String {
+    let named = |exposure: &Exposure| {
+        let shown: Vec<String> = exposure.places().iter().take(EXPOSED_SHOWN).map(|place| name(*place)).collect();
+        let more = exposure.places().len() - shown.len();
+        shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+    };
+    match (before.is_none(), after.is_safer_than(before)) {
+        (true, _) => "neither block placement nor this plan needs a host that may fail".to_owned(),
+        (_, true) if after.is_none() => {
+            format!("taken because it needs no host that may fail; block placement needs {}", named(before))
+        }
+        (_, true) => format!(
+            "taken because it is aborted less often: it needs {}, and block placement {}",
+            named(after),
+            named(before)
+        ),
+        (_, false) if chosen == Chosen::Block => {
+            format!("no other placement was found that is safer; it needs {}", named(before))
+        }
+        (_, false) => {
+            format!("taken for its short ways: it needs the same hosts that may fail as block: {}", named(after))
+        }
     }
+}
+
+/// Formats a probability.
+fn percent(probability: f64) -> String {
+    format!("{:.1} %", probability * 100.0)
 }
 
 /// Returns the matrix with this number of ranks: a matrix may end before the last ranks, if they send nothing.
@@ -279,7 +316,7 @@ mod tests {
 
     fn placed(size: u32, hosts: &[(&str, u32)], faulty: &[&str]) -> Result<(Vec<usize>, Talked), String> {
         let nodes: Vec<Node> = hosts.iter().map(|(name, slots)| Node::named(*name).with_slots(*slots)).collect();
-        let faulty = faulty.iter().map(|name| (*name).to_owned()).collect();
+        let faulty = faulty.iter().map(|name| ((*name).to_owned(), 0.5)).collect();
         let talk = Talk::new(crossed(), "the matrix m", None, faulty, |_| Ok(None));
         let rule = Rule::Comm { per_node: None, talk };
         let placement = place(size, &nodes, &rule).map_err(|error| error.to_string())?;
@@ -339,17 +376,29 @@ mod tests {
         let torus = Topology::torus(&[4]).unwrap().with_hosts(["a", "b", "c", "d"].into_iter());
         let mut collector = Collector::new(2).unwrap();
         collector.add(0, 1, Traffic { bytes: 8, messages: 1 }).unwrap();
-        let talk = Talk::new(collector.finish(), "m", Some(torus), vec!["b".to_owned()], |_| Ok(None));
+        let talk = Talk::new(collector.finish(), "m", Some(torus), vec![("b".to_owned(), 0.5)], |_| Ok(None));
         let nodes = ["a", "c", "d"].map(|name| Node::named(name).with_slots(1));
         let placement = place(2, &nodes, &Rule::Comm { per_node: None, talk }).unwrap();
         let used: Vec<usize> = placement.runs().iter().map(|run| run.node).collect();
         assert!(used.contains(&2), "{used:?}");
-        assert!(placement.talked.unwrap().lines.contains(&"hops per byte           2.000        1.000".to_owned()));
+        let lines = placement.talked.unwrap().lines;
+        for line in [
+            "hops per byte           2.000        1.000",
+            "risk of an abort       50.0 %        0.0 %",
+            "taken because it needs no host that may fail; block placement needs b",
+        ] {
+            assert!(lines.contains(&line.to_owned()), "{lines:#?}");
+        }
     }
 
     #[test]
     fn nodes_that_may_fail_get_no_ranks() {
         let (nodes, _) = placed(4, &[("a", 2), ("b", 2), ("c", 2)], &["c"]).unwrap();
         assert!(nodes.iter().all(|node| *node < 2), "{nodes:?}");
+        // Block placement needs one of the two hosts that may fail: no mapping puts ranks on the other one.
+        let (nodes, talked) = placed(4, &[("a", 2), ("c", 2), ("b", 2)], &["b", "c"]).unwrap();
+        assert!(nodes.iter().all(|node| *node < 2), "{nodes:?}");
+        let why = "taken for its short ways: it needs the same hosts that may fail as block: c";
+        assert!(talked.lines.contains(&why.to_owned()), "{talked:?}");
     }
 }
