@@ -48,6 +48,11 @@ const ANNEALED_EDGES_MAX: usize = 30_000_000;
 /// The edges that annealing visits for each of several first placements, before it goes on with the shortest.
 const START_EDGES: usize = 4_000_000;
 
+/// Up to this many ranks there is time for twice as many first placements: the second ones often end elsewhere. The edges that
+/// annealing visits for each of them.
+const TWICE_RANKS_MAX: u32 = 128;
+const START_EDGES_TWICE: usize = 3_000_000;
+
 /// The number of these that are annealed further.
 const CONTINUED: usize = 2;
 
@@ -217,9 +222,14 @@ impl<'a> Mapper<'a> {
 
     /// Returns the shortest placement by bipartition, exchanges and annealing.
     fn divided(&self, block: &[u32], random: &mut Random) -> Option<Refiner<'a>> {
+        let counts = counts(self.job, block);
+        let (turns, start_edges) = match self.edges.ranks() <= TWICE_RANKS_MAX && counts.len() > 1 {
+            true => (2, START_EDGES_TWICE),
+            false => (1, START_EDGES),
+        };
         let mut found: Vec<Refiner<'_>> = Vec::new();
-        for counts in counts(self.job, block) {
-            let host_of = distribute(self.edges, self.job.topology, self.job.places, &counts, random);
+        for counts in (0..turns).flat_map(|_| &counts) {
+            let host_of = distribute(self.edges, self.job.topology, self.job.places, counts, random);
             let mut placed = self.refiner(host_of);
             placed.shorten(random, None);
             found.push(placed);
@@ -231,7 +241,7 @@ impl<'a> Mapper<'a> {
         if !is_single {
             // The shortest one is not always the shortest after annealing too.
             for placed in &mut found {
-                placed.anneal(None, random, Schedule { heat: HEAT_OF_STARTS, work: START_EDGES });
+                placed.anneal(None, random, Schedule { heat: HEAT_OF_STARTS, work: start_edges });
             }
             found = self.ranked(found);
             found.truncate(CONTINUED);
