@@ -18,6 +18,7 @@ mod failure_policy;
 mod fence;
 mod forgotten;
 mod group;
+mod heritage;
 mod ids;
 mod leftovers;
 pub mod limits;

@@ -4,9 +4,10 @@
 //! contributions to fences and requests are numbered.
 
 use super::{Action, Agent, Phase, SIGKILL, Turn};
+use crate::core::heritage::{Heritage, forgotten, missed};
 use crate::core::ids::Time;
 use crate::core::message::{Down, InquiryKind, OpenFence, Up};
-use crate::core::parent::{Heritage, Parent, forgotten, missed};
+use crate::core::parent::Parent;
 use crate::core::reason::LossReason;
 use crate::core::topology::Subtree;
 

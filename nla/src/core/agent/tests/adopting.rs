@@ -1,8 +1,8 @@
 //! The session goes on after the loss of a child: the child's children join here.
 
 use super::*;
+use crate::core::heritage::Heritage;
 use crate::core::message::{Inquiry, InquiryKind};
-use crate::core::parent::Heritage;
 use crate::core::reason::Violation;
 
 const LOST: fn(u32) -> Input = |child| Input::ChildLost(AgentId(child), LossReason::Closed);

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::core::failure_policy::FailurePolicy;
+use crate::core::heritage::Heritage;
 use crate::core::limits::{GATHER_WINDOW, REJOIN_MARGIN};
 use crate::core::message::NODE_REQUESTS_FROM;
-use crate::core::parent::Heritage;
 
 const LOST: RootInput = RootInput::ChildLost(AgentId(1), LossReason::Closed);
 

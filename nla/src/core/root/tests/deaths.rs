@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::core::failure_policy::FailurePolicy;
-use crate::core::parent::Heritage;
+use crate::core::heritage::Heritage;
 use crate::core::reason::Violation;
 
 const SEGV: Cause = Cause::Signal { signal: 11, core: false, out_of_memory: false };
