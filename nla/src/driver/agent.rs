@@ -5,36 +5,35 @@
 
 mod actions;
 mod collecting;
+mod events;
 mod pmix;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::future::{pending, ready};
 use std::io;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use pmi::{Answer, Request};
-use tokio::io::Interest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
+use self::events::Event;
 use super::children::{Children, LinkContext, Received};
 use super::input::InputHub;
 use super::leftovers::SharedFiles;
-use super::pmix::{Pmix, PmixEvent};
+use super::pmix::Pmix;
 use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX, Queue};
 use super::recorder::Recorder;
 use super::rejoin::Rejoining;
 use super::serving::RankEvent;
-use super::shutdown::{SWEEP_PAUSE, Sweep};
+use super::shutdown::Sweep;
 use super::staging::{StageHub, Staging};
 use super::startup::{Local, Startup};
 use super::survivors::Survivors;
@@ -122,50 +121,6 @@ pub(super) struct AgentDriver {
     trace: Option<DriverTrace>,
     exit_code: Option<u8>,
     sent_up: Traffic,
-}
-
-/// Everything that an agent waits for.
-enum Event {
-    /// Messages and losses of links, in order.
-    Links(Vec<(AgentId, LinkEvent)>),
-    /// Requests and exits of ranks, in order.
-    Ranks(Vec<RankEvent>),
-    /// The process has received SIGCHLD.
-    Reaped,
-    /// SIGCHLD need not wait any longer.
-    ReapDue,
-    /// The process has received SIGTERM.
-    Terminated,
-    /// A child has authenticated itself.
-    Joined(Accepted),
-    /// The link to an ancestor is up, or no ancestor accepts this agent.
-    Rejoined(Option<Accepted>),
-    /// The directory with all files of the session, or the reason why they are missing.
-    Staged(Result<PathBuf, String>),
-    /// A child could not be started, with the reason.
-    ChildFailed(AgentId, String),
-    /// A child's output has ended.
-    OutputEnded,
-    /// A step of the sweep is complete.
-    Sweep(Sweep),
-    /// The next search for descendants that are left is due.
-    SweepDue,
-    /// The guardian has exited.
-    GuardianEnded,
-    /// Regular work is due. If this process was stopped for a dead time or longer, for how long.
-    Tick(Option<Duration>),
-    /// The core's alarm has expired.
-    Alarm,
-    /// The spawner thread has results.
-    Spawned,
-    /// The start of a rank has taken long, or was cancelled.
-    Stalled,
-    /// The process that serves PMIx has sent a message, or was lost.
-    Pmix(PmixEvent),
-    /// Ranks wait to be released, and no other event is due.
-    ReleaseDue,
-    /// Ranks remain to be started, and no other event is due.
-    StartDue,
 }
 
 /// Passes the launcher's input and files to the hubs.
@@ -329,46 +284,6 @@ impl AgentDriver {
             }
             self.continue_sweep();
             self.flush_pump();
-        }
-    }
-
-    async fn next_event(&mut self) -> Event {
-        let is_starting = self.startup.as_ref().is_some_and(Startup::is_busy);
-        let awaits_former = self.startup.as_ref().is_some_and(Startup::awaits_former);
-        let may_reap = self.next_reap <= Instant::now();
-        tokio::select! {
-            biased;
-            events = self.links.events.next_turn() => Event::Links(events),
-            events = self.ranks.next_turn() => Event::Ranks(events),
-            _ = self.reaped.recv(), if may_reap => Event::Reaped,
-            () = sleep_until(self.next_reap), if !may_reap => Event::ReapDue,
-            _ = self.terminated.recv() => Event::Terminated,
-            Some(accepted) = self.joined.recv() => Event::Joined(accepted),
-            staged = self.staging.finished() => Event::Staged(staged),
-            Some(found) = async { self.rejoined.as_mut()?.await.ok() } => Event::Rejoined(found),
-            Some((child, why)) = async { Some(self.child_starter.as_mut()?.next_failure().await) } =>
-                Event::ChildFailed(child, why),
-            () = self.children.output_ended.notified() => Event::OutputEnded,
-            next = self.sweep.next() => Event::Sweep(next),
-            ready = self.guardian_end.ready(Interest::PRIORITY), if self.is_guarded => {
-                // Before the read, which continues until the link is empty.
-                if let Ok(mut guard) = ready {
-                    guard.clear_ready();
-                }
-                Event::GuardianEnded
-            }
-            stop = self.pulse.beat() => Event::Tick(stop),
-            () = self.alarm.due() => Event::Alarm,
-            () = async { match &self.startup { Some(startup) => startup.finished().await, None => pending().await } } =>
-                Event::Spawned,
-            () = async { match &self.startup { Some(startup) => startup.stalled().await, None => pending().await } } =>
-                Event::Stalled,
-            event = async { match &mut self.pmix { Some(pmix) => pmix.next().await, None => pending().await } } =>
-                Event::Pmix(event),
-            () = ready(()), if !self.releases.is_empty() => Event::ReleaseDue,
-            () = ready(()), if is_starting => Event::StartDue,
-            () = sleep(SWEEP_PAUSE), if self.sweep.is_killing() => Event::SweepDue,
-            () = sleep(SWEEP_PAUSE), if awaits_former => Event::Reaped,
         }
     }
 
