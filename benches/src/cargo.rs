@@ -54,11 +54,9 @@ impl Product {
             return path.canonicalize().map_err(|_| BenchError::new(missing()));
         }
         let no_cargo = format!("cannot start cargo to build {name} (or use an existing one: {variable}=PATH)");
-        let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let status = Command::new(cargo)
+        let status = command()
             .args(["build", "--quiet", "--release", "-p", package, "--target-dir"])
             .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status()
             .map_err(BenchError::because(no_cargo))?;
         if status.success() {
@@ -70,6 +68,15 @@ impl Product {
             )))
         }
     }
+}
+
+/// Returns a command that runs cargo in this package.
+#[must_use]
+pub fn command() -> Command {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(cargo);
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
 }
 
 /// Copies a file, as an installation does. The linker writes through a mapping, which leaves the page cache with small pages: the

@@ -44,7 +44,8 @@ impl Overview {
             Some(page) if options.suite.has_overview() => {
                 let conditions = conditions(&bench.machine.to_string(), options, &bench.launchers);
                 let block = format!("{conditions}\n{}", bench.overview.markdown(&bench.launchers));
-                replace(page, || document::blank_overview(options.suite.name()), options.suite.name(), &block)
+                let blank = || Suite::OF_README.map(|suite| document::blank_overview(suite.name())).concat();
+                replace(page, blank, options.suite.name(), &block)
             }
             _ => Ok(()),
         }

@@ -53,6 +53,9 @@ pub enum Section {
 }
 
 impl Suite {
+    /// The suites that write a table of README.md, in the order of the tables.
+    pub const OF_README: [Self; 2] = [Self::Launch, Self::Pmi];
+
     /// Returns its sections in the order of the output.
     #[must_use]
     pub fn sections(self) -> &'static [Section] {
@@ -93,7 +96,7 @@ impl Suite {
     /// Returns whether `--write` writes a table of README.md.
     #[must_use]
     pub fn has_overview(self) -> bool {
-        matches!(self, Self::Launch | Self::Pmi)
+        Self::OF_README.contains(&self)
     }
 
     /// Returns the time of a run above which it is not repeated: a slow rival must not make a bench take an hour.
