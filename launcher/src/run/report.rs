@@ -10,6 +10,7 @@ use nla::figures;
 use nla::sys::signal_name;
 use pmi::Ranks;
 
+use crate::cluster::hosts::fold_within;
 use crate::plan::needs::agent_files;
 use crate::plan::request::Options;
 use crate::refusal::{counted, shown};
@@ -341,16 +342,19 @@ fn is_lack_of_tasks(words: &str, needs: Option<&HostNeeds>) -> bool {
 
 /// Characters of the words on a failure.
 const WORDS_MAX: usize = 4096;
+/// Bytes of a list of hosts; of a longer one only the first is named.
+const NAMES_BYTES_MAX: usize = 200;
 
 /// Returns the report on the end of a session; `None` if none is needed. `size` is the number of ranks of the first
 /// namespace, `needs` are those of ranks that could not be started, `restarts` the number of restarts if more
-/// would have been needed.
+/// would have been needed, `alike` the hosts of the other failures with the same reason, one for each failure.
 pub fn epilogue(
     outcome: &Outcome,
     size: u32,
     needs: Option<&HostNeeds>,
     restarts: Option<u32>,
     host: impl Fn(&Failure) -> String,
+    alike: &[&str],
 ) -> Option<String> {
     match outcome {
         Outcome::Success | Outcome::Interrupted { .. } | Outcome::OutputLost => None,
@@ -360,7 +364,15 @@ pub fn epilogue(
         Outcome::Survived { first, dead, .. } => Some(survived(first, dead, host)),
         Outcome::Failed { first, others } => {
             // Agents and ranks wrote some of these words.
-            let mut text = shown(&what_happened(first, &host(first)), WORDS_MAX);
+            let there = host(first);
+            let mut text = shown(&what_happened(first, &there), WORDS_MAX);
+            let mut elsewhere: Vec<&str> = alike.iter().copied().filter(|name| *name != there).collect();
+            let others = others.saturating_sub(elsewhere.len() as u64);
+            elsewhere.sort_unstable();
+            elsewhere.dedup();
+            if !elsewhere.is_empty() {
+                let _ = write!(text, "\n  {} reported the same", fold_within(&elsewhere, NAMES_BYTES_MAX));
+            }
             let at = first.at.as_secs_f64();
             let launched = !matches!(first.cause, Cause::NotStarted { .. } | Cause::NotStaged { .. });
             let rest = u64::from(size).saturating_sub(first.ranks.len());
@@ -376,8 +388,8 @@ pub fn epilogue(
             } else {
                 let _ = write!(text, "\n  no rank was left running");
             }
-            if *others > 0 {
-                let _ = write!(text, "\n  {} reported", counted(*others, "more failure was", "more failures were"));
+            if others > 0 {
+                let _ = write!(text, "\n  {} reported", counted(others, "more failure was", "more failures were"));
             }
             if let Some(restarts) = restarts {
                 let again = if restarts == 1 { "once" } else { &format!("{restarts} times") };

@@ -18,7 +18,7 @@ fn report_of(size: u32, others: u64, first: Failure) -> String {
 
 fn report_at(host: NeedyHost, size: u32, others: u64, first: Failure) -> String {
     let needs = HostNeeds { tasks: 77, ranks: size, host };
-    epilogue(&Outcome::Failed { first, others }, size, Some(&needs), None, |_| "n0427".to_owned()).unwrap()
+    epilogue(&Outcome::Failed { first, others }, size, Some(&needs), None, |_| "n0427".to_owned(), &[]).unwrap()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn a_job_that_went_on_is_reported_with_all_ranks_that_died() {
     let first = failure("5", Cause::Signal { signal: 9, core: false, out_of_memory: false });
     let outcome = Outcome::Survived { first, others: 1, dead: "2,5".parse().unwrap() };
     assert_eq!(
-        epilogue(&outcome, 8, None, None, |_| "n0427".to_owned()).unwrap(),
+        epilogue(&outcome, 8, None, None, |_| "n0427".to_owned(), &[]).unwrap(),
         "rank 5 on n0427 was killed by signal 9 (KILL)\n  the job went on without ranks 2,5; first failure at 14.200 s"
     );
 }
@@ -67,7 +67,7 @@ fn a_job_that_went_on_is_reported_with_all_ranks_that_died() {
 fn the_report_of_the_last_failure_says_that_no_restart_is_left() {
     let text = |restarts| {
         let first = failure("1", Cause::Code(7));
-        epilogue(&Outcome::Failed { first, others: 0 }, 1, None, Some(restarts), |_| "n0427".to_owned()).unwrap()
+        epilogue(&Outcome::Failed { first, others: 0 }, 1, None, Some(restarts), |_| "n0427".to_owned(), &[]).unwrap()
     };
     assert_eq!(
         text(3),
@@ -195,6 +195,22 @@ fn limits_that_keep_ranks_from_starting_are_named_with_what_raises_them() {
         report_at(remote(), 32, 0, failed("its agent could not set itself up: Too many open files (os error 24)"));
     assert!(text.contains("\n  hint: allow an agent on n0427 some 306 open files: a hard limit there ("), "{text}");
     assert!(!report_at(here(), 32, 0, failed("program 'x' was not found")).contains("hint"));
+}
+
+#[test]
+fn hosts_that_reported_the_same_are_named_in_one_line() {
+    let why = nla::core::NotStartedReason::Reported("no socket could be made: Too many open files".into());
+    let outcome = Outcome::Failed { first: failure("", Cause::NotStarted { why }), others: 5 };
+    let text = |alike: &[&str]| epilogue(&outcome, 8, None, None, |_| "n0427".to_owned(), alike).unwrap();
+    let first = "agent 2 on n0427 could not be started: no socket could be made: Too many open files\n";
+    assert_eq!(
+        text(&["n0430", "n0427", "n0429", "n0428", "n0429"]),
+        format!("{first}  n[0428-0430] reported the same\n  no rank was left running\n  1 more failure was reported")
+    );
+    assert_eq!(text(&["n0427"]), format!("{first}  no rank was left running\n  5 more failures were reported"));
+    let many: Vec<String> = (0..64).map(|number| format!("host-{number}-of-rack-{}", number * 7)).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(text(&many).contains("\n  host-0-of-rack-0 and 63 more reported the same\n"), "{}", text(&many));
 }
 
 #[test]

@@ -27,9 +27,9 @@ use super::stage_source::{Sending, StageSource};
 use super::survivors::Survivors;
 use crate::bootstrap::{ArrivalTimes, Bootstrap, Links, TargetReport, TargetTimes};
 use crate::core::{
-    AgentId, Down, DriverCounts, DurationHistogram, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress,
-    Root, RootAction, RootInput, RootSettings, SpanKind, StagePlan, StageUp, Stats, Subtree, Time, Timing, TraceScope,
-    TraceSpan,
+    AgentId, Down, DriverCounts, DurationHistogram, Failure, NamespacePlan, NotStartedReason, Notice, Outcome,
+    RankProgress, Root, RootAction, RootInput, RootSettings, SpanKind, StagePlan, StageUp, Stats, Subtree, Time,
+    Timing, TraceScope, TraceSpan,
 };
 use crate::link::{
     Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, SessionKey,
@@ -456,6 +456,11 @@ impl RootDriver {
     /// it has started is left, and no file of PMIx.
     pub fn may_stand_by(&self) -> bool {
         self.bootstrap.has_standing() && !self.core.serves_pmix() && self.core.has_ended_in_order()
+    }
+
+    /// Returns the agents of the other failures with which ranks did not start for the same reason as in `first`.
+    pub fn failed_alike(&self, first: &Failure) -> Vec<AgentId> {
+        self.core.failed_alike(first)
     }
 
     /// Whether no rank of the first namespace has spoken PMI.

@@ -97,7 +97,12 @@ impl Session {
     pub(super) fn report_outcome(&self, outcome: &Outcome) {
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
         let needs = self.needs_after(outcome);
-        if let Some(mut text) = epilogue(outcome, self.first.size, needs.as_ref(), self.restarts_used, host) {
+        let alike = match outcome {
+            Outcome::Failed { first, .. } => self.root.failed_alike(first),
+            _ => Vec::new(),
+        };
+        let alike: Vec<&str> = alike.into_iter().map(|agent| self.locations.of_agent(agent)).collect();
+        if let Some(mut text) = epilogue(outcome, self.first.size, needs.as_ref(), self.restarts_used, host, &alike) {
             if let Some(exit) = &self.first_exit
                 && let Some(doubt) = doubt(outcome, exit, self.locations.of_agent(exit.agent))
             {

@@ -304,6 +304,16 @@ impl Root {
         }
     }
 
+    /// Returns the agents of the other failures with which ranks did not start for the same reason as in `first`: an agent for
+    /// each failure. The agents of failures that were only counted are not known.
+    pub fn failed_alike(&self, first: &Failure) -> Vec<AgentId> {
+        if !matches!(first.cause, Cause::NotStarted { .. } | Cause::NotStaged { .. }) {
+            return Vec::new();
+        }
+        let alike = self.failures.iter().filter(|failure| *failure != first && failure.cause == first.cause);
+        alike.map(|failure| failure.agent).collect()
+    }
+
     /// The outcome that the reported failures make. Where the session went on, the first cause is among the failures
     /// of the earliest one's time.
     pub(super) fn elected(&self) -> Outcome {

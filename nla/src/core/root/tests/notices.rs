@@ -236,3 +236,24 @@ fn no_agent_is_asked_how_far_its_ranks_are_when_none_is_left() {
     let actions = World::flushing().after(T, RootInput::Survey);
     assert!(matches!(actions[..], [RootAction::Notice(Notice::Surveyed(..))]), "{actions:?}");
 }
+
+#[test]
+fn agents_with_ranks_that_do_not_start_for_the_same_reason_are_found() {
+    let mut world = World::running();
+    let low = |max: u32| Cause::NotStarted { why: NotStartedReason::Reported(format!("ulimit -u allows {max}")) };
+    world.fails(at(10), 1, 0, low(9));
+    world.fails(at(11), 2, 2, low(9));
+    world.fails(at(12), 2, 3, low(8));
+    let actions = world.after(at(110), RootInput::Timeout);
+    let elected = actions.iter().find_map(|action| match action {
+        RootAction::Notice(Notice::Ending(Outcome::Failed { first, others: 2 }, ..)) => Some(first),
+        _ => None,
+    });
+    let first = elected.unwrap_or_else(|| panic!("{actions:?}"));
+    assert_eq!((first.agent, world.root.failed_alike(first)), (AgentId(1), vec![AgentId(2)]));
+    let mut world = World::running();
+    world.fails(at(10), 1, 0, Cause::Code(1));
+    world.fails(at(11), 2, 2, Cause::Code(1));
+    let first = Failure::of_rank(at(10), AgentId(1), NS, Rank(0), Cause::Code(1));
+    assert_eq!(world.root.failed_alike(&first), [], "a consequence may look like its cause");
+}
