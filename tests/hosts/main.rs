@@ -26,6 +26,7 @@ mod charm;
 mod cluster;
 mod explain;
 mod launch;
+mod limits;
 mod managers;
 mod mocks;
 mod mpich;
