@@ -49,7 +49,7 @@ pub enum Kind {
     Log,
     /// A report, which is stored until it is written. It is dropped only in favour of newer reports.
     Report,
-    /// The report of an error: [`on_error_written`] has its meaning.
+    /// The report of an error: `on_error_written` has its meaning.
     Error,
 }
 
@@ -230,7 +230,7 @@ struct State {
     on_error: Option<ErrorWritten>,
 }
 
-/// See [`on_error_written`].
+/// See `on_error_written`.
 pub(crate) type ErrorWritten = Arc<dyn Fn() + Send + Sync>;
 
 impl State {
