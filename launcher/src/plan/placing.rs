@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use litemap::LiteMap;
 use nla::sys::{self, Rewrite};
-use placement::faults::{History, Outage, PROBABILITY_MIN, ordered};
+use placement::faults::{History, Outage, PROBABILITY_MIN, least_exposed, ordered};
 use placement::limits::{MATRIX_RANKS_MAX, TOPOLOGY_BYTES_MAX};
 use placement::matrix::{Collector, Matrix, MatrixError};
 use placement::topology::Topology;
 
 use crate::cluster::fault_history;
-use crate::cluster::hosts::{self, fold, fold_within};
+use crate::cluster::hosts::{self, fold};
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::{HostOptions, Node, NodeList};
 use crate::cluster::placement::talk::Talk;
@@ -147,8 +147,8 @@ impl Faults {
     }
 }
 
-/// Orders the nodes so that those that sessions have lost lately are last, the likeliest to fail at the end, and leaves out
-/// those that neither the ranks nor `--spares` need. Returns also those that may fail, with their probabilities.
+/// Orders the nodes so that those that sessions have lost lately are last, and leaves out those that neither the ranks nor
+/// `--spares` need. Of those that the ranks need, the session has as few as it can have, or the soundest. Returns also those that may fail, with their probabilities.
 fn without_faults(
     request: &Request,
     nodes: NodeList,
@@ -164,13 +164,13 @@ fn without_faults(
     let ranks: Option<u64> = request.commands.iter().map(|command| command.nprocs.map(u64::from)).sum();
     let slots: Option<Vec<u64>> = listed.iter().map(|node| options.ppn.or(node.slots).map(u64::from)).collect();
     let slots_or_one = slots.clone().unwrap_or_else(|| vec![1; listed.len()]);
-    let (mut order, faulty) = ordered(&is_faulty, &slots_or_one, ranks.unwrap_or(u64::MAX));
-    let (sound, risky) = order.split_at_mut(listed.len() - faulty);
-    // `--spares` keeps the last nodes: the soundest of them come first.
-    risky.sort_by(|one, other| {
-        faults.probability(&listed[*one].name).total_cmp(&faults.probability(&listed[*other].name))
-    });
+    let (order, faulty) = ordered(&is_faulty, &slots_or_one, ranks.unwrap_or(u64::MAX));
+    let (sound, risky) = order.split_at(listed.len() - faulty);
     let sound_slots: Vec<u64> = sound.iter().map(|at| slots_or_one[*at]).collect();
+    let missing = ranks.unwrap_or_default().saturating_sub(sound_slots.iter().sum());
+    let of_risky: Vec<_> = risky.iter().map(|at| (slots_or_one[*at], faults.probability(&listed[*at].name))).collect();
+    // `--spares` keeps the first of those that the ranks do not need.
+    let risky: Vec<usize> = least_exposed(&of_risky, missing).into_iter().map(|at| risky[at]).collect();
     let needed = faulty_needed(&sound_slots, faulty, ranks, slots.is_some(), options.launch.spares as usize);
     if faulty > 0 {
         let names: Vec<&str> = risky.iter().map(|at| listed[*at].name.as_str()).collect();
@@ -277,15 +277,23 @@ fn of_manager(nodes: &NodeList, system: &dyn System, remarks: &mut Vec<String>) 
 fn saved(path: &Path, nodes: &NodeList, system: &dyn System, remarks: &mut Vec<String>) -> Result<OsString, Refusal> {
     let SavedMap { map, hosts: made_for } = SavedMap::read(path, "-rankmap", system)?;
     let names: Vec<&str> = nodes.nodes().iter().map(|node| node.name.as_str()).collect();
-    if let Some(made_for) = made_for.filter(|made_for| *made_for != fold(&names)) {
-        let made_for: String = made_for.chars().take(NAMES_BYTES_MAX).collect();
+    let is_other = |made_for: &String| !expand(made_for).is_ok_and(|made_for| made_for == names);
+    if let Some(made_for) = made_for.filter(is_other) {
+        let shown = |list: &str| list.chars().take(NAMES_BYTES_MAX).collect::<String>();
+        let made_for = shown(&made_for);
         let now = match names.is_empty() {
             true => "all ranks run on this machine".to_owned(),
-            false => format!("these are {}", fold_within(&names, NAMES_BYTES_MAX)),
+            false => format!("these are {}", shown(&in_order(&names))),
         };
         remarks.push(format!("the rank map '{}' was made for the hosts {made_for}, and {now}", path.display()));
     }
     Ok(map.into())
+}
+
+/// Returns a list that expands to these names in this order: a rank map counts them.
+fn in_order(names: &[&str]) -> String {
+    let folded = fold(names);
+    if expand(&folded).is_ok_and(|expanded| expanded == names) { folded } else { names.join(",") }
 }
 
 /// The contents of a file of `--save-rankmap`.
@@ -328,7 +336,7 @@ pub fn save(plan: &Plan, path: &Path, names: &[&str]) -> Result<(), Refusal> {
     let mut text = Vec::new();
     // Writing to memory cannot fail. Without a list of hosts, all ranks run on this machine.
     if !names.is_empty() {
-        let _ = writeln!(text, "{HOSTS_LINE}{}", fold(names));
+        let _ = writeln!(text, "{HOSTS_LINE}{}", in_order(names));
     }
     for (first, (end, node)) in node_of.iter() {
         let _ = writeln!(text, "{}*{node}", end - first);
@@ -426,6 +434,11 @@ mod tests {
         assert_eq!(read(text, "n[1-2]"), (Ok("2*1,1*0".into()), String::new()));
         let told = "the rank map '/map' was made for the hosts n[1-2], and these are n[1-3]";
         assert_eq!(read(text, "n[1-3]"), (Ok("2*1,1*0".into()), told.to_owned()));
+        // The numbers of a map count the hosts in their order.
+        let told = "the rank map '/map' was made for the hosts n[1-2], and these are n2,n1";
+        assert_eq!(read(text, "n2,n1"), (Ok("2*1,1*0".into()), told.to_owned()));
+        assert_eq!(read("# hosts b,a\n1*0\n", "b,a"), (Ok("1*0".into()), String::new()));
+        assert_eq!((in_order(&["b", "a"]), in_order(&["n1", "n2", "n3"])), ("b,a".to_owned(), "n[1-3]".to_owned()));
         // A map of this machine, as earlier versions wrote it.
         assert_eq!(read("# hosts \n3*0\n", "n1"), (Ok("3*0".into()), String::new()));
         let error = saved(Path::new("/none"), &named("a", None), &Fake::default(), &mut Vec::new()).unwrap_err();
