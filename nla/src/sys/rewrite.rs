@@ -1,6 +1,6 @@
 //! Files that the user names and that are rewritten as a whole at the end: the old contents survive a failure.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -30,13 +30,17 @@ impl Rewrite {
     }
 
     /// Replaces the contents. A regular file of this user is replaced by one with the same mode and group that was written beside
-    /// it and stored: readers find the old contents or the new ones. Other files are written in place. Waits for the reader of a
-    /// FIFO for at most 5 s without progress.
+    /// it and stored: readers find the old contents or the new ones. Other files are written in place. A file that is this process's
+    /// standard output or error keeps what it has: the contents follow. Waits for the reader of a FIFO for at most 5 s without
+    /// progress.
     pub fn write(self, contents: impl FnOnce(&mut BufWriter<Destination>) -> io::Result<()>) -> io::Result<()> {
         let Opened { file, walk, name } = self.0;
         let found = file.metadata()?;
         let is_regular = found.is_file();
         let reader_time = (!is_regular).then_some(READER_TIME);
+        if let Some(stream) = own_stream(&found).filter(|_| is_regular) {
+            return written(Destination::new(stream, reader_time), contents).map(drop);
+        }
         // Another name of the file would go on naming the old one.
         let may_replace = is_regular && found.nlink() == 1 && keeps_mode(&found);
         let beside = walk.filter(|_| may_replace).map(|walk| {
@@ -57,6 +61,16 @@ impl Rewrite {
             }
         }
     }
+}
+
+/// Returns the standard stream that is this file. It has the position at which others write it, too.
+fn own_stream(found: &Metadata) -> Option<File> {
+    let is_this = |stream: &File| {
+        stream.metadata().is_ok_and(|stream| (stream.dev(), stream.ino()) == (found.dev(), found.ino()))
+    };
+    let (out, err) = (io::stdout(), io::stderr());
+    let streams = [out.as_fd(), err.as_fd()].into_iter().filter_map(|stream| stream.try_clone_to_owned().ok());
+    streams.map(File::from).find(is_this)
 }
 
 /// Returns whether a file is written in place after this failure to make one beside it.
