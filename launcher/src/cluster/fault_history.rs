@@ -58,9 +58,6 @@ pub fn record(path: &Path, at_s: u64, hosts: &BTreeSet<String>) -> io::Result<()
     if hosts.is_empty() {
         return Ok(());
     }
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-    }
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
@@ -90,7 +87,10 @@ fn locked(mut file: File) -> io::Result<Flock<File>> {
 #[must_use]
 pub(crate) fn remember(options: &HostOptions, hosts: &BTreeSet<String>) -> Option<String> {
     let path = path(options, |name| std::env::var_os(name))?;
-    let error = record(&path, now_s(), hosts).err()?;
+    // A typing error in the option makes no directories.
+    let directory = path.parent().filter(|_| options.fault_history.is_none() && !hosts.is_empty());
+    let made = directory.map_or(Ok(()), fs::create_dir_all);
+    let error = made.and_then(|()| record(&path, now_s(), hosts)).err()?;
     if options.fault_history.is_none() {
         tracing::info!(path = %path.display(), %error, "the history of faults was not written");
         return None;
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn events_are_added_and_hostile_files_are_left_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("state/faults");
+        let file = directory.path().join("faults");
         let hosts = BTreeSet::from(["n1".to_owned(), "n2".to_owned()]);
         record(&file, 5, &hosts).unwrap();
         record(&file, 7, &BTreeSet::from(["n3".to_owned()])).unwrap();
@@ -137,5 +137,9 @@ mod tests {
         let note = format!("option '--fault-history': '{}' was not written: it is not a regular file", fifo.display());
         assert_eq!(remember(&typed, &hosts), Some(note));
         assert_eq!(remember(&typed, &BTreeSet::new()), None);
+        let missing = directory.path().join("missing");
+        let typed = HostOptions { fault_history: Some(missing.join("faults")), ..HostOptions::default() };
+        assert!(remember(&typed, &hosts).is_some_and(|note| note.contains("No such file or directory")));
+        assert!(!missing.exists());
     }
 }

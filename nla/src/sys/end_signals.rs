@@ -8,7 +8,7 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, si
 use super::shell::disposition;
 
 /// The signals that are held back.
-const SIGNALS: [Signal; 3] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM];
+const SIGNALS: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
 /// The signal that arrived last while signals are held back; 0 if none did.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
@@ -17,7 +17,7 @@ extern "C" fn record(signal: c_int) {
     ARRIVED.store(signal, Ordering::Relaxed);
 }
 
-/// Records SIGHUP, SIGINT and SIGTERM in place of their default action while it exists. Does not change what this process ignores
+/// Records SIGHUP, SIGINT, SIGQUIT and SIGTERM in place of their default action while it exists. Does not change what this process ignores
 /// or handles in another way. If a signal has arrived, the last one ends the process at the drop.
 ///
 /// A second value at the same time has no effect: the first one's drop ends the time of both.
