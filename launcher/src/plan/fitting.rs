@@ -185,7 +185,7 @@ mod tests {
     const JOB: LocalJob = LocalJob { ranks: 64, readers: 1, fanout: 32, cores: 2, block: 1, spares: 0 };
 
     fn limits(files: u64, tasks: u64) -> Limits {
-        let user = TaskLimit { place: TaskLimitPlace::User, max: tasks + 7, others: 7 };
+        let user = TaskLimit { place: TaskLimitPlace::User { hard: u64::MAX }, max: tasks + 7, others: 7 };
         Limits { files, tasks: vec![user], memory: Vec::new() }
     }
 

@@ -379,7 +379,7 @@ fn many_agents_on_one_machine_have_a_longer_dead_time() {
 fn more_processes_than_the_machine_allows_are_refused() {
     let limits = |_| {
         let limit = |place, max| TaskLimit { place, max, others: 0 };
-        vec![limit(TaskLimitPlace::Kernel("pid_max"), 32_768), limit(TaskLimitPlace::User, 108)]
+        vec![limit(TaskLimitPlace::Kernel("pid_max"), 32_768), limit(TaskLimitPlace::User { hard: u64::MAX }, 108)]
     };
     let small = Machine { task_limits: limits, ..machine() };
     let error = planned("-np 99 ./a", &small).unwrap_err();

@@ -18,8 +18,11 @@ const PIDS_RESERVED: u64 = 300;
 /// A place that limits the number of processes and threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TaskLimitPlace {
-    /// RLIMIT_NPROC, for the processes of the user.
-    User,
+    /// RLIMIT_NPROC, for the processes of the user, and its hard limit.
+    User {
+        /// Users may raise the limit up to this one.
+        hard: u64,
+    },
     /// A file below /proc/sys/kernel.
     Kernel(&'static str),
     /// The file pids.max of a cgroup.
@@ -49,7 +52,7 @@ impl TaskLimit {
     /// Names the limit.
     pub fn name(&self) -> String {
         match &self.place {
-            TaskLimitPlace::User => "ulimit -u".to_owned(),
+            TaskLimitPlace::User { .. } => "ulimit -u".to_owned(),
             TaskLimitPlace::Kernel(name) => format!("/proc/sys/kernel/{name}"),
             TaskLimitPlace::Cgroup(file) => file.display().to_string(),
         }
@@ -59,7 +62,10 @@ impl TaskLimit {
     pub fn raise(&self, tasks: u64) -> Option<String> {
         let max = tasks + self.others;
         match &self.place {
-            TaskLimitPlace::User => Some(format!("'ulimit -u {max}'")),
+            TaskLimitPlace::User { hard } => {
+                let how = if max > *hard { " (a hard limit: as root, or by limits.conf)" } else { "" };
+                Some(format!("'ulimit -u {max}'{how}"))
+            }
             TaskLimitPlace::Kernel(name) => {
                 (max <= PID_MAX_MAX).then(|| format!("'sysctl kernel.{name}={max}' as root"))
             }
@@ -100,7 +106,9 @@ impl TaskLimit {
     }
 
     fn user(max: u64, found: &Tasks) -> Self {
-        Self { place: TaskLimitPlace::User, max, others: found.of_others(getuid().as_raw()) }
+        // Without an answer, no hint about the hard limit.
+        let hard = getrlimit(Resource::RLIMIT_NPROC).map_or(RLIM_INFINITY, |(_, hard)| hard);
+        Self { place: TaskLimitPlace::User { hard }, max, others: found.of_others(getuid().as_raw()) }
     }
 
     fn read_kernel(own: u64) -> Vec<Self> {
@@ -274,8 +282,10 @@ mod tests {
     #[test]
     fn raised_limits_leave_room_for_others() {
         let limit = |place| TaskLimit { place, max: 100, others: 30 };
-        assert_eq!(limit(TaskLimitPlace::User).left(), 70);
-        assert_eq!(limit(TaskLimitPlace::User).raise(90).unwrap(), "'ulimit -u 120'");
+        assert_eq!(limit(TaskLimitPlace::User { hard: 120 }).left(), 70);
+        assert_eq!(limit(TaskLimitPlace::User { hard: 120 }).raise(90).unwrap(), "'ulimit -u 120'");
+        let hard = "'ulimit -u 120' (a hard limit: as root, or by limits.conf)";
+        assert_eq!(limit(TaskLimitPlace::User { hard: 119 }).raise(90).unwrap(), hard);
         let kernel = limit(TaskLimitPlace::Kernel("pid_max"));
         assert_eq!(kernel.raise(90).unwrap(), "'sysctl kernel.pid_max=120' as root");
         assert_eq!(kernel.raise(1 << 22), None);
