@@ -1,11 +1,11 @@
 //! Contradictions between options that their words show. The plan checks those that depend on the hosts,
 //! the allocation or the machine.
 
-use std::borrow::Cow;
 use std::path::Path;
 
 use nla::core::{BindTo, GPU, Level};
 use nla::link::Liveness;
+use nla::sys;
 
 use super::error::UsageError;
 use super::options::{Global, Id};
@@ -154,19 +154,14 @@ fn check_files(
         (Global::ErrfilePattern, options.errfile_pattern.as_deref().map(Path::new)),
     ];
     for (at, (one, file)) in reports.iter().enumerate() {
-        let Some(file) = file.map(absolute) else { continue };
+        let Some(file) = file.map(sys::true_path) else { continue };
         for (other, other_file) in reports[at + 1..].iter().chain(&streams) {
-            if other_file.is_some_and(|other_file| absolute(other_file) == file) {
+            if other_file.is_some_and(|other_file| sys::true_path(other_file) == file) {
                 both(*one, *other, "each writes a file of its own")?;
             }
         }
     }
     Ok(())
-}
-
-/// Returns the path from the root directory, without dots. Links are not followed.
-fn absolute(path: &Path) -> Cow<'_, Path> {
-    std::path::absolute(path).map_or(Cow::Borrowed(path), Cow::Owned)
 }
 
 /// Checks the options about processors. `both` fails if two options were typed.

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command, value_parser};
 use nla::core::printable;
-use nla::sys::{Rewrite, open_regular};
+use nla::sys::{Rewrite, open_regular, true_path};
 use placement::matrix::{Collector, Matrix};
 
 use self::heat_map::HeatMap;
@@ -143,7 +143,27 @@ fn options(given: &clap::ArgMatches) -> Options {
     }
 }
 
+/// Checks that a picture replaces neither what is read nor the other picture.
+fn check_pictures(options: &Options) -> Result<(), Refusal> {
+    let pictures = [("--svg", &options.svg), ("--png", &options.png)];
+    let mut taken: Vec<PathBuf> = options.files.iter().map(|file| true_path(file)).collect();
+    for (option, picture) in pictures.into_iter().filter_map(|(option, path)| Some((option, path.as_ref()?))) {
+        if picture.as_os_str() == "-" {
+            let text = format!("option '{option}': '-' is no file: standard output has the summary");
+            return Err(Refusal::new(text, "name a file, or ./- for one of this name"));
+        }
+        let path = true_path(picture);
+        if taken.contains(&path) {
+            let text = format!("option '{option}': '{}' is also read, or is the other picture", picture.display());
+            return Err(Refusal::new(text, "name a file of its own"));
+        }
+        taken.push(path);
+    }
+    Ok(())
+}
+
 fn show(options: &Options) -> Result<String, Refusal> {
+    check_pictures(options)?;
     let matrix = read(&options.files)?;
     let map = NodeMap::of(&matrix, options.rankmap.as_deref(), options.hosts.as_deref())?;
     if let Some(path) = &options.svg {

@@ -123,6 +123,13 @@ fn what_cannot_be_shown_is_an_error() {
     }
     let unwritable = run_on(&file_of(&ring(2)), "show FILE --svg /nonexistent/a.svg").unwrap_err();
     assert!(unwritable.starts_with("'/nonexistent/a.svg' cannot be written: "), "{unwritable}");
+    for (words, why) in [
+        ("show FILE --svg FILE", "option '--svg': 'FILE' is also read, or is the other picture"),
+        ("show FILE --svg a --png ./a", "option '--png': './a' is also read, or is the other picture"),
+        ("show FILE --png -", "option '--png': '-' is no file: standard output has the summary"),
+    ] {
+        assert_eq!(run_on(&file_of(&ring(2)), words), Err(why.to_owned()));
+    }
 }
 
 #[test]

@@ -15,13 +15,16 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::Mode;
 
 use super::path_walk::{Walk, is, refused};
+
+/// The most links that the kernel follows on the way to a file (MAXSYMLINKS).
+const LINKS_MAX: usize = 40;
 
 /// How an output file is opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -40,6 +43,22 @@ pub enum OutputMode {
 /// and FIFOs, and follows links, unless another user put them into a sticky directory. Blocks until a FIFO has a reader, unless `mode` excludes that.
 pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
     open(path, mode, true).map(|opened| opened.file)
+}
+
+/// Returns the path of the file to which a path leads, from the root directory: two paths of one file have the same one, also if it
+/// does not exist yet. Links in /proc, which name open files, are not followed.
+pub fn true_path(path: &Path) -> PathBuf {
+    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for _ in 0..LINKS_MAX {
+        let Some(directory) = path.parent() else { break };
+        let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        path = directory.join(path.file_name().unwrap_or_default());
+        match path.read_link() {
+            Ok(target) if !directory.starts_with("/proc") => path = directory.join(target),
+            _ => break,
+        }
+    }
+    path
 }
 
 /// An output file, and its place.
@@ -147,6 +166,21 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
         place
+    }
+
+    #[test]
+    fn all_paths_of_a_file_are_one() {
+        let place = tempfile::tempdir().unwrap();
+        let [one, other, loops] = ["one", "other", "loops"].map(|name| place.path().join(name));
+        symlink("one", &other).unwrap();
+        symlink("loops", &loops).unwrap();
+        symlink(".", place.path().join("here")).unwrap();
+        for path in [&one, &other, &place.path().join("here/./other")] {
+            assert_eq!(true_path(path), place.path().canonicalize().unwrap().join("one"));
+        }
+        assert_eq!(true_path(&loops).file_name(), loops.file_name());
+        assert_eq!(true_path(Path::new("/proc/self/fd/1")).file_name(), Some("1".as_ref()));
+        assert_eq!(true_path(Path::new("/")), Path::new("/"));
     }
 
     #[test]
