@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -430,13 +430,40 @@ fn a_pool_that_ends_can_be_seen_and_stopped() {
         assert_eq!(output.status.code(), Some(251), "{output:?}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
     };
-    refused(&["pool", "start"], "the pool 'default' exists already");
     refused(&["pool", "add", "n3"], "the pool 'default' is being stopped");
     pool.job().np(1).program(sh("true")).run().has_code(251).says("the pool 'default' is being stopped");
     // It waits until the session is killed.
     let stopped = pool.scela(&["pool", "stop"]);
     assert!(stopped.status.success(), "{stopped:?}");
     pool.wait_for_end();
+}
+
+#[test]
+fn a_pool_starts_after_the_end_of_the_one_that_has_its_name() {
+    let pool = Pool::start(&[]);
+    let runs = pool.job().np(1).program(sh(STAYS)).spawn();
+    runs.wait_for("here");
+    let former = pool.state();
+    // The job does not end before its launcher is killed.
+    Process::of(former["jobs"][0]["launcher_pid"].as_i64().unwrap() as i32).unwrap().signal(Signal::SIGSTOP);
+    let mut stop = pool.command(&["pool", "stop"]).spawn().unwrap();
+    let stops = || (pool.state()["is_stopping"] == true).then_some(());
+    assert!(eventually(stops).is_some(), "{:?}", pool.state());
+    let place = tempfile::tempdir().unwrap();
+    let told = place.path().join("told");
+    let mut start = pool.command(&["pool", "start"]);
+    start.stdout(Stdio::null()).stderr(fs::File::create(&told).unwrap());
+    let mut start = start.spawn().unwrap();
+    let pid = former["controller_pid"].as_i64().unwrap();
+    let text = format!("the pool 'default' is ending (its controller is process {pid}); waiting for its end");
+    let waits = || fs::read_to_string(&told).unwrap().contains(&text).then_some(());
+    assert!(eventually(waits).is_some(), "{:?}", fs::read_to_string(&told));
+    assert!(pool.scela(&["pool", "stop", "--kill"]).status.success());
+    assert!(stop.wait().unwrap().success());
+    assert!(start.wait().unwrap().success(), "{:?}", fs::read_to_string(&told));
+    runs.finish_killed().has_code(252);
+    assert_ne!(pool.controller().pid, pid as i32);
+    pool.job().np(1).program(sh("echo next")).run().is_quiet_success().wrote("next\n");
 }
 
 #[test]

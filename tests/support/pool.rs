@@ -150,8 +150,9 @@ impl<'a> Pool<'a> {
 
 impl Drop for Pool<'_> {
     fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.command(&["pool", "stop"]).output();
+        // It may have ended. A launcher that a failed test has stopped ends only if it is killed.
+        let kill = std::thread::panicking().then_some("--kill");
+        let _ = self.command(&["pool", "stop"]).args(kill).output();
         if std::thread::panicking() {
             self.processes().iter().for_each(|process| process.send(Signal::SIGKILL));
         } else {

@@ -84,7 +84,7 @@ pub enum Question {
 }
 
 /// How long a controller may take to answer.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long a command waits before it looks whether the controller is stopped.
 const LOOK_TIME: Duration = Duration::from_millis(200);
 /// The most bytes of a list of nodes.
@@ -516,7 +516,7 @@ pub(super) fn wait(controller: &Packets, pool: &str, limit: Option<Duration>) ->
 }
 
 /// Fails if the controller of a pool is stopped.
-fn check_runs(pool: &str) -> Result<(), Refusal> {
+pub(super) fn check_runs(pool: &str) -> Result<(), Refusal> {
     let stopped = directory::controller(pool).filter(|pid| sys::process_state(*pid) == Some(b'T'));
     stopped.map_or(Ok(()), |pid| {
         let text = format!("the pool '{pool}' does not answer: its controller, process {pid}, is stopped");

@@ -117,14 +117,16 @@ fn while_replaced<T>(mut attempt: impl FnMut() -> Result<T, Unfit>) -> Result<T,
     Err(Unfit::Refused("it is removed and made again and again".to_owned()))
 }
 
-/// Makes the directory for new pools, if it does not exist, checks it, and takes the name in it.
-pub fn take(directory: &Path, name: &str) -> Result<Place, Refusal> {
+/// Makes the directory for new pools, if it does not exist, checks it, and takes the name in it. Returns `None` if a process of a
+/// pool of that name lives.
+pub fn take(directory: &Path, name: &str) -> Result<Option<Place>, Refusal> {
     let mut tries = 1..;
     loop {
         let checked = prepare(directory)?;
         match Place::take(directory, name) {
             // Its files may be in a directory that was not checked.
-            Ok(place) if is_at(directory, Some(checked)) => return Ok(place),
+            Ok(place) if is_at(directory, Some(checked)) => return Ok(Some(place)),
+            Err(Taken::Held) => return Ok(None),
             // A pool that ends at this time removes its files and the directory.
             Ok(_) | Err(Taken::Removed) if tries.next() < Some(TRIES_MAX) => {}
             Ok(_) | Err(Taken::Removed) => return Err(failed(name, "its files are removed again and again")),
@@ -194,6 +196,8 @@ fn id(found: &Metadata) -> FileId {
 enum Taken {
     /// Its files were removed meanwhile.
     Removed,
+    /// A process of a pool has it.
+    Held,
     Refused(Refusal),
 }
 
@@ -213,8 +217,7 @@ impl Place {
             .open(&lock_path)
             .map_err(|error| failed("its lock", &error))?;
         let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else {
-            let hint = format!("'scela pool status {name}' shows it, 'scela pool stop {name}' ends it");
-            return Err(Taken::Refused(Refusal::new(format!("the pool '{name}' exists already"), hint).of_system()));
+            return Err(Taken::Held);
         };
         if !is_at(&lock_path, lock.metadata().map(|found| id(&found)).ok()) {
             return Err(Taken::Removed);
@@ -414,16 +417,20 @@ mod tests {
         assert_eq!(tries, 4 + TRIES_MAX);
     }
 
+    fn taken(directory: &Path) -> Place {
+        take(directory, "p").unwrap().expect("no pool has the name")
+    }
+
     #[test]
     fn a_name_belongs_to_one_pool_at_a_time() {
         let above = tempfile::tempdir().unwrap();
         let directory = above.path().join("pools");
-        let place = take(&directory, "p").unwrap();
-        assert_eq!(take(&directory, "p").unwrap_err().to_string(), "the pool 'p' exists already");
+        let place = taken(&directory);
+        assert!(take(&directory, "p").unwrap().is_none());
         drop(place);
         // As after a kill: the socket is left.
         assert!(socket(&directory, "p").exists());
-        let (files, _listener) = take(&directory, "p").unwrap().listen();
+        let (files, _listener) = taken(&directory).listen();
         assert!(files.are_in_place());
         files.remove(true);
         assert!(!directory.exists() && !files.are_in_place());
@@ -433,9 +440,9 @@ mod tests {
     fn a_pool_whose_files_were_removed_leaves_those_of_the_next_one() {
         let above = tempfile::tempdir().unwrap();
         let directory = above.path().join("pools");
-        let (first, _listener) = take(&directory, "p").unwrap().listen();
+        let (first, _listener) = taken(&directory).listen();
         fs::remove_dir_all(&directory).unwrap();
-        let (second, _listener) = take(&directory, "p").unwrap().listen();
+        let (second, _listener) = taken(&directory).listen();
         assert!(!first.are_in_place() && second.are_in_place());
         first.remove(true);
         assert!(second.are_in_place());

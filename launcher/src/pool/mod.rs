@@ -37,5 +37,6 @@ mod silence;
 pub mod standby;
 pub mod start;
 mod status;
+mod succession;
 pub mod waits;
 mod watch;

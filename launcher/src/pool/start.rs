@@ -23,7 +23,7 @@ use super::fleet::{FleetOptions, Host};
 use super::fork_server;
 use super::message::ToController;
 use super::nodes::{Health, Node, Nodes};
-use super::{client, commands};
+use super::{client, commands, succession};
 use crate::cli::{self, Typed};
 use crate::cluster::node_list::{self as cluster, NodeList};
 use crate::cluster::system::Process;
@@ -121,7 +121,7 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
         return Err(Refusal::new(text, "raise it: 'ulimit -Hn' shows it").of_system());
     }
     let members = members(options)?;
-    let place = directory::take(&directories[0], &options.name)?;
+    let place = succession::take(&directories[0], &options.name)?;
     let failed = |error: io::Error| {
         Refusal::new(format!("the pool '{}' cannot be started: {error}", options.name), "").of_system()
     };
