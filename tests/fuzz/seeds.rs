@@ -403,7 +403,10 @@ fn pools() -> Vec<Vec<u8>> {
         encode(&Request::of(&ToController::Run(ask.clone()))),
         encode(&ToController::Run(ask)),
         encode(&ToController::Stop { kills: true }),
-        encode(&ToController::Nodes(NodeChange::Add, "n[1-4]:2".to_owned())),
+        encode(&ToController::Nodes(
+            NodeChange::Add { gres: "gpu:2".parse().expect("it is a list") },
+            "n[1-4]:2".to_owned(),
+        )),
         encode(&ToController::Signal(vec![1, 2], 15)),
         encode(&ToClient::Waits(3, Wait { why: Why::Room(room), ahead: 2 })),
         encode(&ToClient::Waits(4, Wait { why: Why::Kept(3), ahead: 1 })),

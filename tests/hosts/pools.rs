@@ -31,6 +31,17 @@ fn hosts(pool: &Pool<'_>, np: u32, options: &[&str]) -> Vec<String> {
     hosts
 }
 
+/// Returns the host of each rank of a job that asks for these devices, and their numbers, in order.
+#[track_caller]
+fn devices(pool: &Pool<'_>, np: u32, gres: &str) -> Vec<String> {
+    let script = sh("echo $(hostname) $SCELA_GRES_FPGA$SCELA_GRES_GPU");
+    let outcome = pool.job().args(["--gres", gres]).np(np).program(script).run();
+    let text = String::from_utf8_lossy(&outcome.is_quiet_success().stdout).into_owned();
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
 #[test]
 fn jobs_run_on_the_nodes_of_a_pool() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
@@ -148,16 +159,35 @@ fn jobs_get_the_devices_of_the_list_of_hosts() {
     let pool = Pool::unstarted_on(&cluster);
     let output = pool.scela(&["pool", "start", "--slots", "4", "-f", list.to_str().expect("it is text")]);
     assert!(output.status.success(), "{output:?}");
-    let devices = |np, gres| {
-        let job = pool.job().args(["--gres", gres]).np(np).program(sh("echo $(hostname) $SCELA_GRES_FPGA"));
-        let mut lines: Vec<String> =
-            String::from_utf8_lossy(&job.run().is_quiet_success().stdout).lines().map(str::to_owned).collect();
-        lines.sort_unstable();
-        lines
-    };
-    assert_eq!(devices(2, "fpga"), ["node001 0", "node001 1"]);
-    assert_eq!(devices(2, "fpga:2"), ["node001 0,1", "node002 1,4"]);
-    assert_eq!(devices(3, "fpga"), ["node002 1", "node002 4", "node002 6"]);
+    assert_eq!(devices(&pool, 2, "fpga"), ["node001 0", "node001 1"]);
+    assert_eq!(devices(&pool, 2, "fpga:2"), ["node001 0,1", "node002 1,4"]);
+    assert_eq!(devices(&pool, 3, "fpga"), ["node002 1", "node002 4", "node002 6"]);
+}
+
+#[test]
+fn jobs_get_the_devices_that_are_given_for_all_nodes_of_a_start_or_an_addition() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
+    let pool = Pool::start_on_hosts(&cluster, "node001", &["--slots", "2", "--gres", "fpga:1@3"]);
+    assert_eq!(devices(&pool, 1, "fpga"), ["node001 3"]);
+    for words in [&["pool", "add", "node002:2"][..], &["pool", "add", "node003:2", "--gres", "fpga:x:2"]] {
+        let added = pool.scela(words);
+        assert!(added.status.success(), "{added:?}");
+    }
+    assert_eq!(devices(&pool, 3, "fpga"), ["node001 3", "node003 0", "node003 1"]);
+    assert_eq!(devices(&pool, 1, "fpga:x:2"), ["node003 0,1"]);
+}
+
+#[test]
+fn a_pool_in_a_job_of_slurm_has_the_devices_that_its_user_has_asked_for() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::unstarted_on(&cluster);
+    let mut start = pool.command(&["pool", "start", "--bootstrap", "ssh"]);
+    start.envs([("SLURM_JOB_ID", "7"), ("SLURM_JOB_NODELIST", "node[001-002]"), ("SLURM_TASKS_PER_NODE", "4(x2)")]);
+    let output = start.env("SLURM_GPUS_PER_NODE", "a100:2").output().expect("scela is there");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(devices(&pool, 2, "gpu"), ["node001 0", "node001 1"]);
+    assert_eq!(devices(&pool, 2, "gpu:a100:2"), ["node001 0,1", "node002 0,1"]);
+    pool.job().args(["--gpus-per-rank", "3"]).np(1).program(sh("true")).run().has_code(251).says("has gpu:3");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nla::core::Resources;
 use nla::sys::{self, Packets};
 
 use super::message::{JobNumber, JobRefusal, NodeChange, Request, ToClient, ToController, packed, unpacked};
@@ -131,6 +132,10 @@ pub fn command() -> Command {
                     "the network between the hosts, so that jobs get near ones: as scela-run --topology reads it",
                 ),
             )
+            .arg(gres().help(
+                "the devices of each node for which gres= names none: gpu:a100:4,fpga:1 \
+                 (default in a Slurm job: the GPUs of --gpus-per-node)",
+            ))
             .arg(
                 Arg::new("idle")
                     .long("idle")
@@ -157,7 +162,10 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(start)
-        .subcommand(change("add", "Adds hosts to a pool that was started with --hosts"))
+        .subcommand(
+            change("add", "Adds hosts to a pool that was started with --hosts")
+                .arg(gres().help("the devices of each of these nodes: gpu:a100:4,fpga:1 (default: none)")),
+        )
         .subcommand(change("drain", "Gives nodes no new jobs; jobs that run there go on"))
         .subcommand(change("resume", "Uses drained nodes again, and tries nodes that are down at once"))
         .subcommand(stop)
@@ -237,6 +245,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
                 hosts: passed_words(given, &HOST_OPTIONS),
                 launch: passed_words(given, &LAUNCH_OPTIONS),
                 topology: given.get_one::<OsString>("topology").cloned(),
+                gres: devices(given),
             }),
             Some(("stop", given)) => {
                 Subcommand::Ask(Question::Stop { pool: name(given, "pool"), kills: given.get_flag("kill") })
@@ -246,7 +255,7 @@ pub fn parse(words: Vec<OsString>) -> Result<Subcommand, String> {
             Some((change, given)) => Subcommand::Ask(Question::Nodes {
                 pool: name(given, "pool"),
                 change: match change {
-                    "add" => NodeChange::Add,
+                    "add" => NodeChange::Add { gres: devices(given) },
                     "drain" => NodeChange::Drain,
                     _ => NodeChange::Resume,
                 },
@@ -400,6 +409,16 @@ fn node_names(text: &str) -> Result<Vec<String>, String> {
     expand(text.as_bytes()).map_err(|error| error.problem().to_string())
 }
 
+/// The option for the devices of nodes.
+fn gres() -> Arg {
+    let parse = |text: &str| text.parse::<Resources>().map_err(|error| error.to_string());
+    Arg::new("gres").long("gres").value_name("DEVICES").value_parser(parse)
+}
+
+fn devices(given: &ArgMatches) -> Resources {
+    given.get_one("gres").cloned().unwrap_or_default()
+}
+
 fn time(text: &str) -> Result<Duration, String> {
     cli::time(text).map_err(|refusal| refusal.to_string())
 }
@@ -454,9 +473,9 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
                     "name fewer at a time, or fold them: node[1-400]",
                 ));
             }
-            let controller = asked(pool, &ToController::Nodes(*change, list.clone()))?;
+            let controller = asked(pool, &ToController::Nodes(change.clone(), list.clone()))?;
             // The controller bounds the time.
-            let limit = if *change == NodeChange::Add { None } else { Some(ANSWER_TIME) };
+            let limit = if matches!(change, NodeChange::Add { .. }) { None } else { Some(ANSWER_TIME) };
             match answer_within(&controller, pool, limit)? {
                 Some(ToClient::Done) => Ok(String::new()),
                 Some(ToClient::NodesRefused(why)) => Err(Refusal::new(why, "").of_system()),
@@ -561,7 +580,8 @@ mod tests {
     fn commands_are_understood() {
         let start = |name: &str, slots, idle| {
             let (hosts, launch) = (Vec::new(), Vec::new());
-            Ok(Subcommand::Start(Options { name: name.to_owned(), slots, idle, hosts, launch, topology: None }))
+            let (name, gres) = (name.to_owned(), Resources::NONE);
+            Ok(Subcommand::Start(Options { name, slots, idle, hosts, launch, topology: None, gres }))
         };
         assert_eq!(parsed("pool start"), start("default", None, None));
         let idle = Some(Duration::from_secs(300));
@@ -581,9 +601,14 @@ mod tests {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let (nodes, states) = (words(&["n1", "n2", "n4"]), words(&["runs", "waits"]));
         assert_eq!(selection, Selection { nodes, states, jobs: vec![3] });
-        let line = "pool start --hosts n[1-2] -f list --iface ib0 --topology torus:4x4x4";
+        let line = "pool start --hosts n[1-2] -f list --iface ib0 --topology torus:4x4x4 --gres gpu:2@1+3";
         let Ok(Subcommand::Start(options)) = parsed(line) else { panic!() };
-        assert_eq!(options.topology, Some("torus:4x4x4".into()));
+        assert_eq!((options.topology, options.gres.to_string()), (Some("torus:4x4x4".into()), "gpu:2@1+3".to_owned()));
+        let Ok(Subcommand::Ask(Question::Nodes { change, .. })) = parsed("pool add n3 --gres fpga") else { panic!() };
+        assert_eq!(change, NodeChange::Add { gres: "fpga:1".parse().unwrap() });
+        assert!(
+            parsed("pool start --gres gpu:0").unwrap_err().contains("'0' is not a number of devices from 1 to 1024")
+        );
         assert_eq!(options.hosts, ["--hosts", "n[1-2]", "--hostfile", "list"]);
         assert_eq!(options.launch, ["--iface", "ib0"]);
         let kill = |jobs: &[JobNumber], signal| {

@@ -1,4 +1,4 @@
-//! The accelerators and other devices of a pool's node, as its list of hosts says, and the jobs that have them. Pure.
+//! The accelerators and other devices of a pool's node, as its list of hosts or an option says, and the jobs that have them. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use nla::core::{CpuSet, Device, FoundDevices, Resource, Resources, offered, shar
 
 use super::message::JobNumber;
 
-/// The devices of a node. There are none if the list of hosts says nothing about it.
+/// The devices of a node. There are none if nothing is said about it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Devices {
     all: Vec<Device>,

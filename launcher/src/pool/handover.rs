@@ -207,7 +207,7 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
         ),
         JobRefusal::NoDevices(devices) => (
             format!("no node of the pool '{pool}' has {devices}"),
-            "gres= in the file of 'scela pool start -f' says what nodes have",
+            "gres= in the file of 'scela pool start -f', or --gres, says what nodes have",
         ),
         JobRefusal::NotKept(why) => (why.clone(), "the directory of the pool may be full"),
         JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),

@@ -114,10 +114,13 @@ pub enum ToController {
 }
 
 /// A change of a pool's nodes.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NodeChange {
     /// Add them. The answer arrives once all of them are up, or one is down.
-    Add,
+    Add {
+        /// The accelerators and other devices of each of them.
+        gres: Resources,
+    },
     /// Give them no new jobs.
     Drain,
     /// Give drained nodes jobs again, and try those that are down at once.

@@ -174,7 +174,7 @@ impl Nodes {
         self.all().filter(|(_, node)| node.is_usable())
     }
 
-    /// Returns whether the list of hosts says what nodes have. Those of which it says nothing have nothing.
+    /// Returns whether the list of hosts or an option says what nodes have. Those of which nothing is said have nothing.
     fn knows_devices(&self) -> bool {
         self.all.values().any(|node| !node.devices.are_none())
     }

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
+use nla::core::Resources;
 use nla::figures::counted;
 use nla::sys::{self, Packets};
 use placement::topology::Topology;
@@ -54,6 +55,8 @@ pub struct Options {
     pub launch: Vec<OsString>,
     /// The network between the hosts, as words or a file.
     pub topology: Option<OsString>,
+    /// The accelerators and other devices of each node for which the list of hosts names none.
+    pub gres: Resources,
 }
 
 /// The process in which [`start`] has returned.
@@ -169,19 +172,31 @@ fn members(options: &Options) -> Result<Members, Refusal> {
                 return Err(Refusal::new(text, "leave it out, or name hosts with --hosts"));
             }
             let slots = options.slots.unwrap_or(u32::try_from(sys::cores()).unwrap_or(1)).max(1);
-            let node = Node { devices: Devices::of(gres), ..Node::new(sys::host_name(), slots, Health::Up) };
+            let node = Node {
+                devices: Devices::of(first_of(gres, &options.gres)),
+                ..Node::new(sys::host_name(), slots, Health::Up)
+            };
             return Ok(Members { nodes: vec![node], fleet: None, network: None });
         }
     };
+    let system = Process { environment: &machine.environment };
+    let of_manager = located.nodes().allocation().map(|job| job.devices_of_each(&system)).unwrap_or_default();
+    let gres = first_of(&options.gres, &of_manager);
     let node = |node: &cluster::Node| {
         let slots = options.slots.or(node.slots).unwrap_or_default();
-        Node { devices: Devices::of(&node.gres), ..Node::new(node.name.clone(), slots, Health::Starts) }
+        let devices = Devices::of(first_of(&node.gres, gres));
+        Node { devices, ..Node::new(node.name.clone(), slots, Health::Starts) }
     };
     let host = |node: &cluster::Node| Host { name: node.name.clone(), user: node.user.clone() };
     let network = options.topology.as_ref().map(|typed| network(typed, &machine, nodes)).transpose()?;
     let hosts = nodes.iter().map(host).collect();
     let fleet = FleetOptions { words: options.launch.clone(), launch: launch_options };
     Ok(Members { nodes: nodes.iter().map(node).collect(), fleet: Some((fleet, hosts)), network })
+}
+
+/// Returns the first of two lists of devices, unless it is empty.
+fn first_of<'a>(one: &'a Resources, other: &'a Resources) -> &'a Resources {
+    if one.is_empty() { other } else { one }
 }
 
 /// Returns the network, which has places for these nodes.

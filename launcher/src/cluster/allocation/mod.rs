@@ -20,6 +20,7 @@ use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::cluster::node::{Node, merged};
 use crate::cluster::system::System;
 use crate::refusal::{Refusal, shown};
+use nla::core::Resources;
 use nla::core::limits::RANKS_MAX;
 
 /// The most characters of a job's number in messages.
@@ -52,6 +53,14 @@ impl Allocation {
     /// Returns the source of the nodes, a sentence without a full stop.
     pub fn words(&self) -> String {
         format!("the nodes are those of {} ({})", self.job(), self.found_by)
+    }
+
+    /// Returns the devices that each of its nodes has for the job, if the manager says so; else none.
+    pub fn devices_of_each(&self, system: &dyn System) -> Resources {
+        match self.manager {
+            Manager::Slurm => slurm::devices_of_each(system),
+            Manager::Flux | Manager::Pbs | Manager::Lsf | Manager::Sge => Resources::NONE,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! tasks, mostly one. They are not the job's: most of the job would stay unused, or the list would be shorter than
 //! the node list. Seen with Slurm 22.05; the interactive step of `salloc` has the job's tasks.
 
+use nla::core::{GPU, Resources};
 use nla::figures::counted;
 
 use super::{Allocation, count, count_in, id, missing, names_in, nodes_of, not, unreadable};
@@ -24,6 +25,9 @@ const PROCESSORS: &str = "SLURM_JOB_CPUS_PER_NODE";
 const PROCESSORS_PER_TASK: &str = "SLURM_CPUS_PER_TASK";
 /// Set only if the user gave a number.
 const RANKS: &str = "SLURM_NTASKS";
+/// The graphics processors of each node, as the user requested: `4` or `a100:4`. It is set only for `--gpus-per-node`. The
+/// other variables about devices are about the node of the batch script, or about all nodes together.
+const GPUS: &str = "SLURM_GPUS_PER_NODE";
 /// The number of the step that `salloc` opens if the site sets `use_interactive_step`. This step has the job's
 /// tasks.
 const INTERACTIVE_STEP: &str = "4294967290";
@@ -46,6 +50,13 @@ pub(super) fn find(system: &dyn System) -> Result<Option<Allocation>, Refusal> {
     let entry = |(name, slots): (String, _)| Node { slots, ..Node::named(name) };
     let nodes = nodes_of(names.into_iter().zip(slots).map(entry).collect());
     Ok(Some(Allocation { manager: Manager::Slurm, id: id(job), nodes, ranks, found_by }))
+}
+
+/// Returns the devices of each node; none if they are unknown, also if the text has another form.
+pub(super) fn devices_of_each(system: &dyn System) -> Resources {
+    let value = system.variable(GPUS).unwrap_or_default();
+    let items: Vec<String> = value.to_string_lossy().split(',').map(|item| format!("{GPU}:{item}")).collect();
+    items.join(",").parse().unwrap_or_default()
 }
 
 /// Returns the tasks of each node, if they are set.

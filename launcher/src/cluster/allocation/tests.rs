@@ -61,6 +61,27 @@ fn slurm_has_tasks_for_each_node() {
     check(&old, "a:4 b:4", "the nodes are those of Slurm job 9 (SLURM_NODELIST)");
 }
 
+#[test]
+fn slurm_tells_the_devices_of_each_node_on_request() {
+    let devices = |fake: &Fake| {
+        let found = find(ManagerChoice::Auto, fake).unwrap().expect("a job is found");
+        found.devices_of_each(fake).to_string()
+    };
+    for (value, expected) in [
+        ("4", "gpu:4"),
+        ("a100:4", "gpu:a100:4"),
+        ("a100:2,v100:1", "gpu:a100:2,gpu:v100:1"),
+        ("", ""),
+        ("0", ""),
+        ("a100=4", ""),
+        ("x:y:4", ""),
+    ] {
+        assert_eq!(devices(&slurm().and("SLURM_GPUS_PER_NODE", value)), expected, "{value}");
+    }
+    let others = slurm().and("SLURM_GPUS_ON_NODE", "4").and("SLURM_JOB_GPUS", "0,1,2,3").and("SLURM_GPUS", "8");
+    assert_eq!(devices(&others), "");
+}
+
 /// The variables of a real job.
 #[test]
 fn a_step_of_slurm_has_other_tasks_than_its_job() {

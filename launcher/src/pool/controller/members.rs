@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::rc::Rc;
 
+use nla::core::Resources;
 use nla::sys::WatchedPackets;
 use tokio::time::timeout;
 
@@ -30,14 +31,15 @@ impl Actor {
     /// Changes nodes for a client, and answers it, now or once added nodes are up.
     pub(super) async fn change_nodes(&mut self, client: Rc<WatchedPackets>, change: NodeChange, list: &str) {
         let changed = match change {
-            NodeChange::Add => match self.add_nodes(list).await {
+            NodeChange::Add { gres } => match self.add_nodes(list, &gres).await {
                 Ok(nodes) => {
                     self.adding.push((client, nodes));
                     return self.answer_added();
                 }
                 Err(why) => Err(why),
             },
-            NodeChange::Drain | NodeChange::Resume => self.drain(list, change == NodeChange::Drain).await,
+            NodeChange::Drain => self.drain(list, true).await,
+            NodeChange::Resume => self.drain(list, false).await,
         };
         tell(&client, changed);
     }
@@ -107,8 +109,8 @@ impl Actor {
         Ok(names.iter().filter_map(|name| numbers.get(name.as_str()).copied()).collect())
     }
 
-    /// Adds the nodes of a host list. Returns their numbers.
-    async fn add_nodes(&mut self, list: &str) -> Result<Range<NodeNumber>, String> {
+    /// Adds the nodes of a host list, each with these devices. Returns their numbers.
+    async fn add_nodes(&mut self, list: &str, gres: &Resources) -> Result<Range<NodeNumber>, String> {
         let Some(fleet) = &mut self.fleet else {
             return Err("the pool is on this machine only; start one with --hosts".to_owned());
         };
@@ -132,8 +134,7 @@ impl Actor {
         let nodes = fleet.add(hosts.collect()).await.map_err(|error| error.to_string())?;
         for (at, entry) in nodes.clone().zip(&entries) {
             let slots = entry.slots.unwrap_or_default();
-            let devices = Devices::of(&entry.gres);
-            let node = Node { devices, ..Node::new(entry.name.clone(), slots, Health::Starts) };
+            let node = Node { devices: Devices::of(gres), ..Node::new(entry.name.clone(), slots, Health::Starts) };
             self.handle(Input::NodeAdded(at, node));
         }
         Ok(nodes)
