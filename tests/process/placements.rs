@@ -100,6 +100,30 @@ fn a_saved_rank_map_follows_links_keeps_modes_and_goes_into_fifos() {
 }
 
 #[test]
+fn a_saved_rank_map_counts_the_hosts_in_their_order() {
+    let place = Place::new();
+    let file = place.0.path().join("map");
+    explained("n2,n1").args(["-ppn", "3"]).arg("--save-rankmap").arg(&file).run().has_code(0);
+    assert_eq!(fs::read_to_string(&file).expect("the rank map is saved"), "# hosts n2,n1\n3*0\n1*1\n");
+    let map = format!("@{}", file.display());
+    let reuse = |hosts: &str| explained(hosts).args(["-rankmap", &map]).run();
+    reuse("n2,n1").has_code(0).never_says("was made for");
+    reuse("n1,n2").has_code(0).says("was made for the hosts n2,n1, and these are n[1-2]");
+}
+
+#[test]
+fn a_report_follows_what_standard_error_has_in_its_file() {
+    let place = Place::new();
+    let file = place.file("log", "old\n");
+    let words = "echo rank >&2; exit 0";
+    let run = scela().np(1).arg("--stats=/dev/stderr").program(sh(words)).shell(&format!("exec 2>>{}", file.display()));
+    run.run().has_code(0);
+    let log = fs::read_to_string(&file).expect("the file is there");
+    let rest = log.strip_prefix("old\nrank\n").unwrap_or_else(|| panic!("{log}"));
+    assert!(rest.trim_start().starts_with('{'), "{log}");
+}
+
+#[test]
 fn a_matrix_that_cannot_be_used_is_refused() {
     let place = Place::new();
     let run = |file: PathBuf| explained("a:2,b:2").args(["--map-by", "comm"]).arg("--comm-matrix").arg(file).run();
