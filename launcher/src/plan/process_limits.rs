@@ -30,8 +30,8 @@ pub(super) fn task_limits(tasks: u64) -> Vec<TaskLimit> {
     limits
 }
 
-/// Returns what lets a session of this process have so many processes and threads, after some of them could not be created; `None`
-/// if no limit keeps them from it, or nothing does.
+/// Returns the commands that raise the limits that are too low for so many processes and threads of a session of this process, after
+/// some of them could not be created; `None` if no limit is too low, or if one cannot be raised.
 pub(crate) fn raises_after_failure(tasks: u64) -> Option<String> {
     let raises: Option<Vec<String>> = TaskLimit::too_low(tasks).iter().map(|limit| limit.raise(tasks)).collect();
     raises.filter(|raises| !raises.is_empty()).map(|raises| raises.join(" and "))

@@ -28,7 +28,7 @@ pub const MAX_RESTARTS_DEFAULT: u32 = 3;
 /// The least dead time for each agent of a session on this machine alone, unless `--dead-time` is typed. An agent and its guardian wake
 /// some four times in a dead time, so that all of them wake less than once a second.
 const DEAD_TIME_PER_AGENT: Duration = Duration::from_secs(5);
-/// The most that this makes of the dead time. More agents have more processors.
+/// The upper bound of a dead time that is chosen in this way. More agents have more processors.
 const DEAD_TIME_HERE_MAX: Duration = Duration::from_secs(120);
 
 /// How many heartbeats fit into the dead time, unless `--heartbeat` is typed.

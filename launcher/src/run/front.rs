@@ -43,7 +43,8 @@ pub enum FromJob {
     Suspended,
     /// The job cannot run, for this reason.
     NotStarted(String),
-    /// An error has been written to the client's standard error. The loss of the launcher is no second one.
+    /// An error has been written to the client's standard error. If the launcher is lost after that, the client writes a note, not
+    /// another error.
     Reported,
     /// These texts for standard error could not be written there. Precedes the end.
     Unwritten(String),

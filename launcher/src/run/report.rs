@@ -305,14 +305,13 @@ fn hint(failure: &Failure, needs: Option<&HostNeeds>) -> Option<String> {
             let HostNeeds { tasks, host, .. } = needs?;
             match host {
                 NeedyHost::Here { raise: Some(raise), .. } => {
-                    format!("{raise} lets it start, with {tasks} processes and threads")
+                    format!("raise the limit: {raise}; the job then starts, with {tasks} processes and threads")
                 }
                 NeedyHost::Here { raise: None, .. } => format!(
                     "allow {tasks} processes and threads for the job, beside those of others ('ulimit -u', pids.max of its cgroups)"
                 ),
                 NeedyHost::Remote(name) => format!(
-                    "the limit that is named above has to allow {tasks} processes and threads of the job on {name}, beside those of \
-                     others"
+                    "raise that limit on {name}: the job needs {tasks} processes and threads there, beside those of others"
                 ),
             }
         }

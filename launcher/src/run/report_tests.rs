@@ -185,11 +185,15 @@ fn limits_that_keep_ranks_from_starting_are_named_with_what_raises_them() {
     let setup = "its agent could not set itself up: Resource temporarily unavailable (os error 11)";
     let here = || NeedyHost::Here { files_max: 4096, raise: Some("'ulimit -u 90'".to_owned()) };
     let text = report_at(here(), 32, 0, failed(setup));
-    assert!(text.ends_with("\n  hint: 'ulimit -u 90' lets it start, with 77 processes and threads"), "{text}");
+    assert!(
+        text.ends_with("\n  hint: raise the limit: 'ulimit -u 90'; the job then starts, with 77 processes and threads"),
+        "{text}"
+    );
     let remote = || NeedyHost::Remote("n0427".to_owned());
     let text =
         report_at(remote(), 32, 0, failed("no process could be created: Try again (errno 11); ulimit -u allows 9"));
-    let hint = "\n  hint: the limit that is named above has to allow 77 processes and threads of the job on n0427, beside those of others";
+    let hint =
+        "\n  hint: raise that limit on n0427: the job needs 77 processes and threads there, beside those of others";
     assert!(text.ends_with(hint), "{text}");
     let text =
         report_at(remote(), 32, 0, failed("its agent could not set itself up: Too many open files (os error 24)"));

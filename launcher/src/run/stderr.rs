@@ -49,7 +49,7 @@ pub enum Kind {
     Log,
     /// A report, which is stored until it is written. It is dropped only in favour of newer reports.
     Report,
-    /// The report of an error: `on_error_written` has its meaning.
+    /// The report of an error. Writing it calls the callback of `on_error_written`.
     Error,
 }
 
@@ -234,7 +234,7 @@ struct State {
 pub(crate) type ErrorWritten = Arc<dyn Fn() + Send + Sync>;
 
 impl State {
-    /// Returns what is to be called once that which was taken last is written.
+    /// Returns the callback to run after the last batch is written.
     fn error_note(&mut self) -> Option<ErrorWritten> {
         self.queue.takes_error().then(|| self.on_error.clone()).flatten()
     }
@@ -348,7 +348,7 @@ impl Screen {
             let note = state.error_note();
             drop(state);
             let result = write(&out);
-            // Before those who wait for this text go on.
+            // Call it before waking threads that wait for this text.
             note.iter().filter(|_| result.is_ok()).for_each(|note| note());
             state = self.lock();
             state.written = taken;

@@ -1,4 +1,4 @@
-//! What becomes of the agents below a lost child, and the messages that an agent has missed when it joins an ancestor.
+//! Decides the fate of the agents below a lost child, and builds the messages that an agent missed before it rejoined.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ pub(super) fn forgotten(fences: &[OpenFence], is_known: impl Fn(NamespaceId) -> 
     unknown.map(|fence| Down::Undo { namespace: fence.namespace }).collect()
 }
 
-/// The messages about one namespace that bring the head of `child` up to date: it knows these open fences. `dead` are all
-/// ranks that have died.
+/// Returns the messages about one namespace that the head of `child` missed before it rejoined. `fences` are the open fences that it
+/// knows, `dead` all ranks that have died.
 pub(super) fn missed(
     plan: &NamespacePlan,
     exchange: &Exchange,

@@ -1,4 +1,4 @@
-//! Holds back the signals that end a process, while it must not end: a command would run on, and files would be left.
+//! Defers the signals that end a process until its commands have ended and its temporary files are removed.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -17,10 +17,10 @@ extern "C" fn record(signal: c_int) {
     ARRIVED.store(signal, Ordering::Relaxed);
 }
 
-/// Records SIGHUP, SIGINT, SIGQUIT and SIGTERM in place of their default action while it exists. Does not change what this process ignores
-/// or handles in another way. If a signal has arrived, the last one ends the process at the drop.
+/// Records SIGHUP, SIGINT, SIGQUIT and SIGTERM in place of their default action while it exists. Does not change what this process
+/// ignores or handles in another way. If a signal has arrived, the last one ends the process at the drop.
 ///
-/// A second value at the same time has no effect: the first one's drop ends the time of both.
+/// Values do not nest: dropping the first one restores the default actions.
 #[derive(Debug)]
 pub struct EndSignalsHeld(Vec<Signal>);
 

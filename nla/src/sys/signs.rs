@@ -148,7 +148,7 @@ impl Silence {
         Self { dead_time, limit: first, last: began, delay: Duration::ZERO }
     }
 
-    /// The dead time is this one from now on.
+    /// Sets the dead time.
     pub(super) fn set_dead_time(&mut self, dead_time: Duration) {
         if self.limit == self.dead_time {
             self.limit = dead_time;

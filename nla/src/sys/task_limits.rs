@@ -58,7 +58,8 @@ impl TaskLimit {
         }
     }
 
-    /// Returns what lets a session have `tasks` processes and threads; `None` if nothing does.
+    /// Returns the command that raises this limit so that a session may have `tasks` processes and threads; `None` if the kernel
+    /// allows no such limit.
     pub fn raise(&self, tasks: u64) -> Option<String> {
         let max = tasks + self.others;
         match &self.place {
