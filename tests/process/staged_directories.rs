@@ -249,6 +249,24 @@ fn what_cannot_be_collected_is_reported() {
 }
 
 #[test]
+fn an_interrupt_leaves_no_unfinished_files() {
+    let place = tempfile::tempdir().unwrap();
+    let to = place.path().join("to");
+    let options = ["--collect".to_owned(), format!("big={}", to.display())];
+    let run = scela().np(1).args(options).args(["-wdir".as_ref(), place.path().as_os_str()]);
+    let running = run.program(sh("truncate -s 200M big")).spawn();
+    running.wait_until("a file that arrives", || fs::read_dir(&to).ok()?.next().map(drop));
+    let outcome = running.signal(Signal::SIGINT).finish();
+    let left: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    if left.is_empty() {
+        outcome.has_code(130).says("error: files were not collected: interrupted");
+    } else {
+        // All had arrived before the signal took effect.
+        assert_eq!(left, ["big"], "{outcome}");
+    }
+}
+
+#[test]
 fn nothing_is_left_after_kills_of_agents_with_directories() {
     let place = tempfile::tempdir().unwrap();
     let top = directory(place.path());

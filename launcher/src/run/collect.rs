@@ -2,7 +2,7 @@
 //!
 //! A thread writes them to a directory of their own inside the user's, under numbers. When all have arrived, they get their
 //! names: only then is it known which names several ranks have. No name of a rank leads out of the user's directory, and no link
-//! there is followed. A file of the same name is replaced.
+//! there is followed. A file of the same name is replaced. If the session ends before all have arrived, nothing of them is left.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -13,12 +13,13 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use bytes::Bytes;
 use nla::core::limits::COLLECTED_FILES_MAX;
-use nla::core::{AgentId, CollectPlan, Collected, CollectedFile, StageUp, printable};
+use nla::core::{AgentId, CollectPlan, Collected, CollectedFile, StageUp, one_line};
 use nla::figures;
 use nla::link::Receipt;
 use nla::sys::Below;
@@ -26,6 +27,8 @@ use nla::tasks::Tasks;
 use pmi::Rank;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::cluster::hosts::fold_within;
 use crate::run::output::OutputEvent;
@@ -38,6 +41,8 @@ const FILES_OPEN_MAX: usize = 256;
 /// The most reasons why files are missing that are reported, and the most bytes of a list of hosts.
 const REASONS_MAX: usize = 8;
 const HOSTS_BYTES_MAX: usize = 200;
+/// How long the files of a collection that is given up may take to be removed.
+const ABANDON_TIME: Duration = Duration::from_secs(5);
 
 /// An order to the thread.
 enum Order {
@@ -48,11 +53,26 @@ enum Order {
 /// The state of the thread before it starts.
 type Waiting = (Receiver<Order>, Writing);
 
+/// How a collection has ended.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum CollectionEnd {
+    /// No message had arrived.
+    NotBegun,
+    /// The files that have arrived have their names, and what failed was reported.
+    Finished,
+    /// It was given up, and nothing of it is left.
+    Removed,
+    /// It was given up, and its file system does not answer: unfinished files may be left.
+    Left,
+}
+
 /// The sending side. The thread starts with the first message.
 #[derive(Clone)]
 pub(crate) struct Collector {
     orders: Sender<Order>,
     waiting: Rc<RefCell<Option<Waiting>>>,
+    /// Resolves when the thread has ended, to whether it has given the files their names.
+    finished: Rc<RefCell<Option<oneshot::Receiver<bool>>>>,
     flow: Arc<Flow>,
     events: UnboundedSender<OutputEvent>,
     tasks: Tasks,
@@ -63,6 +83,7 @@ pub(crate) struct Collector {
 struct Flow {
     queued: AtomicU64,
     done: AtomicU64,
+    is_abandoned: AtomicBool,
 }
 
 impl Collector {
@@ -81,7 +102,7 @@ impl Collector {
         let name = format!("{PREFIX}{label}-{}", std::process::id());
         let writing = Writing::new(patterns, directories, name, Arc::clone(locations), plan.bytes_max());
         let waiting = Rc::new(RefCell::new(Some((incoming, writing))));
-        Self { orders, waiting, flow: Arc::default(), events, tasks: tasks.clone() }
+        Self { orders, waiting, finished: Rc::default(), flow: Arc::default(), events, tasks: tasks.clone() }
     }
 
     /// Takes a message of an agent.
@@ -93,6 +114,22 @@ impl Collector {
     /// Gives the files their names: [`OutputEvent::Done`] follows.
     pub(crate) fn end(&self) {
         self.order(Order::End);
+    }
+
+    /// Gives up what has not got its name: the files that have arrived are removed. Returns when that is done, after a few seconds
+    /// at the latest. Does nothing after the end.
+    pub(crate) async fn abandon(&self) -> CollectionEnd {
+        self.flow.is_abandoned.store(true, Ordering::Relaxed);
+        self.waiting.borrow_mut().take();
+        let _ = self.orders.send(Order::End);
+        let finished = self.finished.borrow_mut().take();
+        let Some(finished) = finished else { return CollectionEnd::NotBegun };
+        match timeout(ABANDON_TIME, finished).await {
+            Ok(Ok(true)) => CollectionEnd::Finished,
+            // The files of a thread that has panicked are removed as well.
+            Ok(Ok(false) | Err(_)) => CollectionEnd::Removed,
+            Err(_) => CollectionEnd::Left,
+        }
     }
 
     /// Returns whether messages were taken that have not been written.
@@ -109,14 +146,27 @@ impl Collector {
         let _ = self.orders.send(order);
         let Some((incoming, mut writing)) = self.waiting.borrow_mut().take() else { return };
         let (events, flow) = (self.events.clone(), Arc::clone(&self.flow));
+        let (ended, finished) = oneshot::channel();
+        self.finished.replace(Some(finished));
         let started = self.tasks.spawn_thread("collected", move || {
+            // Dropped after the files: whoever waits for it finds them removed.
+            let ended = ended;
+            let is_abandoned = || flow.is_abandoned.load(Ordering::Relaxed);
             while let Ok(Order::Take(message, receipt)) = incoming.recv() {
-                writing.take(&message);
+                if !is_abandoned() {
+                    writing.take(&message);
+                }
                 flow.done.fetch_add(message.len() as u64, Ordering::Relaxed);
                 drop(receipt);
             }
-            writing.finish().into_iter().for_each(|event| drop(events.send(event)));
+            let finishes = !is_abandoned();
+            if finishes {
+                writing.finish().into_iter().for_each(|event| drop(events.send(event)));
+            } else {
+                drop(writing);
+            }
             let _ = events.send(OutputEvent::Done);
+            let _ = ended.send(finishes);
         });
         if let Err(error) = started {
             let text = format!("files of ranks cannot be collected: no thread can be started: {error}");
@@ -208,12 +258,14 @@ impl Writing {
             }
             Collected::Failed(why) => {
                 self.drop_unfinished(agent);
-                self.fail(agent, printable(&String::from_utf8_lossy(why)).to_string());
+                self.fail(agent, String::from_utf8_lossy(why).into_owned());
             }
         }
     }
 
     fn fail(&mut self, agent: AgentId, why: String) {
+        // It may have the names of files, which are the ranks' choice.
+        let why = one_line(why);
         if self.failures.len() < REASONS_MAX || self.failures.contains_key(&why) {
             self.failures.entry(why).or_default().insert(agent);
         }
@@ -335,9 +387,6 @@ impl Writing {
             }
         }
         failed.into_iter().for_each(|why| self.fail(AgentId::ROOT, why));
-        for place in self.places.values() {
-            let _ = place.target.remove_directory(OsStr::new(&self.name));
-        }
         self.reports(&matched)
     }
 
@@ -366,6 +415,18 @@ impl Writing {
             events.push(OutputEvent::Failed(format!("files were not collected{on}: {why}")));
         }
         events
+    }
+}
+
+/// Removes what has not got its name.
+impl Drop for Writing {
+    fn drop(&mut self) {
+        for place in self.places.values() {
+            for name in place.unfinished.names().unwrap_or_default() {
+                let _ = place.unfinished.remove(&name);
+            }
+            let _ = place.target.remove_directory(OsStr::new(&self.name));
+        }
     }
 }
 
@@ -426,21 +487,77 @@ mod tests {
                 other => panic!("{other:?}"),
             });
             let reports = reports.map(|text| text.replace(&self.place.path().display().to_string(), "PLACE")).collect();
-            let (mut files, mut left) = (Vec::new(), vec![self.place.path().join("to")]);
-            while let Some(directory) = left.pop() {
-                for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
-                    let path = entry.path();
-                    if path.is_dir() && !path.is_symlink() {
-                        left.push(path);
-                    } else {
-                        let name = path.strip_prefix(self.place.path().join("to")).unwrap();
-                        files.push(format!("{} {}", name.display(), fs::read_to_string(&path).unwrap_or_default()));
-                    }
+            (texts(&self.place.path().join("to")), reports)
+        }
+    }
+
+    /// Returns the files below a directory with their texts, and its empty directories.
+    fn texts(top: &Path) -> Vec<String> {
+        let (mut files, mut left) = (Vec::new(), vec![top.to_owned()]);
+        while let Some(directory) = left.pop() {
+            let entries: Vec<_> = fs::read_dir(&directory).into_iter().flatten().flatten().collect();
+            if entries.is_empty() && directory != top {
+                files.push(format!("{}/", directory.strip_prefix(top).unwrap().display()));
+            }
+            for path in entries.iter().map(fs::DirEntry::path) {
+                if path.is_dir() && !path.is_symlink() {
+                    left.push(path);
+                } else {
+                    let name = path.strip_prefix(top).unwrap();
+                    files.push(format!("{} {}", name.display(), fs::read_to_string(&path).unwrap_or_default()));
                 }
             }
-            files.sort();
-            (files, reports)
         }
+        files.sort();
+        files
+    }
+
+    /// Sends these messages to a collector, ends or abandons it, and returns its end, what is left, and the reports.
+    fn collected(messages: &[Collected<'_>], ends: bool) -> (CollectionEnd, Vec<String>, Vec<String>) {
+        let place = tempfile::tempdir().unwrap();
+        let to = place.path().join("to");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let panics = nla::tasks::Panics::new("test");
+            let (events, mut output) = tokio::sync::mpsc::unbounded_channel();
+            let locations = Arc::new(RankLocations::of_agents("front".into(), vec!["n1".into()]));
+            let pattern = nla::core::CollectPattern::new(b"*").unwrap();
+            let plan = CollectPlan::new(vec![pattern], 1000).unwrap();
+            let collector = Collector::new(&plan, vec![to.clone()], "x", &locations, events, &panics.tasks());
+            for message in messages {
+                collector.take(StageUp::Collected(AgentId(1), *message).message().into(), Receipt::default());
+            }
+            let mut reports = Vec::new();
+            if ends {
+                collector.end();
+                while let Some(event) = output.recv().await
+                    && !matches!(event, OutputEvent::Done)
+                {
+                    reports.push(format!("{event:?}"));
+                }
+            }
+            (collector.abandon().await, texts(&to), reports)
+        })
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_collection_that_is_abandoned() {
+        let file = |name| Collected::File(CollectedFile { rank: Rank(0), pattern: 0, is_executable: false, name });
+        let messages = [file(b"a"), Collected::Data(b"1"), Collected::Complete, file(b"b"), Collected::Data(b"2")];
+        assert_eq!(collected(&messages, false), (CollectionEnd::Removed, vec![], vec![]));
+        assert_eq!(collected(&messages[..3], true), (CollectionEnd::Finished, vec!["a 1".to_owned()], vec![]));
+        assert_eq!(collected(&[], false), (CollectionEnd::NotBegun, vec![], vec![]));
+    }
+
+    #[test]
+    fn no_name_of_a_file_makes_a_line_of_the_report() {
+        let mut world = World::new(1000);
+        fs::create_dir_all(world.place.path().join("to/d\nscela-run: error: x")).unwrap();
+        world.send(1, Collected::Failed(b"'a\nscela-run: error: y' cannot be read: Permission denied"));
+        world.file(1, 0, "d\nscela-run: error: x");
+        let (_, reports) = world.finish();
+        assert_eq!(reports.len(), 2, "{reports:?}");
+        assert!(reports.iter().all(|text| !text.contains('\n') && text.contains("\\nscela-run")), "{reports:?}");
     }
 
     #[test]

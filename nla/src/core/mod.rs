@@ -90,5 +90,5 @@ pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVE
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;
 pub use trace::{FenceSpans, SpanKind, SpanRow, TraceScope, TraceSpan};
-pub use words::printable;
-pub(crate) use words::{deserialize_one_line, one_line};
+pub(crate) use words::deserialize_one_line;
+pub use words::{one_line, printable};

@@ -12,7 +12,7 @@ pub fn printable(text: &str) -> String {
 
 /// Returns text that is fit for one line of a message: cut to [`TEXT_BYTES_MAX`] bytes at a character boundary, with
 /// escapes as in [`printable`] and in place of newlines.
-pub(crate) fn one_line(text: String) -> String {
+pub fn one_line(text: String) -> String {
     let text = cut(text);
     if text.contains(is_unprintable) { cut(escaped(&text, is_unprintable)) } else { text }
 }

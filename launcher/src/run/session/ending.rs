@@ -16,7 +16,8 @@ use crate::plan::needs;
 use crate::plan::process_limits::raises_after_failure;
 use crate::plan::wrapper::mpi_users;
 use crate::run::assemble::given_up_text;
-use crate::run::output::print;
+use crate::run::collect::CollectionEnd;
+use crate::run::output::{OutputEvent, print};
 use crate::run::report::{HostNeeds, NeedyHost, Verbosity, demo_text, doubt, epilogue};
 use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
@@ -43,6 +44,14 @@ enum Silent {
     Copies,
 }
 
+/// Returns why a session with this outcome was over before the files of ranks had arrived.
+pub(super) fn collection_cut_by(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Interrupted { .. } => "interrupted",
+        _ => "the session has ended before they had arrived",
+    }
+}
+
 impl Session {
     /// Waits for the agents and their guardians to exit. When this returns, no process of the session is left, or a message
     /// has reported the guardians that are. A signal meanwhile ends the launch that was to follow.
@@ -64,6 +73,29 @@ impl Session {
             let text = format!("{late} {guardians} did not end; look for processes named scela-guard");
             if sequel.is_launch() { reporter.note(&text) } else { reporter.error(&text) }
         }
+    }
+
+    /// Removes what has arrived of files of ranks if the session is over before all have. Reports that they are missing, for this reason.
+    pub(super) async fn end_collection(&mut self, why: &str) {
+        let Some(collector) = &self.collector else { return };
+        let ended = collector.abandon().await;
+        while let Ok(event) = self.output.try_recv() {
+            match event {
+                OutputEvent::Failed(text) => self.reporter.error(&text),
+                OutputEvent::Noted(text) => self.reporter.note(&text),
+                OutputEvent::Done | OutputEvent::Closed(..) => {}
+            }
+        }
+        let left = match ended {
+            CollectionEnd::Finished => return,
+            // There are no files of ranks that have not run.
+            CollectionEnd::NotBegun if !self.has_started => return,
+            CollectionEnd::NotBegun | CollectionEnd::Removed => "",
+            CollectionEnd::Left => {
+                "; a directory .scela-collect-* may be left, because its file system does not answer"
+            }
+        };
+        self.reporter.error(&format!("files were not collected: {why}{left}"));
     }
 
     /// Writes the reports.

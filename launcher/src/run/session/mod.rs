@@ -32,7 +32,7 @@ use tokio::task::{LocalSet, yield_now};
 use tokio::time::{Instant, Interval, sleep_until};
 use tracing::Instrument;
 
-use self::ending::Reports;
+use self::ending::{Reports, collection_cut_by};
 use self::start::{Start, start};
 use crate::cluster::node_list::HostOptions;
 use crate::exit;
@@ -207,6 +207,7 @@ async fn live(
             Err(panic) => {
                 session.progress.end();
                 report_panic(reporter, &panic);
+                session.end_collection("the launcher failed").await;
                 // The agents end their ranks and leave when their links are closed.
                 session.leave().await;
                 return Ok((Ended::panicked(session.phases), None));
@@ -215,6 +216,7 @@ async fn live(
         if let Some(trace) = &mut session.own.trace {
             trace.on_over(clock.now());
         }
+        session.end_collection(collection_cut_by(&outcome)).await;
         if session.root.may_stand_by() && front.is_client() {
             // No process of the job is left. The client need not wait until the agent stands by again.
             let ended = session.conclude(outcome);
@@ -324,6 +326,8 @@ struct Session {
     bindings: Bindings,
     /// All agents have joined the tree.
     has_joined: bool,
+    /// All ranks of the job have been started.
+    has_started: bool,
     sequel: Sequel,
     /// Decides whether this process stops itself after SIGTSTP.
     suspension: Suspension,
@@ -459,6 +463,7 @@ impl Session {
             Notice::Busy(..) => self.files_stall = true,
             Notice::Bound(agent, report) => self.bindings.add(self.locations.of_agent(*agent), report),
             Notice::Started(NamespaceId::FIRST, _) => {
+                self.has_started = true;
                 let lines = std::mem::take(&mut self.bindings).lines();
                 self.reporter.notes(&lines);
             }

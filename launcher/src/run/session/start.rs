@@ -142,6 +142,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         own,
         bindings: Bindings::default(),
         has_joined: false,
+        has_started: false,
         sequel: Sequel::default(),
         suspension: Suspension::default(),
         is_end_reported: false,
