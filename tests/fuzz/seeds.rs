@@ -420,6 +420,7 @@ fn pools() -> Vec<Vec<u8>> {
         encode(&ToJob::Signal(2)),
         encode(&FromJob::Ended(251)),
         encode(&FromJob::Reported),
+        encode(&FromJob::OutputCut("No space left on device (os error 28)".to_owned())),
         encode(&description),
     ]
 }

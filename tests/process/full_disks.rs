@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tests::{Run, SmallDisk, scela, sh, skip};
+use tests::{Pool, Run, SmallDisk, scela, sh, skip};
 
 use crate::host;
 
@@ -42,6 +42,19 @@ fn a_disk_without_room_for_collected_files_is_named_and_keeps_nothing_of_them() 
     let outcome = run.program(sh("[ $PMI_RANK = 0 ] || head -c 1000000 /dev/zero > r.dat")).run();
     let why = format!("'{}' cannot be written: No space left on device", disk.path().display());
     outcome.has_code(1).says(&format!("files were not collected from {}: {why}", host()));
+    assert_eq!(names(disk.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn outputs_of_a_map_that_a_disk_has_no_room_for_are_missed_with_the_reason() {
+    let Some(disk) = disk("size=1m") else { return };
+    let pool = Pool::start(&["--slots", "1"]);
+    for stream in ["", " >&2"] {
+        let list = [format!("head -c 3000000 /dev/zero{stream}")];
+        let outcome = pool.map(&list).env("TMPDIR", disk.path()).run();
+        let why = format!("outputs cannot be stored in {}: No space left on device", disk.path().display());
+        outcome.has_code(1).says(&format!("scela: error: {why}"));
+    }
     assert_eq!(names(disk.path()), Vec::<PathBuf>::new());
 }
 

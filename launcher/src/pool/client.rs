@@ -319,6 +319,8 @@ impl Client {
                     Event::NotLaunched(why) => {
                         return Err(Refusal::new(handover::not_launched_text(&why), "").of_system());
                     }
+                    // The launcher has reported it to the same streams.
+                    Event::OutputCut(_) => {}
                     Event::Ended(code) => return Ok(code),
                     Event::Lost => {
                         stderr::line(Kind::Report, &self.handed.lost_text());

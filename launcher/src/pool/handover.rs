@@ -78,6 +78,8 @@ pub(super) enum Event {
     Suspended,
     /// Its launcher could not begin, for this reason.
     NotLaunched(String),
+    /// Some of its output could not be written, for this reason.
+    OutputCut(String),
     /// It has ended with this code.
     Ended(u8),
     /// Its launcher was killed.
@@ -147,6 +149,7 @@ impl Handed {
                 return None;
             }
             Some(FromJob::NotStarted(why)) => Event::NotLaunched(why),
+            Some(FromJob::OutputCut(why)) => Event::OutputCut(why),
             Some(FromJob::Ended(code)) => Event::Ended(code),
             // The standard error is the client's own.
             Some(FromJob::Unwritten(_)) => return None,
@@ -257,6 +260,8 @@ mod tests {
         let refused = packet(&ToClient::Refused(JobRefusal::Full));
         assert_eq!(handed.on_controller(Some(&refused)), Some(Event::Refused(JobRefusal::Full)));
         assert_eq!(handed.on_controller(Some(&packet(&ToClient::Done))), None);
+        let cut = packet(&FromJob::OutputCut("full".to_owned()));
+        assert_eq!(handed.on_launcher(Some(&cut)), Some(Event::OutputCut("full".to_owned())));
         assert_eq!(handed.on_launcher(Some(&packet(&FromJob::Ended(3)))), Some(Event::Ended(3)));
         let mut early = Handed::new("p");
         assert_eq!(early.on_launcher(Some(&packet(&FromJob::Begins(7)))), None);

@@ -48,6 +48,8 @@ pub enum FromJob {
     Reported,
     /// These texts for standard error could not be written there. Precedes the end.
     Unwritten(String),
+    /// Output of ranks could not be written to one of the client's streams, for this reason. Precedes the end.
+    OutputCut(String),
     /// The job has ended: the client exits with this code.
     Ended(u8),
 }
@@ -178,6 +180,13 @@ impl Front {
     pub fn forget(&mut self) {
         stderr::on_error_written(None);
         *self = Self::Own;
+    }
+
+    /// Tells a client that output of ranks could not be written to one of its streams.
+    pub(crate) fn output_cut(&self, why: String) {
+        if let Self::Client(client) = self {
+            client.tell(&FromJob::OutputCut(why));
+        }
     }
 
     /// Returns whether the process that the user waits for is another one.

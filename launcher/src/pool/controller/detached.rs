@@ -138,8 +138,8 @@ impl Actor {
                     state.has_reported = true;
                 }
             }
-            // It is continued with the signal that continues it.
-            DetachedEvent::Line(_, Some(FromJob::Begins(_) | FromJob::Suspended)) => {}
+            // It is continued with the signal that continues it. Its streams are files, which say where they end.
+            DetachedEvent::Line(_, Some(FromJob::Begins(_) | FromJob::Suspended | FromJob::OutputCut(_))) => {}
             DetachedEvent::Line(job, Some(FromJob::NotStarted(why))) => {
                 self.end_detached(
                     job,

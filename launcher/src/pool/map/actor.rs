@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -266,6 +267,11 @@ impl Actor {
         let (code, text) = match end {
             End::Ended(code) => (code, None),
             End::Failed(code, text) => (code, Some(text)),
+            End::Cut(code, why) => {
+                self.on_output_lost(&self.not_stored_text(&why));
+                // It is to be run again, whatever its own code is.
+                (code.max(exit::OUTPUT_LOST), None)
+            }
             End::PoolLost(refusal) => {
                 self.on_pool_lost(&refusal.with_hint());
                 return self.handle(Input::NotStarted(command));
@@ -312,7 +318,7 @@ impl Actor {
         Input::OutputLost(exit::OUTPUT_LOST)
     }
 
-    fn not_stored_text(&self, error: &io::Error) -> String {
+    fn not_stored_text(&self, error: &dyn Display) -> String {
         format!("outputs cannot be stored in {}: {error}", self.directory.display())
     }
 

@@ -59,6 +59,8 @@ impl Line {
 pub(super) enum End {
     /// With this exit code.
     Ended(u8),
+    /// With this exit code, but some of its output could not be stored, for this reason.
+    Cut(u8, String),
     /// With this exit code, and this line, for a reason that the job itself could not write.
     Failed(u8, String),
     /// The pool accepts no more jobs.
@@ -182,9 +184,11 @@ fn not_launched(why: &str) -> End {
 
 /// Waits for the end of a job that has started.
 async fn wait_for_end(handed: &mut Handed, line: &Line) -> End {
+    let mut cut = None;
     loop {
         match handed.on_launcher(line.receive().await.as_ref()) {
-            Some(Event::Ended(code)) => return End::Ended(code),
+            Some(Event::OutputCut(why)) => cut = cut.or(Some(why)),
+            Some(Event::Ended(code)) => return cut.map_or(End::Ended(code), |why| End::Cut(code, why)),
             Some(Event::NotLaunched(why)) => {
                 return not_launched(&handover::not_launched_text(&why));
             }

@@ -345,6 +345,8 @@ struct Session {
     /// The sending side of `output`, for the thread that reads the input.
     events: UnboundedSender<OutputEvent>,
     writers_done: u8,
+    /// Reasons why output of ranks was cut, for the client of a pool.
+    cuts: Vec<String>,
     /// When the writers' progress is due to be looked at, and what it was.
     flow_due: Interval,
     flow: (u64, bool),
@@ -390,6 +392,7 @@ impl Session {
                 }
                 event => self.on_event(event),
             }
+            self.cuts.drain(..).for_each(|why| front.output_cut(why));
             if self.has_joined && self.input.is_some() {
                 // The agents get the job first: they start ranks while the thread starts here.
                 yield_now().await;
@@ -578,9 +581,11 @@ impl Session {
             OutputEvent::Closed(Stream::Out, None) => self.root.handle(RootInput::OutputClosed),
             OutputEvent::Closed(Stream::Out, Some(why)) => {
                 self.reporter.error(&format!("standard output cannot be written: {why}"));
+                self.cuts.push(why);
                 self.root.handle(RootInput::OutputLost);
             }
-            OutputEvent::Closed(Stream::Err, _) => {}
+            // There is no place for a report of the launcher's own.
+            OutputEvent::Closed(Stream::Err, why) => self.cuts.extend(why),
             OutputEvent::Done => {
                 self.writers_done += 1;
                 if self.writers_done == 2 + u8::from(self.collector.is_some()) {

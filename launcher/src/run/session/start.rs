@@ -154,6 +154,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         output,
         events,
         writers_done: 0,
+        cuts: Vec::new(),
         flow_due,
         flow: (0, false),
         input,
