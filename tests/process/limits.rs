@@ -77,6 +77,25 @@ fn check(jobs: &[(u32, &[&str], Limits)]) {
     assert!(refused.get() >= jobs.len() / 3, "most of these limits are too low");
 }
 
+/// Runs one rank on a host that allows so many open files.
+fn on_host(files: u64) -> Outcome {
+    let run = scela().np(1).args(["-hosts", "h1"]);
+    let shell = run.world().file("remote-shell");
+    fs::write(&shell, format!("shift\nulimit -n {files}\nexec \"$@\"\n")).unwrap();
+    run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display())).program(sh("exit 0")).run()
+}
+
+#[test]
+fn a_limit_on_open_files_of_a_host_is_named() {
+    let outcome = on_host(16);
+    outcome
+        .says("failed to start the agent: Too many open files")
+        .says("the hard limit (ulimit -Hn) allows 16 open files");
+    let outcome = on_host(40);
+    outcome.says("Too many open files").says("the hard limit (ulimit -Hn) allows 40 open files");
+    assert!(!outcome.err().contains("--agents-per-node"), "another agent has not fewer ranks: {outcome}");
+}
+
 #[test]
 fn advice_on_open_files_is_enough() {
     let limits = |files| Limits { files, tasks: None };

@@ -195,6 +195,10 @@ is() {
   test -f "$p" && test -x "$p" || return 1
   own_descriptor "$p" || fixed || {
     e="$p belongs to another user, or others may write to it"
+    x=$(ulimit -n)
+    case $x in
+    "" | ? | 1?) e="$p cannot be examined, since the limit on open files (ulimit -n) is ${x:-too low}" ;;
+    esac
     return 1
   }
   test -z "$v" || runs "$g"

@@ -70,7 +70,17 @@ struct Shared {
     may_describe_node: bool,
     /// Each rank leads a session of its own.
     leads_session: bool,
+    /// This agent has only one of the ranks.
+    has_one_rank: bool,
     programs: Programs,
+}
+
+impl Shared {
+    /// Returns why a rank cannot be started if the system refuses something that it needs.
+    fn refused(&self, error: &io::Error) -> String {
+        let hint = if self.has_one_rank { "" } else { "; try more agents with --agents-per-node" };
+        with_limit(error) + hint
+    }
 }
 
 /// Ranks of a namespace that have not been ordered yet.
@@ -275,6 +285,7 @@ impl Startup {
             board: Rc::clone(&board),
             port,
             leads_session: self.session.rank_sessions.are_led(ranks.len(), sys::cores()),
+            has_one_rank: ranks.len() == 1,
             programs,
         });
         self.spawners.grow(ranks.len() as usize);
@@ -394,7 +405,7 @@ impl Startup {
         if shared.programs.get().is_some() {
             program.image()?;
         }
-        let machine = |error: io::Error| format!("{}; try more agents with --agents-per-node", with_limit(&error));
+        let machine = |error: io::Error| shared.refused(&error);
         let (out_read, out_write) = sys::pipe().map_err(machine)?;
         let (err_read, err_write) = sys::pipe().map_err(machine)?;
         // The first process of a rank has read the input.
@@ -476,8 +487,7 @@ impl Startup {
         let by_port = matches!(pmi, PendingPmi::Accepted(_));
         let connections = match pmi {
             PendingPmi::Inherited(socket) => {
-                let machine =
-                    |error: io::Error| format!("{}; try more agents with --agents-per-node", with_limit(&error));
+                let machine = |error: io::Error| shared.refused(&error);
                 Connections::Inherited(Some(sys::watch(socket).map_err(machine)?))
             }
             PendingPmi::Accepted(connections) => Connections::Accepted(connections),

@@ -233,7 +233,9 @@ pub fn make_room(count: u64) -> io::Result<()> {
 
 /// Duplicates a descriptor to a number of at least `lowest`, close-on-exec.
 pub(super) fn duplicate_above(fd: BorrowedFd<'_>, lowest: RawFd) -> io::Result<OwnedFd> {
-    let new = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(lowest))?;
+    // EINVAL: the limit on open files allows no such number.
+    let new = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(lowest))
+        .map_err(|errno| if errno == Errno::EINVAL { Errno::EMFILE } else { errno })?;
     // SAFETY: F_DUPFD_CLOEXEC has just made `new`, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(new) })
 }

@@ -50,6 +50,7 @@ use super::shell::ShellState;
 use super::signs::{Signs, Silence};
 use super::spawn::reset_sigchld;
 use super::stage_directory::{StageNote, remove_announced};
+use super::task_limits::reached_limit;
 
 /// The exit code of a guardian that has left processes which it could not kill.
 pub const CODE_ABANDONED: i32 = 102;
@@ -87,7 +88,8 @@ pub fn guarded(dead_time: Duration) -> GuardianLink {
         Ok(Side::Agent(link)) => return link,
         Ok(Side::Guardian(guardian)) => guardian.watch(),
         Err(error) => {
-            print_line(format_args!("failed to start the agent: {error}"));
+            let limit = error.raw_os_error().and_then(reached_limit).map(|limit| format!("; {limit}"));
+            print_line(format_args!("failed to start the agent: {error}{}", limit.unwrap_or_default()));
             EXIT_NOT_STARTED
         }
     };
