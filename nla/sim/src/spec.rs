@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use nla::core::limits::{AGENTS_MAX, DEAD_TIME, FENCE_BYTES_MAX, PIECE_BYTES, RANKS_MAX};
+use nla::core::limits::{AGENTS_MAX, DEAD_TIME, END_MARGIN, FENCE_BYTES_MAX, PIECE_BYTES, RANKS_MAX};
 use nla::core::{AgentId, CachePolicy, FailurePolicy, PieceBytes, Subtree, place};
 use nla::figures;
 use pmi::{Puts, Ranks};
@@ -144,6 +144,12 @@ pub enum Refusal {
         /// The largest part of the estimate, in words.
         why: String,
     },
+    /// The network is slower than any for which sessions have their deadlines.
+    #[error("a latency of {} is too long for the deadlines of a session; use a shorter one", figures::time(*latency))]
+    Slow {
+        /// The latency of a link.
+        latency: Duration,
+    },
     /// The oracle found a bug of ScELA, or of the simulation.
     #[error("the simulation found a bug of ScELA: {0}")]
     Violated(#[from] Violation),
@@ -209,8 +215,15 @@ impl Spec {
             stats: true,
             checked: false,
         });
-        world.run()?;
+        world.run().map_err(|violation| self.slow().unwrap_or(violation.into()))?;
         Ok(world.report(self.fanout, Some(self.pattern), self.seed))
+    }
+
+    /// Returns the refusal of a network on which an order and its answers may take longer than the end of a session.
+    fn slow(&self) -> Option<Refusal> {
+        let latency = self.latency?;
+        let way_and_back = 2 * Subtree::whole(self.nodes, self.fanout).depth();
+        (latency.saturating_mul(way_and_back) > END_MARGIN).then_some(Refusal::Slow { latency })
     }
 
     /// Refuses a job that is invalid or too large.
@@ -319,6 +332,21 @@ fn largest(needs: Vec<Estimate>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_network_that_is_too_slow_for_sessions_is_no_bug() {
+        let spec = |seconds, nodes, fanout| Spec {
+            nodes,
+            ppn: 1,
+            fanout,
+            latency: Some(Duration::from_secs(seconds)),
+            ..Spec::default()
+        };
+        let text = run(&spec(10, 4, 32)).unwrap_err().to_string();
+        assert_eq!(text, "a latency of 10.0 s is too long for the deadlines of a session; use a shorter one");
+        assert!(matches!(run(&spec(3, 20, 2)), Err(Refusal::Slow { .. })), "the levels add up");
+        assert!(run(&spec(5, 4, 32)).is_ok());
+    }
 
     #[test]
     fn a_job_beyond_the_bounds_is_refused_with_the_estimate() {
