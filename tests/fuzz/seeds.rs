@@ -23,8 +23,8 @@ use nla::core::{
     TraceScope, TraceSpan, Up, Update, pack,
 };
 use nla::core::{
-    CacheBounds, CollectPattern, CollectPlan, Collected, CollectedFile, StageUp, StagedTree, TreeEntry, TreeKind,
-    hashes_message, part_header,
+    CacheBounds, CollectPattern, CollectPlan, Collected, CollectedFile, InMemory, StageUp, StagedTree, TreeEntry,
+    TreeKind, hashes_message, part_header,
 };
 use nla::link::Reach;
 use nla::pmix::message::{Fact, Outcome, Purpose, Registration, Row, ToAgent, ToHelper, write_frame};
@@ -176,6 +176,7 @@ fn staging() -> Vec<Vec<u8>> {
         StageUp::Needs(b"\x05").message(),
         up(Collected::File(file)),
         up(Collected::Failed(b"no room")),
+        StageUp::InMemory(AgentId(3), InMemory { is_last: true, place: b"/dev/shm" }).message(),
         vec![9, 3, 1],
     ]
 }

@@ -1,4 +1,4 @@
-//! Disks without room for staged files, for files that are brought back, and for caches.
+//! Disks without room for staged files, for files that are brought back, for outputs of maps, and for caches; and disks in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,6 +56,17 @@ fn outputs_of_a_map_that_a_disk_has_no_room_for_are_missed_with_the_reason() {
         outcome.has_code(1).says(&format!("scela: error: {why}"));
     }
     assert_eq!(names(disk.path()), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn staged_files_in_memory_are_told() {
+    let Some(disk) = disk("size=1m") else { return };
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let outcome = run_on(&disk).args(["-v", "--stage-file"]).arg(&file).program(sh("true")).run();
+    let text = format!("staged files are in {}, in the memory of {}", disk.path().display(), host());
+    outcome.has_code(0).says(&text);
 }
 
 /// Stages a file of so many bytes with a cache, and checks that it is on the disk. Returns the bytes that the cache has afterwards.

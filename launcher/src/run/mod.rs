@@ -14,6 +14,7 @@ pub mod report;
 mod report_file;
 pub mod session;
 pub(crate) mod signals;
+mod staged_memory;
 pub mod stats;
 pub mod stderr;
 mod survey_text;

@@ -81,9 +81,9 @@ pub use ring::{RingPosition, RingSegment};
 pub use root::{INCARNATION, Notice, RankProgress, Root, RootAction, RootInput, RootSettings};
 pub use stage::{
     BLOCK_BYTES, CacheBounds, Chunk, ChunkSet, Chunks, Collected, CollectedFile, Content, ContentPlace, DIGEST_BYTES,
-    DIGESTS_PER_MESSAGE, Digest, Room, STAGE_DIRECTORY, StageDown, StageError, StagePlan, StageUp, StagedFile,
-    StagedKind, StagedTree, TreeEntry, TreeKind, hashes_message, in_directory, in_stage_directory, is_inside,
-    is_relative, is_staged_program, part_header, staged_file_word, staged_program,
+    DIGESTS_PER_MESSAGE, Digest, InMemory, Room, STAGE_DIRECTORY, StageDown, StageError, StagePlan, StageUp,
+    StagedFile, StagedKind, StagedTree, TreeEntry, TreeKind, hashes_message, in_directory, in_stage_directory,
+    is_inside, is_relative, is_staged_program, part_header, staged_file_word, staged_program,
 };
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
 pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Wait};

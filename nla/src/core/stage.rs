@@ -17,8 +17,8 @@ use thiserror::Error;
 
 pub use self::chunk::{Chunk, ChunkSet, Chunks, Content, ContentPlace, DIGEST_BYTES, Digest};
 pub use self::message::{
-    BLOCK_BYTES, Collected, CollectedFile, DIGESTS_PER_MESSAGE, StageDown, StageUp, hashes_message, is_relative,
-    part_header,
+    BLOCK_BYTES, Collected, CollectedFile, DIGESTS_PER_MESSAGE, InMemory, StageDown, StageUp, hashes_message,
+    is_relative, part_header,
 };
 pub use self::tree::{StagedTree, TreeEntry, TreeKind, is_inside};
 use super::limits::{

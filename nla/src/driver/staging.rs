@@ -7,7 +7,8 @@
 
 use std::cell::RefCell;
 use std::future::pending;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 
 use super::stage_writer::{Block, places, receive};
 use super::uplink::Uplink;
-use crate::core::{AgentId, ChunkSet, Chunks, SessionPlan, StageDown, StageUp};
+use crate::core::{AgentId, ChunkSet, Chunks, InMemory, SessionPlan, StageDown, StageUp};
 use crate::link::{Link, Receipt};
 use crate::sys::{self, StageNote};
 use crate::tasks::Tasks;
@@ -122,7 +123,7 @@ impl StageHub {
                 }
                 None
             }
-            Some(StageUp::Collected(..)) => Some((bytes, receipt)),
+            Some(StageUp::Collected(..) | StageUp::InMemory(..)) => Some((bytes, receipt)),
             None => {
                 tracing::warn!(%child, "a message about staged files is malformed");
                 None
@@ -138,6 +139,14 @@ impl StageHub {
             forwarding.report();
         }
     }
+}
+
+/// Returns the place of this directory if that is in memory.
+fn in_memory<'a>(directory: &'a Path, places: &[PathBuf]) -> Option<InMemory<'a>> {
+    let place = directory.parent().filter(|place| sys::is_in_memory(place))?;
+    let is = |other: Option<&PathBuf>| other.is_some_and(|other| other == place);
+    let is_last = is(places.last()) && !is(places.first());
+    Some(InMemory { is_last, place: place.as_os_str().as_bytes() })
 }
 
 /// A report of the thread.
@@ -165,6 +174,7 @@ impl Staging {
     /// Begins to write the files of `session`, and to forward them to `children`. Fails if there can be no thread.
     pub(super) fn begin(
         &mut self,
+        agent: AgentId,
         session: &SessionPlan,
         children: Vec<(AgentId, Link)>,
         parent: Uplink,
@@ -175,7 +185,7 @@ impl Staging {
         let (own, mut blocks) = mpsc::unbounded_channel();
         let children = children.into_iter().map(|(id, link)| Member { id, link, needs: None }).collect();
         let chunks = || Chunks::of(&session.stage).chunks.len();
-        let caches = session.stage.cache().map(|_| Caches { parent, chunks: chunks(), own: None });
+        let caches = session.stage.cache().map(|_| Caches { parent: parent.clone(), chunks: chunks(), own: None });
         let early = self.hub.replace(StageHub::Open(Forwarding { children, own, caches }));
         // Bounded by the two reports of the thread.
         let (reporting, reports) = mpsc::unbounded_channel();
@@ -188,6 +198,10 @@ impl Staging {
             let report = |needs| drop(reporting.send(Report::Needs(needs)));
             match receive(&plan, &places, note, &mut blocks, report) {
                 Ok(directory) => {
+                    if let Some(memory) = in_memory(directory.path(), &places) {
+                        let message = StageUp::InMemory(agent, memory).message();
+                        parent.send(Lane::Stage, message.into(), Receipt::default());
+                    }
                     // The agent may be leaving.
                     let _ = reporting.send(Report::Done(Ok(directory.path().to_owned())));
                     drop(plan);

@@ -112,7 +112,7 @@ pub use spawn::{
     reset_sigchld, restore_termination_signals,
 };
 pub use stage_cache::StageCache;
-pub use stage_directory::{StageDirectory, StageNote, StageRoom, set_modified, stage_room};
+pub use stage_directory::{StageDirectory, StageNote, StageRoom, is_in_memory, set_modified, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use task_limits::{TaskLimit, TaskLimitPlace, reached_limit};
 pub use tcp_peer::{SocketDiag, uid_in_table};

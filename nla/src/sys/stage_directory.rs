@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{UtimensatFlags, futimens, utimensat};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
@@ -152,6 +153,11 @@ pub fn stage_room(path: &Path) -> io::Result<StageRoom> {
         free: (system.blocks_available() as u64).saturating_mul(system.fragment_size() as u64),
         files: if system.files() == 0 { u64::MAX } else { system.files_available() as u64 },
     })
+}
+
+/// Returns whether files in the directory `path` take memory of the machine, and no disk.
+pub fn is_in_memory(path: &Path) -> bool {
+    statfs(path).is_ok_and(|system| system.filesystem_type() == TMPFS_MAGIC)
 }
 
 #[cfg(test)]

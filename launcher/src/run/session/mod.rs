@@ -53,6 +53,7 @@ use crate::run::report::{
     step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
+use crate::run::staged_memory::StagedMemory;
 use crate::run::stats::Sink;
 use crate::run::stderr;
 use crate::run::survey_text::{survey_lines, wait_line};
@@ -341,6 +342,8 @@ struct Session {
     err: Writer,
     /// Writes files of ranks that are brought back.
     collector: Option<Collector>,
+    /// The nodes that have staged files in memory, until that is told.
+    staged: Rc<RefCell<StagedMemory>>,
     output: UnboundedReceiver<OutputEvent>,
     /// The sending side of `output`, for the thread that reads the input.
     events: UnboundedSender<OutputEvent>,
@@ -467,6 +470,7 @@ impl Session {
             Notice::Bound(agent, report) => self.bindings.add(self.locations.of_agent(*agent), report),
             Notice::Started(NamespaceId::FIRST, _) => {
                 self.has_started = true;
+                self.tell_staged_memory(at);
                 let lines = std::mem::take(&mut self.bindings).lines();
                 self.reporter.notes(&lines);
             }
@@ -559,6 +563,13 @@ impl Session {
         // A new session id and key: agents of the former launch cannot join this one.
         let (id, secrets) = Secrets::random()?;
         Ok(LaunchInput { plan, agent_hosts, id: SessionId(id), secrets, own })
+    }
+
+    /// Tells which nodes have staged files in memory: as a step, or if no other place can have them, as a note.
+    fn tell_staged_memory(&self, at: nla::core::Time) {
+        for (is_last, text) in self.staged.borrow_mut().lines(&self.locations) {
+            if is_last { self.reporter.note(&text) } else { self.reporter.step(at, &text) }
+        }
     }
 
     fn start_input(&mut self) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nla::bootstrap::{BootOrder, Bootstrap, Keepers, Links};
-use nla::core::{AgentId, CachePolicy, SpanKind, Time, TraceScope, TraceSpan};
+use nla::core::{AgentId, CachePolicy, SpanKind, StageUp, Time, TraceScope, TraceSpan};
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
 use nla::link::{Clock, Liveness, Reach};
 use nla::sys::{self, ForkedGuardians, Segment};
@@ -32,6 +32,7 @@ use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::Signals;
+use crate::run::staged_memory::StagedMemory;
 use crate::run::suspension::Suspension;
 use crate::run::timing::{HostNames, Phases, columns};
 use crate::run::trace::{TraceFile, Traced};
@@ -119,8 +120,9 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     if let Some(profile) = &own.profile {
         profile.borrow_mut().begin(&first);
     }
-    let (session, sink) =
-        ((id, secrets.key), output_sink(&out, &err, &progress, own.profile.clone(), collector.as_ref()));
+    let staged = Rc::<RefCell<StagedMemory>>::default();
+    let sink = output_sink(&out, &err, &progress, own.profile.clone(), collector.as_ref(), Rc::clone(&staged));
+    let session = (id, secrets.key);
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink, files };
     let root = RootDriver::start(setup, &tasks);
     own.limit = own.limit.or_else(|| options.timeout.map(|limit| (limit, Instant::now() + limit)));
@@ -151,6 +153,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         out,
         err,
         collector,
+        staged,
         output,
         events,
         writers_done: 0,
@@ -279,11 +282,14 @@ fn output_sink(
     progress: &Rc<Progress>,
     profile: Option<Rc<RefCell<CommProfile>>>,
     collector: Option<&Collector>,
+    staged: Rc<RefCell<StagedMemory>>,
 ) -> OutputSink {
     let (out, err, progress, collector) = (out.clone(), err.clone(), Rc::clone(progress), collector.cloned());
     Rc::new(move |lane, bytes, receipt| {
         if lane == Lane::Stage {
-            if let Some(collector) = &collector {
+            if let Some(StageUp::InMemory(agent, memory)) = StageUp::parse(&bytes) {
+                staged.borrow_mut().take(agent, memory);
+            } else if let Some(collector) = &collector {
                 collector.take(bytes, receipt);
             }
             return;

@@ -23,6 +23,7 @@ const FILE: u8 = 3;
 const DATA: u8 = 4;
 const COMPLETE: u8 = 5;
 const FAILED: u8 = 6;
+const IN_MEMORY: u8 = 7;
 
 /// A message to the children.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -75,6 +76,17 @@ pub enum StageUp<'a> {
     Needs(&'a [u8]),
     /// The files that this agent has collected.
     Collected(AgentId, Collected<'a>),
+    /// The staged files of this agent are in memory.
+    InMemory(AgentId, InMemory<'a>),
+}
+
+/// A place of staged files that is in memory.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct InMemory<'a> {
+    /// No other place can have the files.
+    pub is_last: bool,
+    /// The path of its directory.
+    pub place: &'a [u8],
 }
 
 /// A part of what an agent has collected: one file after the other.
@@ -111,6 +123,11 @@ impl<'a> StageUp<'a> {
             return Some(Self::Needs(rest));
         }
         let (agent, rest) = number(rest)?;
+        if *kind == IN_MEMORY {
+            let (last, place) = rest.split_first()?;
+            let memory = InMemory { is_last: *last == 1, place };
+            return Some(memory).filter(|_| *last <= 1).map(|memory| Self::InMemory(AgentId(agent), memory));
+        }
         let collected = match *kind {
             FILE => {
                 let (rank, rest) = number(rest)?;
@@ -134,6 +151,11 @@ impl<'a> StageUp<'a> {
             Self::Needs(set) => {
                 message.push(NEEDS);
                 message.extend_from_slice(set);
+            }
+            Self::InMemory(agent, InMemory { is_last, place }) => {
+                message.extend(header(IN_MEMORY, agent.0));
+                message.push(u8::from(is_last));
+                message.extend_from_slice(place);
             }
             Self::Collected(agent, collected) => {
                 let kind = match collected {
@@ -187,6 +209,12 @@ mod tests {
             let message = up.message();
             assert_eq!(StageUp::parse(&message), Some(up));
             assert!(StageUp::parse(&message[..4]).is_none());
+        }
+        for is_last in [false, true] {
+            let up = StageUp::InMemory(AgentId(3), InMemory { is_last, place: b"/dev/shm" });
+            let message = up.message();
+            assert_eq!(StageUp::parse(&message), Some(up));
+            assert!(StageUp::parse(&message[..HEADER_BYTES]).is_none());
         }
         assert_eq!(StageUp::parse(&StageUp::Needs(b"\x03").message()), Some(StageUp::Needs(b"\x03")));
         assert_eq!(

@@ -1,0 +1,64 @@
+//! The nodes that have staged files in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nla::core::{AgentId, InMemory, one_line};
+
+use crate::cluster::hosts::fold_within;
+use crate::run::rank_locations::RankLocations;
+
+/// The most different places that are told, and the most bytes of a list of hosts.
+const PLACES_MAX: usize = 8;
+const HOSTS_BYTES_MAX: usize = 200;
+
+/// What agents have said and the user has not read.
+#[derive(Debug, Default)]
+pub(crate) struct StagedMemory(BTreeMap<Place, BTreeSet<AgentId>>);
+
+/// Whether no other place can have the files, and the path.
+type Place = (bool, String);
+
+impl StagedMemory {
+    /// Takes what an agent has said.
+    pub(crate) fn take(&mut self, agent: AgentId, memory: InMemory<'_>) {
+        let place = (memory.is_last, one_line(String::from_utf8_lossy(memory.place).into_owned()));
+        if self.0.len() < PLACES_MAX || self.0.contains_key(&place) {
+            self.0.entry(place).or_default().insert(agent);
+        }
+    }
+
+    /// Returns the lines for the user, once, and whether each is about a place that was taken because no other can have the files.
+    pub(crate) fn lines(&mut self, locations: &RankLocations) -> Vec<(bool, String)> {
+        let line = |((is_last, place), agents): (Place, BTreeSet<AgentId>)| {
+            let hosts: BTreeSet<&str> = agents.iter().map(|agent| locations.of_agent(*agent)).collect();
+            let why = if is_last { "; no other place can have them" } else { "" };
+            let hosts = fold_within(hosts, HOSTS_BYTES_MAX);
+            (is_last, format!("staged files are in {place}, in the memory of {hosts}{why}"))
+        };
+        std::mem::take(&mut self.0).into_iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_a_place_are_told_once_and_folded() {
+        let names = ["n1", "n2", "n3", "n4"].map(str::to_owned).to_vec();
+        let locations = RankLocations::of_agents("front".into(), names);
+        let mut memory = StagedMemory::default();
+        for agent in [3, 1, 2] {
+            memory.take(AgentId(agent), InMemory { is_last: true, place: b"/dev/shm" });
+        }
+        memory.take(AgentId(4), InMemory { is_last: false, place: b"/tmp/a\nb" });
+        let expected = [
+            (false, "staged files are in /tmp/a\\nb, in the memory of n4"),
+            (true, "staged files are in /dev/shm, in the memory of n[1-3]; no other place can have them"),
+        ];
+        assert_eq!(memory.lines(&locations), expected.map(|(is_last, text)| (is_last, text.to_owned())));
+        assert_eq!(memory.lines(&locations), []);
+        (0..100).for_each(|number| memory.take(AgentId(1), InMemory { is_last: true, place: &[b'a' + number] }));
+        assert_eq!(memory.lines(&locations).len(), PLACES_MAX);
+    }
+}
