@@ -82,7 +82,7 @@ pub(super) fn gather(candidates: &[Candidate], demand: Demand, network: Option<&
     match demand {
         // The fullest ones: the others keep room for jobs that need all of a node.
         Demand::Nodes(_) => order.sort_by_key(|node| (node.free, node.at)),
-        // The emptiest ones: so there are few.
+        // Emptiest nodes first, so that the job uses few nodes.
         Demand::Slots(_) => order.sort_by_key(|node| (Reverse(node.free), node.at)),
     }
     Some(demand.first(order))

@@ -145,7 +145,7 @@ pub(super) enum Event {
     Detached(DetachedEvent),
     /// Something has happened to keepers.
     Fleet(FleetEvent),
-    /// A launcher was sent this job at this time: has it taken it? Without a job: does it stand by?
+    /// Check whether the launcher has taken the job sent at this time, or, without a job, whether it is ready.
     Look(LauncherNumber, Option<JobNumber>, Instant),
     /// A launcher has closed its connection.
     LauncherLost(LauncherNumber),

@@ -31,12 +31,12 @@ impl Devices {
         resources(&self.all).ranks_of(requests).unwrap_or(u32::MAX)
     }
 
-    /// Returns how many ranks get what they ask for of those that no job has.
+    /// Returns how many ranks the free devices can serve.
     pub fn free_room(&self, requests: &Resources) -> u32 {
         resources(&self.held_by(None)).ranks_of(requests).unwrap_or(u32::MAX)
     }
 
-    /// Gives a job devices for so many ranks, or for as many as there are free ones for.
+    /// Assigns devices for `ranks` ranks, or for as many as the free devices allow.
     pub fn take(&mut self, job: JobNumber, requests: &Resources, ranks: u32) {
         let places: Vec<usize> = (0..self.all.len()).filter(|at| self.holders[*at].is_none()).collect();
         let ranks = ranks.min(self.free_room(requests)).min(self.all.len() as u32);

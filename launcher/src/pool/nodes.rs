@@ -79,7 +79,7 @@ struct Offer<'a> {
     node: &'a Node,
     /// The slots for as many ranks as the node has devices for, if no other job were there.
     slots: u32,
-    /// The same now.
+    /// Slots that are free now, limited by free devices.
     free: u32,
 }
 

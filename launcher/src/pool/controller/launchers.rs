@@ -148,8 +148,8 @@ impl Actor {
         }
     }
 
-    /// Looks after a pause whether a launcher has taken the job that it was sent at the time `since`. Without a job, looks whether a
-    /// launcher that was asked for at that time stands by.
+    /// Checks after a pause whether a launcher has taken the job sent to it at `since`. Without a job, checks whether a launcher that
+    /// was asked for at that time is ready.
     fn look_later(&self, number: LauncherNumber, job: Option<JobNumber>, since: Instant) {
         let events = self.events.clone();
         self.tasks.spawn("launcher", Span::current(), async move {
@@ -281,7 +281,7 @@ impl Actor {
             // After its job.
             Some(Launcher { has_stood_by: true, .. }) => {}
             Some(Launcher { has_stood_by: false, .. }) => self.handle(Input::StandbyLost { was_ready: false }),
-            // It was forgotten before.
+            // It was already removed.
             None => {}
         }
     }
