@@ -217,6 +217,25 @@ fn a_node_whose_keeper_was_killed_comes_back_and_its_job_goes_on() {
 }
 
 #[test]
+fn a_node_whose_fork_server_was_killed_comes_back() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let pool = Pool::start_on(&cluster, &["--slots", "1"]);
+    let of_name = |name: &str| {
+        let mut processes = cluster.host(1).processes();
+        processes.retain(|process| process.name == name);
+        processes
+    };
+    let (keepers, servers) = (of_name("scela-keeper"), of_name("scela-forks"));
+    assert_eq!((keepers.len(), servers.len()), (1, 1));
+    Process::signal_all(&servers, Signal::SIGKILL);
+    // The next keeper is started after the node was down.
+    let is_new = || of_name("scela-keeper").iter().any(|keeper| keeper.pid != keepers[0].pid).then_some(());
+    assert!(eventually(is_new).is_some(), "{}", node(&pool, "node002"));
+    wait_for_state(&pool, "node002", "idle");
+    assert_eq!(hosts(&pool, 2, &[]), ["node001", "node002"]);
+}
+
+#[test]
 fn a_node_whose_keeper_is_stopped_gets_no_jobs_until_it_answers() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "1"]);

@@ -19,7 +19,7 @@ use super::relay::{Ends, Relay};
 use crate::core::AgentId;
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::link::{Accepted, connect};
-use crate::sys::{self, Packets};
+use crate::sys::{self, Packets, WatchedPackets};
 use crate::tasks::{Panics, Tasks};
 use crate::wire::{decode, encode, read_secret_frame};
 
@@ -84,7 +84,7 @@ fn serve_forks(requests: &Packets) -> io::Result<Option<Duration>> {
     })
 }
 
-/// Serves the controller until the connection ends.
+/// Serves the controller until the connection ends. Fails once the fork server has ended: no agent can be started then.
 async fn keep(order: &KeeperOrder, number: AgentId, forks: Packets, tasks: &Tasks) -> io::Result<()> {
     let accepted = reach_controller(order, number).await?;
     let _ = accepted.keep_alive(order.dead_time);
@@ -106,8 +106,17 @@ async fn keep(order: &KeeperOrder, number: AgentId, forks: Packets, tasks: &Task
         }
     });
     let relay = Rc::new(Relay::new(parcels, tasks.clone()));
+    // Watched beside the other owner, whose sends wait.
+    let forks_end = WatchedPackets::of(forks.duplicate()?)?;
     loop {
-        match receiver.receive().await {
+        let received = tokio::select! {
+            received = receiver.receive() => received,
+            // The fork server sends nothing.
+            _ = forks_end.receive() => {
+                return Err(io::Error::other("the process that forks agents was killed"));
+            }
+        };
+        match received {
             Ok(ToKeeper::Open(channel, agent)) => open(&relay, &forks, channel, &agent)?,
             Ok(ToKeeper::Parcel(parcel)) => relay.on_parcel(parcel),
             Ok(ToKeeper::Close(channel)) => relay.close(channel),
