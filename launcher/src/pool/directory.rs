@@ -33,6 +33,8 @@ const OTHERS: u32 = 0o077;
 /// The bits of a directory's mode that let others make files there, and the one that keeps them from removing files of the user.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
+/// The most bytes of the path of a socket: those of `sockaddr_un` without the last zero.
+const SOCKET_BYTES_MAX: usize = 107;
 
 /// Returns the directories in which pools may be, the one for new pools first.
 pub fn directories(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
@@ -59,7 +61,7 @@ fn lingers() -> bool {
 /// The reason for which a directory is not used.
 #[derive(Debug, PartialEq, Eq)]
 enum Unfit {
-    /// There is none.
+    /// The directory does not exist.
     Missing,
     /// It was removed or replaced while it was checked: a pool that ends removes it, and one that starts makes it again.
     Replaced,
@@ -87,9 +89,7 @@ fn check(directory: &Path) -> Result<FileId, Unfit> {
 fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
     let own = geteuid().as_raw();
     let found = opened.metadata()?;
-    let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let above = fs::metadata(above)?;
-    let is_safe = above.mode() & OTHERS_WRITE == 0 || above.mode() & STICKY != 0;
+    let replaceable = judge_above(directory);
     if !is_at(directory, Some(id(&found))) {
         return Err(Unfit::Replaced);
     }
@@ -100,10 +100,18 @@ fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
         let text = format!("its mode is {:o}, so other users can reach it", found.mode() & 0o777);
         return Err(Unfit::Refused(text));
     }
-    if !(is_safe && [0, own].contains(&above.uid())) {
-        return Err(Unfit::Refused("other users can replace it".to_owned()));
+    replaceable.map(|()| id(&found))
+}
+
+/// Fails if other users can replace what is in the directory above this one.
+fn judge_above(directory: &Path) -> Result<(), Unfit> {
+    let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let above = fs::metadata(above)?;
+    let is_safe = above.mode() & OTHERS_WRITE == 0 || above.mode() & STICKY != 0;
+    if is_safe && [0, geteuid().as_raw()].contains(&above.uid()) {
+        return Ok(());
     }
-    Ok(id(&found))
+    Err(Unfit::Refused("other users can replace it".to_owned()))
 }
 
 /// Repeats `attempt` while the directory is replaced meanwhile.
@@ -120,6 +128,7 @@ fn while_replaced<T>(mut attempt: impl FnMut() -> Result<T, Unfit>) -> Result<T,
 /// Makes the directory for new pools, if it does not exist, checks it, and takes the name in it. Returns `None` if a process of a
 /// pool of that name lives.
 pub fn take(directory: &Path, name: &str) -> Result<Option<Place>, Refusal> {
+    check_length(directory, name)?;
     let mut tries = 1..;
     loop {
         let checked = prepare(directory)?;
@@ -139,9 +148,26 @@ fn failed(name: &str, why: impl Display) -> Refusal {
     Refusal::new(format!("the pool '{name}' cannot be started: {why}"), "").of_system()
 }
 
+/// Refuses a path for the socket that the system does not take.
+fn check_length(directory: &Path, name: &str) -> Result<(), Refusal> {
+    let path = socket(directory, name);
+    let length = path.as_os_str().len();
+    if length <= SOCKET_BYTES_MAX {
+        return Ok(());
+    }
+    let path = shown(&path);
+    let why = format!("the path of its socket has {length} bytes, and {SOCKET_BYTES_MAX} are allowed: {path}");
+    let text = format!("the pool '{name}' cannot be started: {why}");
+    Err(Refusal::new(text, format!("{VARIABLE} names a directory with a shorter path")).of_system())
+}
+
 /// Makes the directory for new pools, if it does not exist, and checks it. Returns which one it is.
 fn prepare(directory: &Path) -> Result<FileId, Refusal> {
     let prepared = while_replaced(|| {
+        match check(directory) {
+            Err(Unfit::Missing) => judge_above(directory)?,
+            checked => return checked,
+        }
         match DirBuilder::new().mode(0o700).create(directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error.into()),
             _ => {}
@@ -225,8 +251,14 @@ impl Place {
         let path = socket(directory, name);
         // The former controller was killed: its lock is free.
         let _ = fs::remove_file(&path);
-        let listener =
-            PacketListener::bind(&path).map_err(|error| failed(&format!("its socket {}", shown(&path)), &error))?;
+        let listener = PacketListener::bind(&path).map_err(|error| {
+            if is_at(&lock_path, lock.metadata().map(|found| id(&found)).ok()) {
+                let _ = fs::remove_file(&lock_path);
+            }
+            // Fails while other pools are in it.
+            let _ = fs::remove_dir(directory);
+            failed(&format!("its socket {}", shown(&path)), &error)
+        })?;
         let socket = fs::symlink_metadata(&path).map_err(|error| failed("its socket", &error))?;
         let files = PoolFiles { directory: directory.to_owned(), name: name.to_owned(), lock, socket: id(&socket) };
         let _ = fs::remove_dir_all(files.jobs());
@@ -278,14 +310,21 @@ impl PoolFiles {
 
     /// Returns whether clients find this pool: its socket and its lock are in their places.
     pub fn are_in_place(&self) -> bool {
-        let lock = self.lock.metadata().map(|found| id(&found)).ok();
-        is_at(&self.path("lock"), lock) && is_at(&self.path("sock"), Some(self.socket))
+        self.has_lock() && self.has_socket()
     }
 
-    /// Removes the pool's files; the log only if `with_log`, and only if it is empty. If they were removed before, others that have
+    fn has_lock(&self) -> bool {
+        is_at(&self.path("lock"), self.lock.metadata().map(|found| id(&found)).ok())
+    }
+
+    fn has_socket(&self) -> bool {
+        is_at(&self.path("sock"), Some(self.socket))
+    }
+
+    /// Removes the pool's files; the log only if `with_log`, and only if it is empty. If its lock was removed before, files that have
     /// their names now belong to another pool.
     pub fn remove(&self, with_log: bool) {
-        if !self.are_in_place() {
+        if !self.has_lock() {
             return;
         }
         let log = self.path("log");
@@ -293,7 +332,9 @@ impl PoolFiles {
             let _ = fs::remove_file(log);
         }
         let _ = fs::remove_dir_all(self.jobs());
-        let _ = fs::remove_file(self.path("sock"));
+        if self.has_socket() {
+            let _ = fs::remove_file(self.path("sock"));
+        }
         let _ = fs::remove_file(self.path("lock"));
         // Fails while other pools are in it.
         let _ = fs::remove_dir(&self.directory);
@@ -446,6 +487,40 @@ mod tests {
         assert!(!first.are_in_place() && second.are_in_place());
         first.remove(true);
         assert!(second.are_in_place());
+    }
+
+    #[test]
+    fn a_pool_whose_socket_was_removed_leaves_nothing() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = above.path().join("pools");
+        let place = taken(&directory);
+        place.log().unwrap();
+        let (files, _listener) = place.listen();
+        fs::create_dir(files.jobs()).unwrap();
+        fs::remove_file(socket(&directory, "p")).unwrap();
+        files.remove(true);
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn a_start_that_is_refused_leaves_nothing() {
+        let above = tempfile::tempdir().unwrap();
+        fs::set_permissions(above.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let directory = above.path().join("pools");
+        let text = |directory: &Path| take(directory, "p").unwrap_err().with_hint();
+        assert!(text(&directory).contains("other users can replace it"), "{}", text(&directory));
+        assert!(!directory.exists());
+        fs::set_permissions(above.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let long = above.path().join("a".repeat(SOCKET_BYTES_MAX));
+        assert!(text(&long).contains("SCELA_POOL_DIR names a directory with a shorter path"), "{}", text(&long));
+        assert!(!long.exists());
+        let fits = SOCKET_BYTES_MAX - above.path().as_os_str().len() - "//p.sock".len();
+        drop(taken(&above.path().join("b".repeat(fits))));
+        // It cannot be replaced by a socket.
+        fs::create_dir_all(directory.join("p.sock")).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(text(&directory).contains("its socket"), "{}", text(&directory));
+        assert!(!directory.join("p.lock").exists());
     }
 
     #[test]

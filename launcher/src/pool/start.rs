@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::SigSet;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
 use nla::core::Resources;
@@ -124,19 +123,23 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
         return Err(Refusal::new(text, "raise it: 'ulimit -Hn' shows it").of_system());
     }
     let members = members(options)?;
-    let place = succession::take(&directories[0], &options.name)?;
     let failed = |error: io::Error| {
         Refusal::new(format!("the pool '{}' cannot be started: {error}", options.name), "").of_system()
     };
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(error.into()))?;
-    // From the fork on, a signal must end the pool too.
-    let mask = SigSet::thread_get_mask().map_err(|error| failed(error.into()))?;
-    let signals = client::signals().map_err(failed)?;
-    if sys::fork_alone().map_err(failed)?.is_some() {
+    let (place, held) = succession::take(&directories[0], &options.name)?;
+    let forked = match sys::fork_alone() {
+        Ok(forked) => forked,
+        Err(error) => {
+            place.listen().0.remove(true);
+            return Err(failed(error));
+        }
+    };
+    if forked.is_some() {
         // The lock and the listener belong to the controller now.
         place.leave();
         drop(write);
-        return match wait_until_ready(read, &signals).map_err(failed)? {
+        return match wait_until_ready(read, &held.descriptor).map_err(failed)? {
             Begun::Ready(slots) => Ok(Role::Starter(format!("pool {}: {slots}\n", options.name))),
             Begun::Interrupted(signal) => {
                 // It may have ended meanwhile.
@@ -145,8 +148,8 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
             }
         };
     }
-    drop((read, signals));
-    mask.thread_set_mask().map_err(|error| failed(error.into()))?;
+    drop(read);
+    held.release().map_err(failed)?;
     // The starter reports an error.
     Ok(become_controller(options, members, place, write).unwrap_or(Role::Done))
 }
@@ -251,7 +254,15 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
         }
     };
     let Members { nodes, fleet, network } = members;
-    if sys::fork_alone()?.is_none() {
+    let forked = match sys::fork_alone() {
+        Ok(forked) => forked,
+        Err(error) => {
+            starter.failed(&error);
+            place.listen().0.remove(true);
+            return Err(error);
+        }
+    };
+    if forked.is_none() {
         // Keeps the lock: the name is taken as long as a process of the pool lives.
         place.leave();
         drop((forks, starter));

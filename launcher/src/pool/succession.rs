@@ -1,9 +1,14 @@
 //! Takes the name of a pool. If a pool of that name is ending, its end is awaited.
 
+use std::io;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::SignalFd;
+
+use super::client;
 use super::commands::{ANSWER_TIME, check_runs, wait};
 use super::directory::{self, Place};
 use super::message::{Request, ToClient, ToController, packed, unpacked};
@@ -78,15 +83,38 @@ impl Waiting<'_> {
     }
 }
 
-/// Takes the name of a pool in the directory for new pools, after the end of a pool that has it and is ending. Fails if the pool
-/// runs, cannot be asked, or does not end in time.
-pub(super) fn take(directory: &Path, name: &str) -> Result<Place, Refusal> {
+/// The signals that have a meaning for a job, held back from this process.
+pub(super) struct HeldSignals {
+    /// Yields them.
+    pub(super) descriptor: SignalFd,
+    before: SigSet,
+}
+
+impl HeldSignals {
+    fn hold() -> io::Result<Self> {
+        let before = SigSet::thread_get_mask()?;
+        Ok(Self { descriptor: client::signals()?, before })
+    }
+
+    /// Lets them reach this process again.
+    pub(super) fn release(self) -> io::Result<()> {
+        Ok(self.before.thread_set_mask()?)
+    }
+}
+
+/// Takes the name of a pool in the directory for new pools, after the end of a pool that has it and is ending. Signals are held from
+/// before its files are made, so that none leaves them behind. Fails if the pool runs, cannot be asked, or does not end in time.
+pub(super) fn take(directory: &Path, name: &str) -> Result<(Place, HeldSignals), Refusal> {
     let began = Instant::now();
+    let failed =
+        |error: io::Error| Refusal::new(format!("the pool '{name}' cannot be started: {error}"), "").of_system();
     let mut waiting = Waiting { name, is_told: false };
     loop {
+        let held = HeldSignals::hold().map_err(failed)?;
         if let Some(place) = directory::take(directory, name)? {
-            return Ok(place);
+            return Ok((place, held));
         }
+        held.release().map_err(failed)?;
         let holder = holder(name)?;
         if let Next::Tell(text) = waiting.look(began.elapsed(), holder, directory::controller(name))? {
             stderr::line(Kind::Report, &format!("scela: {text}"));
