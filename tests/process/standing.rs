@@ -1,11 +1,17 @@
 //! Agents that stand by for the jobs of a pool, and processes of a pool that are stopped or whose files cannot be written.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::process::{Child, Command};
 
-use nix::sys::signal::Signal;
-use tests::{Pool, Process, eventually, scela_run, sh};
+use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::{PtyMaster, grantpt, posix_openpt, ptsname_r, unlockpt};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tests::{Pool, Process, event_timeout, eventually, scela_run, sh};
 
 /// Waits until a pool has so many processes of this name, and returns them.
 #[track_caller]
@@ -76,6 +82,50 @@ fn a_controller_that_is_stopped_is_named_at_once() {
     }
     controller.signal(Signal::SIGCONT);
     pool.job().np(1).program(sh("true")).run().is_quiet_success();
+}
+
+/// Starts a live view on a terminal that is not its controlling one, and waits until it is drawn.
+fn live_view(pool: &Pool<'_>) -> (Child, PtyMaster) {
+    // The terminal hangs up only if no process of another test has this end, too.
+    let mut master = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).expect("a pseudo-terminal");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("it belongs to this process");
+    let path = ptsname_r(&master).expect("it has a name");
+    let slave = File::options().read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits()).open(path);
+    let slave = slave.expect("it was unlocked");
+    let [size, input, errors] = [(); 3].map(|()| slave.try_clone().expect("a descriptor"));
+    let sized = Command::new("stty").args(["rows", "24", "cols", "80"]).stdin(size).status();
+    assert!(sized.expect("stty is installed").success());
+    // A session of its own: the controlling terminal of the test would have another size.
+    let mut view = Command::new("setsid");
+    view.arg(scela_run().with_file_name("scela")).args(["status", "--live"]).env("SCELA_POOL_DIR", pool.directory());
+    view.stdin(input).stdout(slave).stderr(errors).env("TERM", "xterm");
+    let view = view.spawn().expect("scela is there");
+    let mut screen = Vec::new();
+    while !screen.windows(7).any(|text| text == b"q: quit") {
+        let mut piece = [0; 4096];
+        let limit = PollTimeout::try_from(event_timeout()).expect("it is short");
+        let drawn = poll(&mut [PollFd::new(master.as_fd(), PollFlags::POLLIN)], limit);
+        assert_eq!(drawn, Ok(1), "{:?}", String::from_utf8_lossy(&screen));
+        let length = master.read(&mut piece).expect("the view goes on");
+        screen.extend_from_slice(&piece[..length]);
+    }
+    (view, master)
+}
+
+#[test]
+fn a_live_view_ends_with_its_terminal_and_by_a_signal() {
+    let pool = Pool::unstarted();
+    let ended =
+        |mut view: Child| eventually(|| view.try_wait().expect("it was not reaped")).map(|status| status.code());
+    let (view, terminal) = live_view(&pool);
+    drop(terminal);
+    assert_eq!(ended(view), Some(Some(0)), "its terminal has hung up");
+    let (view, _terminal) = live_view(&pool);
+    kill(Pid::from_raw(view.id() as i32), Signal::SIGTERM).expect("it was not reaped");
+    assert_eq!(ended(view), Some(Some(0)));
+    let (view, mut terminal) = live_view(&pool);
+    terminal.write_all(b"q").expect("the terminal takes it");
+    assert_eq!(ended(view), Some(Some(0)));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! `scela status --live`: the nodes and jobs of pools on a terminal, drawn again each second.
 
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signalfd::SignalFd;
+use nix::unistd;
 use nla::core::printable;
 use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
@@ -16,8 +19,12 @@ use super::message::WORDS_CHARS_MAX;
 use super::status::{self, NodeLine, PoolReport};
 use crate::refusal::{Refusal, shown};
 
-/// How often the view is drawn.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Milliseconds between two drawings.
+const PAUSE_MS: u16 = 1000;
+/// The byte that begins a sequence of a special key, and is the Escape key without one.
+const ESCAPE: u8 = 0x1b;
+/// The byte of Ctrl-C: a terminal in raw mode makes no signal of it.
+const CTRL_C: u8 = 3;
 /// The keys, as the last line shows them.
 const KEYS: &str = " q: quit   up, down: scroll jobs";
 
@@ -28,23 +35,28 @@ pub(super) fn run(read: impl Fn() -> Result<Vec<PoolReport>, Refusal>) -> Result
         return Err(Refusal::new("a live view needs a terminal", "without --live, the state is printed once"));
     }
     let mut reports = read()?;
-    // One that ended this process would leave the terminal as it is now.
+    // Block signals: a fatal one would leave the terminal in raw mode.
     let signals = client::signals().map_err(failed)?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let mut scrolled = 0;
-    let shown = loop {
+    let (stdin, mut scrolled) = (io::stdin(), 0);
+    let shown = 'view: loop {
         if let Err(error) = terminal.draw(|frame| draw(frame, &reports, scrolled)) {
-            break Err(failed(error));
+            // A terminal that has hung up is no error.
+            break if matches!(wait(stdin.as_fd(), &signals), Ok(Next::End)) { Ok(()) } else { Err(failed(error)) };
         }
-        if matches!(signals.read_signal(), Ok(Some(_))) {
-            break Ok(());
-        }
-        match next_key() {
+        match wait(stdin.as_fd(), &signals) {
             Err(error) => break Err(failed(error)),
-            Ok(Some(Key::Quit)) => break Ok(()),
-            Ok(Some(Key::Up)) => scrolled = scrolled.saturating_sub(1),
-            Ok(Some(Key::Down)) => scrolled += 1,
-            Ok(None) => match read() {
+            Ok(Next::End) => break Ok(()),
+            Ok(Next::Keys(keys)) => {
+                for key in keys {
+                    match key {
+                        Key::Quit => break 'view Ok(()),
+                        Key::Up => scrolled = scrolled.saturating_sub(1),
+                        Key::Down => scrolled += 1,
+                    }
+                }
+            }
+            Ok(Next::Draw) => match read() {
                 Ok(read) => reports = read,
                 Err(refusal) => break Err(refusal),
             },
@@ -52,31 +64,79 @@ pub(super) fn run(read: impl Fn() -> Result<Vec<PoolReport>, Refusal>) -> Result
         let jobs: usize = reports.iter().map(|report| report.jobs.len()).sum();
         scrolled = scrolled.min(jobs.saturating_sub(1));
     };
-    // A terminal that cannot be restored is not worth an error.
+    // A terminal that cannot be restored is not worth an error. The end of its value would write one, and panic if that fails.
+    let _ = terminal.show_cursor();
     let _ = ratatui::try_restore();
+    std::mem::forget(terminal);
     shown
 }
 
+/// What is done after a wait.
+#[derive(PartialEq, Eq, Debug)]
+enum Next {
+    /// Keys were typed.
+    Keys(Vec<Key>),
+    /// The pools are read and drawn again.
+    Draw,
+    /// A signal has arrived, or the terminal has hung up.
+    End,
+}
+
 /// A key with a meaning.
+#[derive(PartialEq, Eq, Debug)]
 enum Key {
     Quit,
     Up,
     Down,
 }
 
-/// Waits for a key. Returns `None` once the view is to be drawn again.
-fn next_key() -> io::Result<Option<Key>> {
-    if !event::poll(PAUSE)? {
-        return Ok(None);
+/// Waits for keys, a signal, or the next drawing. crossterm would wait for ever at a terminal that has hung up.
+fn wait(input: BorrowedFd<'_>, signals: &SignalFd) -> io::Result<Next> {
+    let mut waited = [input, signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+    match poll(&mut waited, PollTimeout::from(PAUSE_MS)) {
+        Ok(0) | Err(Errno::EINTR) => return Ok(Next::Draw),
+        polled => polled?,
+    };
+    let lost = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    let has_hung_up = waited[0].revents().is_some_and(|events| events.intersects(lost));
+    if has_hung_up || waited[1].any() == Some(true) {
+        return Ok(Next::End);
     }
-    let Event::Key(key) = event::read()? else { return Ok(None) };
-    Ok(match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => Some(Key::Quit),
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Some(Key::Quit),
-        KeyCode::Up | KeyCode::Char('k') => Some(Key::Up),
-        KeyCode::Down | KeyCode::Char('j') => Some(Key::Down),
-        _ => None,
+    let mut bytes = [0; 256];
+    Ok(match unistd::read(input, &mut bytes) {
+        Ok(0) | Err(Errno::EIO) => Next::End,
+        Err(Errno::EINTR | Errno::EAGAIN) => Next::Draw,
+        read => Next::Keys(keys(&bytes[..read?])),
     })
+}
+
+/// Returns the keys with a meaning in what was typed.
+fn keys(mut bytes: &[u8]) -> Vec<Key> {
+    let mut keys = Vec::new();
+    loop {
+        let (key, left) = match bytes {
+            [] => return keys,
+            [ESCAPE, b'[' | b'O', special @ ..] => {
+                let is_last = |byte: &u8| (0x40..=0x7e).contains(byte);
+                let length = special.iter().position(is_last).map_or(special.len(), |at| at + 1);
+                let (special, left) = special.split_at(length);
+                let key = match special {
+                    [b'A'] => Some(Key::Up),
+                    [b'B'] => Some(Key::Down),
+                    _ => None,
+                };
+                (key, left)
+            }
+            [ESCAPE] | [ESCAPE, ESCAPE, ..] | [b'q' | CTRL_C, ..] => (Some(Key::Quit), &bytes[1..]),
+            // A key with Alt.
+            [ESCAPE, _, left @ ..] => (None, left),
+            [b'k', left @ ..] => (Some(Key::Up), left),
+            [b'j', left @ ..] => (Some(Key::Down), left),
+            [_, left @ ..] => (None, left),
+        };
+        keys.extend(key);
+        bytes = left;
+    }
 }
 
 /// Draws all pools, one below the other, without their first `scrolled` jobs.
@@ -148,6 +208,7 @@ fn node_row(line: &NodeLine) -> Row<'static> {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::signal::SigSet;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -159,6 +220,25 @@ mod tests {
         let buffer = terminal.backend().buffer();
         let line = |row: &[ratatui::buffer::Cell]| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>();
         buffer.content.chunks(78).map(line).map(|line| line.trim_end().to_owned()).collect()
+    }
+
+    #[test]
+    fn keys_are_read_from_the_bytes_of_a_terminal() {
+        assert_eq!(keys(b"xjk\x1b[B\x1bOA"), [Key::Down, Key::Up, Key::Down, Key::Up]);
+        for quits in [&b"q"[..], b"\x03", b"\x1b", b"\x1b\x1b"] {
+            assert_eq!(keys(quits).first(), Some(&Key::Quit), "{quits:?}");
+        }
+        assert_eq!(keys(b"\x1b[1;5A\x1b[15~\x1bx\x1b["), [], "other keys, and a part of one");
+    }
+
+    #[test]
+    fn the_view_ends_when_its_terminal_hangs_up() {
+        let signals = SignalFd::new(&SigSet::empty()).unwrap();
+        let (terminal, keyboard) = unistd::pipe().unwrap();
+        unistd::write(&keyboard, b"j").unwrap();
+        assert_eq!(wait(terminal.as_fd(), &signals).unwrap(), Next::Keys(vec![Key::Down]));
+        drop(keyboard);
+        assert_eq!(wait(terminal.as_fd(), &signals).unwrap(), Next::End);
     }
 
     #[test]
