@@ -181,7 +181,10 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         Ok(Subcommand::Start(options)) => return start_pool(&options),
         Ok(Subcommand::Attach(pool, job)) => attach(&pool, job).unwrap_or_else(|refusal| refuse(&refusal)),
         Ok(Subcommand::Ask(question)) => match commands::ask(&question) {
-            Ok(text) => print(&text),
+            Ok(answer) => {
+                let printed = print(&answer.text);
+                answer.refusals.iter().map(refuse).last().unwrap_or(printed)
+            }
             Err(refusal) => refuse(&refusal),
         },
         Ok(Subcommand::Map(options)) => {
@@ -197,7 +200,15 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
 /// Starts a pool. Returns in each of its processes, as [`begin`] does.
 fn start_pool(options: &start::Options) -> (u8, Duration) {
     let code = match start::start(options) {
-        Ok(Role::Starter(text)) => print(&text),
+        Ok(Role::Starter(text)) => match output::print(&text) {
+            Ok(()) => EarlyEnd::Done.code(),
+            Err(error) => {
+                let name = &options.name;
+                let hint = format!("'scela pool status {name}' shows it, 'scela pool stop {name}' ends it");
+                let text = format!("the pool '{name}' runs, but standard output cannot be written: {error}");
+                fail(&Refusal::new(text, hint).with_hint(), EarlyEnd::OutputLost.code())
+            }
+        },
         Ok(Role::Interrupted(signal)) => exit::signalled(signal),
         Ok(Role::Controller(controller)) => {
             stderr::allow_thread();

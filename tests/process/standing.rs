@@ -84,6 +84,46 @@ fn a_controller_that_is_stopped_is_named_at_once() {
     pool.job().np(1).program(sh("true")).run().is_quiet_success();
 }
 
+#[test]
+fn a_pool_that_cannot_be_asked_is_named_beside_the_others() {
+    let pool = Pool::start(&[]);
+    assert!(pool.scela(&["pool", "start", "other"]).status.success());
+    let controller = pool.controller();
+    controller.signal(Signal::SIGSTOP);
+    for words in [&["status"][..], &["jobs"], &["pool", "status"], &["status", "--json"]] {
+        let output = pool.scela(words);
+        let [shown, told] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        assert!(shown.contains("other") && !shown.contains("default"), "{words:?}: {output:?}");
+        assert!(told.starts_with("scela: error: the pool 'default' does not answer: "), "{words:?}: {output:?}");
+        assert_eq!(output.status.code(), Some(251), "{words:?}: {output:?}");
+    }
+    controller.signal(Signal::SIGCONT);
+    assert!(pool.scela(&["pool", "stop", "other"]).status.success());
+}
+
+#[test]
+fn a_selected_job_that_does_not_exist_is_named() {
+    let pool = Pool::start(&[]);
+    let output = pool.scela(&["jobs", "--job", "0"]);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.starts_with("scela: error: there is no job 0 in a pool on this host\n"), "{output:?}");
+    assert!(output.status.code() == Some(251) && output.stdout.starts_with(b"pool default "), "{output:?}");
+}
+
+#[test]
+fn a_start_whose_report_cannot_be_written_says_that_the_pool_runs() {
+    let pool = Pool::unstarted();
+    let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let output = pool.command(&["pool", "start"]).stdout(full).output().expect("scela is there");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        told.starts_with("scela: error: the pool 'default' runs, but standard output cannot be written: "),
+        "{output:?}"
+    );
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    pool.job().np(1).program(sh("true")).run().is_quiet_success();
+}
+
 /// Starts a live view on a terminal that is not its controlling one, and waits until it is drawn.
 fn live_view(pool: &Pool<'_>) -> (Child, PtyMaster) {
     // The terminal hangs up only if no process of another test has this end, too.

@@ -15,7 +15,8 @@ use nla::sys::{self, Packets};
 
 use super::message::{JobNumber, JobRefusal, NodeChange, Request, ToClient, ToController, packed, unpacked};
 use super::start::Options;
-use super::status::{self, Parts, PoolReport, Selection};
+use super::states::Found;
+use super::status::{self, Parts, Selection};
 use super::{directory, live, map};
 use crate::cli;
 use crate::cluster::hosts::expand;
@@ -435,29 +436,42 @@ fn signal(text: &str) -> Result<i32, String> {
     })
 }
 
-/// Asks pools. Returns the text for the user.
-pub fn ask(question: &Question) -> Result<String, Refusal> {
+/// The answer to a question.
+#[derive(Default, Debug)]
+pub struct Answer {
+    /// The text for the user.
+    pub text: String,
+    /// Why a part of the answer is missing.
+    pub refusals: Vec<Refusal>,
+}
+
+/// Asks pools.
+pub fn ask(question: &Question) -> Result<Answer, Refusal> {
+    let Question::Status { pool, json, parts, selection, is_live } = question else {
+        return order(question).map(|()| Answer::default());
+    };
+    let find = || Found::of(pool.as_deref(), selection);
+    if *is_live {
+        return live::run(find).map(|()| Answer::default());
+    }
+    let Found { reports, mut refused, unknown } = find()?;
+    let text = match json {
+        true => status::json(&reports, *parts),
+        false if reports.is_empty() && !refused.is_empty() => String::new(),
+        false => status::text(&reports, *parts, selection),
+    };
+    refused.extend(unknown);
+    Ok(Answer { text, refusals: refused })
+}
+
+/// Carries out what is no question about states.
+fn order(question: &Question) -> Result<(), Refusal> {
     match question {
-        Question::Status { pool, json, parts, selection, is_live } => {
-            let find = || {
-                let found = match pool {
-                    Some(pool) => vec![state(pool)?],
-                    // A pool may end meanwhile.
-                    None => directory::names()?.iter().filter_map(|name| state(name).ok()).collect(),
-                };
-                Ok(found.into_iter().map(|report| selection.of(report)).collect::<Vec<_>>())
-            };
-            if *is_live {
-                return live::run(find).map(|()| String::new());
-            }
-            let found = find()?;
-            let text = if *json { status::json(&found, *parts) } else { status::text(&found, *parts, selection) };
-            Ok(text)
-        }
+        Question::Status { .. } => Ok(()),
         Question::Kill { pool, jobs, signal } => {
             let controller = asked(pool, &ToController::Signal(jobs.clone(), *signal))?;
             match answer(&controller, pool)? {
-                Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok(String::new()),
+                Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok(()),
                 Some(ToClient::Unknown(unknown)) => {
                     let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
                     let text = format!("there is no job {} in the pool '{pool}'", names.join(", "));
@@ -477,7 +491,7 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
             // The controller bounds the time.
             let limit = if matches!(change, NodeChange::Add { .. }) { None } else { Some(ANSWER_TIME) };
             match answer_within(&controller, pool, limit)? {
-                Some(ToClient::Done) => Ok(String::new()),
+                Some(ToClient::Done) => Ok(()),
                 Some(ToClient::NodesRefused(why)) => Err(Refusal::new(why, "").of_system()),
                 _ => Err(broken(pool, &"it gave no answer")),
             }
@@ -488,7 +502,7 @@ pub fn ask(question: &Question) -> Result<String, Refusal> {
             // A pool that ends at this time gives no answer, or resets the connection.
             if matches!(answered, Ok(Some(_))) || directory::connect(pool).is_err() {
                 while matches!(controller.receive(true), Ok(Some(_))) {}
-                return Ok(String::new());
+                return Ok(());
             }
             answered?;
             Err(broken(pool, &"it gave no answer; try again"))
@@ -505,7 +519,7 @@ pub(super) fn asked(pool: &str, question: &ToController) -> Result<Packets, Refu
 }
 
 /// Waits for the next message of the controller. Returns `None` at the end of the connection.
-fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
+pub(super) fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
     answer_within(controller, pool, Some(ANSWER_TIME))
 }
 
@@ -543,24 +557,8 @@ pub(super) fn check_runs(pool: &str) -> Result<(), Refusal> {
     })
 }
 
-fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {
+pub(super) fn broken(pool: &str, why: &dyn std::fmt::Display) -> Refusal {
     Refusal::new(format!("the pool '{pool}' cannot be asked: {why}"), "").of_system()
-}
-
-/// Returns the state of a pool, its nodes and its jobs.
-pub(super) fn state(pool: &str) -> Result<PoolReport, Refusal> {
-    let controller = asked(pool, &ToController::Status)?;
-    let (mut state, mut nodes, mut jobs) = (None, Vec::new(), Vec::new());
-    loop {
-        match answer(&controller, pool)? {
-            Some(ToClient::Pool(pool)) => state = Some(pool),
-            Some(ToClient::Node(node)) => nodes.push(node),
-            Some(ToClient::Job(job)) => jobs.push(job),
-            Some(ToClient::Done) => break,
-            _ => return Err(broken(pool, &"it has ended")),
-        }
-    }
-    state.map(|pool| PoolReport::new(pool, nodes, jobs)).ok_or_else(|| broken(pool, &"it gave no answer"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd;
-use nla::core::printable;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -16,7 +15,8 @@ use ratatui::widgets::{Gauge, Paragraph, Row, Table};
 
 use super::client;
 use super::message::WORDS_CHARS_MAX;
-use super::status::{self, NodeLine, PoolReport};
+use super::states::Found;
+use super::status::{self, NAMES_SHOWN, NodeLine, PoolReport};
 use crate::refusal::{Refusal, shown};
 
 /// Milliseconds between two drawings.
@@ -29,18 +29,18 @@ const CTRL_C: u8 = 3;
 const KEYS: &str = " q: quit   up, down: scroll jobs";
 
 /// Shows pools until the user quits. `read` returns their state.
-pub(super) fn run(read: impl Fn() -> Result<Vec<PoolReport>, Refusal>) -> Result<(), Refusal> {
+pub(super) fn run(read: impl Fn() -> Result<Found, Refusal>) -> Result<(), Refusal> {
     let failed = |error: io::Error| Refusal::new(format!("the terminal cannot be used: {error}"), "").of_system();
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Refusal::new("a live view needs a terminal", "without --live, the state is printed once"));
     }
-    let mut reports = read()?;
+    let mut found = read()?;
     // Block signals: a fatal one would leave the terminal in raw mode.
     let signals = client::signals().map_err(failed)?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let (stdin, mut scrolled) = (io::stdin(), 0);
     let shown = 'view: loop {
-        if let Err(error) = terminal.draw(|frame| draw(frame, &reports, scrolled)) {
+        if let Err(error) = terminal.draw(|frame| draw(frame, &found, scrolled)) {
             // A terminal that has hung up is no error.
             break if matches!(wait(stdin.as_fd(), &signals), Ok(Next::End)) { Ok(()) } else { Err(failed(error)) };
         }
@@ -57,11 +57,11 @@ pub(super) fn run(read: impl Fn() -> Result<Vec<PoolReport>, Refusal>) -> Result
                 }
             }
             Ok(Next::Draw) => match read() {
-                Ok(read) => reports = read,
+                Ok(read) => found = read,
                 Err(refusal) => break Err(refusal),
             },
         }
-        let jobs: usize = reports.iter().map(|report| report.jobs.len()).sum();
+        let jobs: usize = found.reports.iter().map(|report| report.jobs.len()).sum();
         scrolled = scrolled.min(jobs.saturating_sub(1));
     };
     // A terminal that cannot be restored is not worth an error. The end of its value would write one, and panic if that fails.
@@ -139,11 +139,14 @@ fn keys(mut bytes: &[u8]) -> Vec<Key> {
     }
 }
 
-/// Draws all pools, one below the other, without their first `scrolled` jobs.
-fn draw(frame: &mut Frame<'_>, reports: &[PoolReport], mut scrolled: usize) {
-    let [pools, keys] = Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
+/// Draws all pools, one below the other, without their first `scrolled` jobs. Pools that cannot be asked have the lines above the last.
+fn draw(frame: &mut Frame<'_>, Found { reports, refused, .. }: &Found, mut scrolled: usize) {
+    let heights = [Constraint::Min(0), Constraint::Length(refused.len() as u16), Constraint::Length(1)];
+    let [pools, silent, keys] = Layout::vertical(heights).areas(frame.area());
     frame.render_widget(Line::from(KEYS).style(Style::new().reversed()), keys);
-    if reports.is_empty() {
+    let refusals: Vec<Line<'_>> = refused.iter().map(|refusal| Line::from(refusal.to_string()).red()).collect();
+    frame.render_widget(Paragraph::new(refusals), silent);
+    if reports.is_empty() && refused.is_empty() {
         frame.render_widget(Paragraph::new("there is no pool on this host"), pools);
         return;
     }
@@ -164,7 +167,7 @@ fn draw_pool(frame: &mut Frame<'_>, report: &PoolReport, scrolled: usize, area: 
     let share = f64::from(busy) / f64::from(report.pool.slots.max(1));
     let bar = Gauge::default().ratio(share.min(1.0)).gauge_style(Style::new().fg(Color::Green).bg(Color::DarkGray));
     frame.render_widget(bar.label(format!("{busy} of {} slots busy", report.pool.slots)), gauge);
-    let widths = [24, 8, 6, 6, 7, 9].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
+    let widths = [NAMES_SHOWN as u16, 8, 6, 6, 7, 9].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
     let heads = ["NODES", "STATE", "SLOTS", "BUSY", "LOAD", "FREE", "JOBS"];
     let table = Table::new(nodes.iter().map(node_row), widths).header(Row::new(heads).bold());
     frame.render_widget(table, node_area);
@@ -195,7 +198,7 @@ fn node_row(line: &NodeLine) -> Row<'static> {
         _ => Color::Yellow,
     };
     let cells = [
-        printable(&line.names).to_string(),
+        status::cut(&line.names, NAMES_SHOWN),
         line.state.to_owned(),
         line.slots.to_string(),
         line.busy.to_string(),
@@ -215,8 +218,12 @@ mod tests {
     use super::*;
 
     fn lines(reports: &[PoolReport], scrolled: usize) -> Vec<String> {
+        lines_of(&Found { reports: reports.to_vec(), ..Found::default() }, scrolled)
+    }
+
+    fn lines_of(found: &Found, scrolled: usize) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(78, 12)).unwrap();
-        terminal.draw(|frame| draw(frame, reports, scrolled)).unwrap();
+        terminal.draw(|frame| draw(frame, found, scrolled)).unwrap();
         let buffer = terminal.backend().buffer();
         let line = |row: &[ratatui::buffer::Cell]| row.iter().map(ratatui::buffer::Cell::symbol).collect::<String>();
         buffer.content.chunks(78).map(line).map(|line| line.trim_end().to_owned()).collect()
@@ -254,5 +261,19 @@ mod tests {
         assert_eq!(shown[11], KEYS);
         assert_eq!(lines(&[status::example()], 1)[5], shown[6]);
         assert_eq!(lines(&[], 0)[0], "there is no pool on this host");
+    }
+
+    #[test]
+    fn the_view_names_pools_that_cannot_be_asked() {
+        let refused = vec![Refusal::new("the pool 'b' does not answer", "")];
+        let shown = lines_of(&Found { reports: vec![status::example()], refused, ..Found::default() }, 0);
+        assert!(shown[0].starts_with("pool night") && shown[10] == "the pool 'b' does not answer", "{shown:?}");
+    }
+
+    #[test]
+    fn a_long_name_leaves_the_columns_in_their_places() {
+        let mut report = status::example();
+        report.nodes[0].name = "a".repeat(30);
+        assert_eq!(lines(&[report], 0)[3], "aaaaaaaaaaaaaaaaaaaaaaa… busy     4      4      0.50    3.0 GiB   13");
     }
 }

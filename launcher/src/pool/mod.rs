@@ -36,6 +36,7 @@ pub mod schedule;
 mod silence;
 pub mod standby;
 pub mod start;
+mod states;
 mod status;
 mod succession;
 pub mod waits;

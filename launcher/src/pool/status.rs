@@ -1,5 +1,6 @@
 //! The state of pools, as text and as JSON.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use nla::core::printable;
@@ -9,10 +10,14 @@ use serde_json::{Value, json};
 use super::message::{JobState, NodeReport, PoolState};
 use super::nodes::Health;
 use crate::cluster::hosts::fold;
-use crate::refusal::shown;
+use crate::refusal::{Refusal, shown};
 
 /// The most characters of a job's words in a line.
 const WORDS_SHOWN: usize = 60;
+/// The characters of the column with the names of nodes.
+pub(super) const NAMES_SHOWN: usize = 24;
+/// The most characters of that column where lines may be longer than a terminal's.
+const NAMES_SHOWN_MAX: usize = 60;
 /// The most characters of the reason why a node is down.
 const WHY_SHOWN: usize = 120;
 
@@ -24,6 +29,12 @@ pub(super) fn age(ms: u64) -> String {
         seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
         seconds => format!("{} days", seconds / 86_400),
     }
+}
+
+/// Returns names in at most so many characters.
+pub(super) fn cut(names: &str, chars_max: usize) -> String {
+    let names = printable(names).to_string();
+    if names.chars().count() <= chars_max { names } else { shown(&names, chars_max.saturating_sub(1)) }
 }
 
 /// A pool, its nodes and its jobs.
@@ -88,6 +99,26 @@ impl Selection {
     /// Returns whether it names nodes, states or jobs.
     fn is_given(&self) -> bool {
         !(self.nodes.is_empty() && self.states.is_empty() && self.jobs.is_empty())
+    }
+
+    /// Returns a refusal for nodes that none of these pools has, and one for jobs. `pool` is the one that was named. Nothing is
+    /// unknown if there is no pool.
+    pub(super) fn unknown(&self, pool: Option<&str>, reports: &[PoolReport]) -> Vec<Refusal> {
+        if reports.is_empty() {
+            return Vec::new();
+        }
+        let nodes: BTreeSet<&String> = reports.iter().flat_map(|report| &report.nodes).map(|node| &node.name).collect();
+        let jobs: BTreeSet<u64> = reports.iter().flat_map(|report| &report.jobs).map(|job| job.job).collect();
+        let nodes: Vec<&String> = self.nodes.iter().filter(|name| !nodes.contains(name)).collect();
+        let jobs: Vec<String> = self.jobs.iter().filter(|job| !jobs.contains(job)).map(u64::to_string).collect();
+        let place = pool.map_or("in a pool on this host".to_owned(), |pool| format!("in the pool '{pool}'"));
+        let refused = |what: &str, names: &str, hint: &str| {
+            Refusal::new(format!("there is no {what} {names} {place}"), hint).of_system()
+        };
+        let unknown_nodes = || refused("node", &fold(&nodes), "'scela status' lists the nodes of pools");
+        let unknown_jobs = || refused("job", &jobs.join(", "), "'scela jobs' lists those that wait or run");
+        let both = [(!nodes.is_empty()).then(unknown_nodes), (!jobs.is_empty()).then(unknown_jobs)];
+        both.into_iter().flatten().collect()
     }
 
     /// Returns the report without what is not selected.
@@ -213,11 +244,14 @@ fn node_line(first: &NodeReport, group: &[&NodeReport]) -> NodeLine {
 fn node_table(text: &mut String, nodes: &[NodeReport]) {
     let heads = ["NODES", "STATE", "SLOTS", "BUSY", "LOAD", "FREE"];
     let [names, state, slots, busy, load, free] = heads;
-    let _ = writeln!(text, "{names:<24}  {state:<7}  {slots:>6}  {busy:>6}  {load:>7}  {free:>9}  JOBS");
-    for line in node_lines(nodes) {
+    let lines = node_lines(nodes);
+    let longest = lines.iter().map(|line| printable(&line.names).to_string().chars().count()).max().unwrap_or_default();
+    let width = longest.clamp(NAMES_SHOWN, NAMES_SHOWN_MAX);
+    let _ = writeln!(text, "{names:<width$}  {state:<7}  {slots:>6}  {busy:>6}  {load:>7}  {free:>9}  JOBS");
+    for line in lines {
         let NodeLine { names, state, slots, busy, load, free, jobs, why } = line;
-        let names = printable(&names).to_string();
-        let _ = writeln!(text, "{names:<24}  {state:<7}  {slots:>6}  {busy:>6}  {load:>7}  {free:>9}  {jobs}");
+        let names = cut(&names, width);
+        let _ = writeln!(text, "{names:<width$}  {state:<7}  {slots:>6}  {busy:>6}  {load:>7}  {free:>9}  {jobs}");
         if let Some(why) = why {
             let _ = writeln!(text, "  {}", printable(&why));
         }
@@ -381,6 +415,41 @@ mod tests {
                 "  its keeper was lost",
             ]
         );
+    }
+
+    #[test]
+    fn long_names_keep_the_columns() {
+        let lines = |lengths: [usize; 2]| {
+            let nodes = [("a", 0), ("b", 4)].into_iter().zip(lengths);
+            let nodes = nodes.map(|((name, busy), length)| node(&name.repeat(length), busy, Health::Up)).collect();
+            let text = text(&[PoolReport::new(example().pool, nodes, Vec::new())], ALL, &Selection::default());
+            text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let column = |line: &str, word: &str| line.split(word).next().map(|l| l.chars().count());
+        for (lengths, begin) in [([1, 1], 26), ([40, 1], 42), ([100, 1], 62)] {
+            let lines = lines(lengths);
+            let begins = [(0, "STATE"), (1, "idle"), (2, "busy")].map(|(line, word)| column(&lines[line], word));
+            assert_eq!(begins, [Some(begin); 3], "{lines:?}");
+        }
+        assert!(lines([100, 1])[1].starts_with(&format!("{}…  idle", "a".repeat(59))));
+    }
+
+    #[test]
+    fn selected_nodes_and_jobs_that_do_not_exist_are_named() {
+        let unknown = |nodes: &[&str], jobs: &[u64], pool, reports: &[PoolReport]| {
+            let nodes = nodes.iter().map(|name| (*name).to_owned()).collect();
+            let selection = Selection { nodes, states: Vec::new(), jobs: jobs.to_vec() };
+            selection.unknown(pool, reports).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let reports = [report_on_two()];
+        let none: [&str; 0] = [];
+        assert_eq!(unknown(&["n2"], &[14], Some("night"), &reports), none);
+        assert_eq!(
+            unknown(&["n2", "n3", "n4"], &[0, 13, 15], Some("night"), &reports),
+            ["there is no node n[3-4] in the pool 'night'", "there is no job 0, 15 in the pool 'night'"]
+        );
+        assert_eq!(unknown(&[], &[7], None, &reports), ["there is no job 7 in a pool on this host"]);
+        assert_eq!(unknown(&[], &[7], None, &[]), none);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use nla::sys::WatchedPackets;
 use tokio::time::timeout;
 
 use super::{Actor, Event};
-use crate::cluster::hosts::{expand, fold, parse_list};
+use crate::cluster::hosts::{HostsError, expand, fold, parse_list};
 use crate::pool::devices::Devices;
 use crate::pool::fleet::{END_TIME, Fleet, Host};
 use crate::pool::message::{NodeChange, ToClient, ToController, packed};
@@ -98,7 +98,7 @@ impl Actor {
 
     /// Returns the nodes of a list of names. Fails if the pool does not have one of them.
     fn known(&self, list: &str) -> Result<Vec<NodeNumber>, String> {
-        let names = expand(list.as_bytes()).map_err(|error| error.after("the list").with_hint())?;
+        let names = expand(list.as_bytes()).map_err(|error| of_list(&error))?;
         let numbers: HashMap<&str, NodeNumber> =
             self.schedule.nodes().all().map(|(at, node)| (node.name.as_str(), at)).collect();
         let unknown: Vec<&String> = names.iter().filter(|name| !numbers.contains_key(name.as_str())).collect();
@@ -114,7 +114,7 @@ impl Actor {
         let Some(fleet) = &mut self.fleet else {
             return Err("the pool is on this machine only; start one with --hosts".to_owned());
         };
-        let entries = parse_list(list.as_bytes()).map_err(|error| error.after("the list").with_hint())?;
+        let entries = parse_list(list.as_bytes()).map_err(|error| of_list(&error))?;
         let known: BTreeSet<&str> = self.schedule.nodes().all().map(|(_, node)| node.name.as_str()).collect();
         if let Some(entry) = entries.iter().find(|entry| known.contains(entry.name.as_str())) {
             let hint = format!("'scela status {}' lists its nodes", self.name);
@@ -161,6 +161,11 @@ impl Actor {
     }
 }
 
+/// Returns the text of an error in a list. One about the whole list names it.
+fn of_list(error: &HostsError) -> String {
+    if error.column().is_some() { error.after("the list").with_hint() } else { error.problem().with_hint() }
+}
+
 /// Nodes that are down, by the reasons.
 type Failures = BTreeMap<String, BTreeMap<NodeNumber, String>>;
 
@@ -191,6 +196,13 @@ fn tell(client: &WatchedPackets, changed: Result<(), String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_about_a_list_names_the_list_once() {
+        let text = |list: &str| of_list(&expand(list.as_bytes()).unwrap_err());
+        assert!(text("").starts_with("the list is empty\n  hint: name hosts"), "{}", text(""));
+        assert!(text("a,,b").starts_with("the list, "), "{}", text("a,,b"));
+    }
 
     #[test]
     fn nodes_that_were_not_added_are_folded_by_reasons() {

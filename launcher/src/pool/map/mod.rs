@@ -25,7 +25,7 @@ use self::actor::Setup;
 use self::journal_file::JournalFile;
 use self::list::{LIST_BYTES_MAX, List};
 use self::plan::Rules;
-use super::commands;
+use super::states;
 use super::status::PoolReport;
 use crate::refusal::Refusal;
 use crate::run::stderr::{self, Kind};
@@ -67,7 +67,7 @@ pub fn run(options: &Options) -> Result<u8, Refusal> {
     let list = read_list(&options.list)?;
     let journal = options.journal.as_deref().map(|path| JournalFile::open(path, options.resumes, &list)).transpose()?;
     let (journal, skipped) = journal.map_or((None, vec![false; list.len()]), |(file, skipped)| (Some(file), skipped));
-    let PoolReport { pool, .. } = commands::state(&options.pool)?;
+    let PoolReport { pool, .. } = states::state(&options.pool)?;
     let at_once = options.at_once.unwrap_or(pool.slots / options.ranks).max(1);
     let descriptors = sys::raise_limit().unwrap_or_else(|_| sys::open_files_limit());
     let most = (descriptors.saturating_sub(DESCRIPTORS_LEFT) / DESCRIPTORS_PER_COMMAND).max(1);
