@@ -1,16 +1,20 @@
 //! Contradictions between options that their words show. The plan checks those that depend on the hosts,
 //! the allocation or the machine.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use nla::core::{BindTo, GPU, Level};
 use nla::link::Liveness;
 use nla::sys;
 
 use super::error::UsageError;
-use super::options::{Global, Id};
+use super::options::{Global, Id, Mode};
 use super::scan::{Item, Segment};
+use crate::cluster::node_list::HostSource;
 use crate::cluster::placement::MapBy;
+use crate::plan::pattern;
 use crate::plan::request::{BootstrapKind, Options, StatsTo, StdinTo};
 
 /// The options that say something about a job in a pool.
@@ -119,6 +123,7 @@ pub(super) fn check<'a>(
         return Err(UsageError::new(&items[at].place, text, hint));
     }
     check_files(options, both)?;
+    check_files_read(options, &items)?;
     if let (Some(at), None) = (last(Global::ProfileCommCollectives), &options.profile_comm) {
         let typed = &items[at].typed;
         let text = format!("option '{typed}' has no effect without '--profile-comm FILE'");
@@ -141,24 +146,71 @@ fn check_files(
     options: &Options,
     both: impl Fn(Global, Global, &'static str) -> Result<(), UsageError>,
 ) -> Result<(), UsageError> {
+    const OWN: &str = "each writes a file of its own";
+    let reports = reports(options);
+    for (at, (one, file)) in reports.iter().enumerate() {
+        let Some(file) = file.map(sys::true_path) else { continue };
+        for (other, other_file) in &reports[at + 1..] {
+            if other_file.is_some_and(|other_file| sys::true_path(other_file) == file) {
+                both(*one, *other, OWN)?;
+            }
+        }
+        for (other, pattern) in streams(options) {
+            if pattern.is_some_and(|pattern| pattern::may_name(pattern, &file)) {
+                both(*one, other, OWN)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the files of reports with their options.
+fn reports(options: &Options) -> [(Global, Option<&Path>); 5] {
     let stats = if let Some(StatsTo::File(file)) = &options.stats { Some(file.as_path()) } else { None };
-    let reports = [
+    [
         (Global::Stats, stats),
         (Global::Trace, options.trace.as_deref()),
         (Global::ProfileComm, options.profile_comm.as_deref()),
         (Global::SaveRankMap, options.hosts.save_rankmap.as_deref()),
         (Global::FaultHistory, options.hosts.fault_history.as_deref()),
+    ]
+}
+
+/// Returns the names of the files for the output and the errors of ranks, with their options.
+fn streams(options: &Options) -> [(Global, Option<&OsStr>); 2] {
+    [
+        (Global::OutfilePattern, options.outfile_pattern.as_deref()),
+        (Global::ErrfilePattern, options.errfile_pattern.as_deref()),
+    ]
+}
+
+/// Checks that no file that is read is written as well. `items` are the typed options.
+fn check_files_read(options: &Options, items: &[&Item]) -> Result<(), UsageError> {
+    let hosts = &options.hosts;
+    let typed = |id| items.iter().rfind(|item| item.spec.id == id);
+    let rankmap = hosts.rankmap.as_ref().and_then(|map| map.as_bytes().strip_prefix(b"@")).map(OsStr::from_bytes);
+    let config = Id::Mode(Mode::ConfigFile);
+    let mut read = vec![
+        (Id::Global(Global::CommMatrix), hosts.comm_matrix.clone()),
+        (Id::Global(Global::Topology), hosts.topology.as_ref().map(PathBuf::from)),
+        (Id::Global(Global::RankMap), rankmap.map(PathBuf::from)),
+        (config, typed(config).map(|item| PathBuf::from(item.value(0)))),
     ];
-    let streams = [
-        (Global::OutfilePattern, options.outfile_pattern.as_deref().map(Path::new)),
-        (Global::ErrfilePattern, options.errfile_pattern.as_deref().map(Path::new)),
-    ];
-    for (at, (one, file)) in reports.iter().enumerate() {
-        let Some(file) = file.map(sys::true_path) else { continue };
-        for (other, other_file) in reports[at + 1..].iter().chain(&streams) {
-            if other_file.is_some_and(|other_file| sys::true_path(other_file) == file) {
-                both(*one, *other, "each writes a file of its own")?;
-            }
+    for source in &hosts.sources {
+        if let HostSource::File(file) = source {
+            read.push((Id::Global(Global::HostFile), Some(file.clone()).filter(|_| !source.is_standard_input())));
+        }
+    }
+    for (reader, file) in read {
+        let (Some(reader), Some(file)) = (typed(reader), file.map(|file| sys::true_path(&file))) else { continue };
+        let report =
+            reports(options).into_iter().filter(|(_, report)| report.is_some_and(|it| sys::true_path(it) == file));
+        let stream =
+            streams(options).into_iter().filter(|(_, name)| name.is_some_and(|it| pattern::may_name(it, &file)));
+        let writers = report.map(|(option, _)| option).chain(stream.map(|(option, _)| option));
+        if let Some(writer) = writers.filter_map(|option| typed(Id::Global(option))).next() {
+            let text = |option: &str| format!("{option} would overwrite the file of '{}'", reader.typed);
+            return Err(writer.error(text, format!("name another file for '{}'", writer.typed)));
         }
     }
     Ok(())

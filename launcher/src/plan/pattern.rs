@@ -1,10 +1,12 @@
 //! File names with placeholders: `-outfile-pattern out.%r`.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use nla::core::NamespaceId;
+use nla::sys;
 use pmi::Rank;
 
 /// The placeholders and their meanings, for messages.
@@ -53,6 +55,41 @@ pub fn fixed_directory(pattern: &OsStr) -> &Path {
     let end = bytes.iter().position(|byte| *byte == b'%').unwrap_or(bytes.len());
     let end = bytes[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1));
     Path::new(OsStr::from_bytes(&bytes[..end]))
+}
+
+/// Returns whether `pattern` may name a file, which is given by its true path. Counts all ranks, hosts and sessions as possible.
+pub fn may_name(pattern: &OsStr, file: &Path) -> bool {
+    if !pattern.as_bytes().contains(&b'%') {
+        return sys::true_path(Path::new(pattern)) == file;
+    }
+    let directory = fixed_directory(pattern);
+    let inside = sys::true_path(&directory.join("name"));
+    let Some(Ok(name)) = inside.parent().map(|directory| file.strip_prefix(directory)) else { return false };
+    let name = name.as_os_str().as_bytes();
+    let mut rest = &pattern.as_bytes()[directory.as_os_str().len()..];
+    while let Some(after) = rest.strip_prefix(b"/") {
+        rest = after;
+    }
+    // The beginning of the pattern may stand for the name up to here.
+    let mut ends = BTreeSet::from([0]);
+    while let Some(first) = rest.first() {
+        let (placeholder, length) = match (first, rest.get(1)) {
+            (b'%', Some(b'%')) | (b'%', None) => (None, rest.len().min(2)),
+            (b'%', Some(letter)) => (Some(*letter), 2),
+            _ => (None, 1),
+        };
+        rest = &rest[length..];
+        ends = match placeholder {
+            None => ends.into_iter().filter(|end| name.get(*end) == Some(first)).map(|end| end + 1).collect(),
+            Some(letter) => {
+                let is_part =
+                    |byte: &&u8| if matches!(letter, b'r' | b'n') { byte.is_ascii_digit() } else { **byte != b'/' };
+                let value = |end: usize| end + 1..end + 1 + name[end..].iter().take_while(is_part).count();
+                ends.into_iter().flat_map(value).collect()
+            }
+        };
+    }
+    ends.contains(&name.len())
 }
 
 /// Fills in the placeholders. An unknown one is kept as it is.
@@ -105,6 +142,36 @@ mod tests {
         let has = |pattern: &str| has_rank(OsStr::new(pattern));
         assert!(has("out.%r") && has("%%%r") && has("%r"));
         assert!(!has("out") && !has("%%r") && !has("%h") && !has("r%"));
+    }
+
+    #[test]
+    fn a_pattern_names_the_files_of_all_ranks() {
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(".", top.join("here")).unwrap();
+        let may = |pattern: &str, file: &str| may_name(top.join(pattern).as_os_str(), &top.join(file));
+        for (pattern, file) in [
+            ("x%r.json", "x0.json"),
+            ("here/x%r.json", "x12.json"),
+            ("%h/x", "n1/x"),
+            ("%j-%n%r%%", "my-job-12%"),
+            ("%h%h%h", "abc"),
+            ("here/plain", "plain"),
+        ] {
+            assert!(may(pattern, file), "{pattern} {file}");
+        }
+        for (pattern, file) in [
+            ("x%r.json", "x.json"),
+            ("out.%r", "out.json"),
+            ("x%r.json", "x0.json5"),
+            ("%h", "a/b"),
+            ("%h%h%h", "ab"),
+            ("d/x%r", "x0"),
+            ("plain", "other"),
+        ] {
+            assert!(!may(pattern, file), "{pattern} {file}");
+        }
+        assert!(!may(&"%h".repeat(100), &"a".repeat(99)), "and soon");
     }
 
     #[test]

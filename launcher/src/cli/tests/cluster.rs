@@ -230,6 +230,7 @@ fn conflicts() {
         ("--fault-history f", "--save-rankmap f", "each writes a file of its own"),
         ("--trace f.json", "-outfile-pattern ./f.json", "each writes a file of its own"),
         ("-errfile-pattern f.json", "--trace f.json", "each writes a file of its own"),
+        ("-outfile-pattern f%r.json", "--trace ./f0.json", "each writes a file of its own"),
     ] {
         let name = |typed: &'static str| typed.split([' ', '=']).next().unwrap_or_default();
         for (first, second) in [(one, other), (other, one)] {
@@ -237,6 +238,30 @@ fn conflicts() {
             let (option, before) = (name(second), name(first));
             assert_eq!(error.to_string(), format!("options '{option}' and '{before}' contradict each other: {why}"));
             assert_eq!(error.hint(), format!("leave '{option}' or '{before}' out"));
+        }
+    }
+    for (written, read) in [
+        ("--save-rankmap ./f", "--map-by comm --comm-matrix f"),
+        ("--profile-comm f", "--map-by comm --comm-matrix f"),
+        ("--trace=f", "--map-by comm --comm-matrix m --topology f"),
+        ("--stats=f", "-f f"),
+        ("-outfile-pattern ./f", "-f g -f f"),
+        ("-errfile-pattern %h", "-hostfile f"),
+        ("--save-rankmap f", "-rankmap @./f"),
+        ("--fault-history f", "-rankmap @f"),
+        ("--trace=f", "-configfile f"),
+    ] {
+        let option = written.split([' ', '=']).next().unwrap_or_default();
+        let program = if read == "-configfile f" { "" } else { " ./a" };
+        let reader = read.split(' ').rfind(|word| word.starts_with('-')).unwrap_or_default();
+        for line in [format!("{written} {read}{program}"), format!("{read} {written}{program}")] {
+            let error = error_of(words(&line), &|_| Ok(b"./a\n".to_vec()));
+            assert_eq!(
+                error.to_string(),
+                format!("option '{option}' would overwrite the file of '{reader}'"),
+                "{line}"
+            );
+            assert_eq!(error.hint(), format!("name another file for '{option}'"));
         }
     }
     let error = error_of(words("--no-ports -configfile f"), &|_| Ok(b"./a\n--iface ib0 ./b\n".to_vec()));
