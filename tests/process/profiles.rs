@@ -83,6 +83,9 @@ fn a_profile_of_no_rank_leaves_the_old_one() {
     let told = format!("warning: no rank has written a communication profile; '{}' was not changed", file.display());
     run(scela().np(2).program(sh("true"))).has_code(0).says(&told);
     assert_eq!(fs::read_to_string(&file).expect("it is there"), text);
+    fs::remove_file(&file).expect("the old profile is removed");
+    run(scela().np(2).program(sh("true"))).has_code(0).says(&told.replace("changed", "created"));
+    assert!(!file.exists());
 }
 
 #[test]

@@ -344,7 +344,11 @@ pub fn save(plan: &Plan, path: &Path, names: &[&str]) -> Result<(), Refusal> {
     let written = Rewrite::open(path).and_then(|file| file.write(|out| out.write_all(&text)));
     written.map_err(|error| {
         let text = format!("option '--save-rankmap': '{}' cannot be written: {error}", path.display());
-        Refusal::new(text, "name a file in a directory that you may write to").of_system()
+        let hint = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space there, or name a file elsewhere",
+            _ => "name a file in a directory that you may write to",
+        };
+        Refusal::new(text, hint).of_system()
     })
 }
 

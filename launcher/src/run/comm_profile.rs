@@ -73,8 +73,9 @@ impl CommProfile {
         let Some(file) = self.file.take() else { return Ok(None) };
         let missing = self.rows.missing();
         if missing.len() >= u64::from(self.size) {
+            let left = if file.is_new() { "created" } else { "changed" };
             return Ok(Some(format!(
-                "warning: no rank has written a communication profile; '{}' was not changed\n  hint: a profile is written in \
+                "warning: no rank has written a communication profile; '{}' was not {left}\n  hint: a profile is written in \
                  MPI_Finalize, by programs that are linked with a shared MPI library",
                 file.path().display()
             )));

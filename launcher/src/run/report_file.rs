@@ -28,6 +28,11 @@ impl ReportFile {
         &self.path
     }
 
+    /// Returns whether the file was made when it was opened.
+    pub(super) fn is_new(&self) -> bool {
+        self.file.is_new()
+    }
+
     /// Writes the file. An error is a sentence for the user.
     pub(super) fn write(
         self,

@@ -88,7 +88,7 @@ pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use new_file::{create_beside, replace_file};
-pub use output_file::{OutputMode, open_output, true_path};
+pub use output_file::{OutputMode, open_output, output_path, true_path};
 pub use packet::{
     PACKET_BYTES_MAX, PACKET_DESCRIPTORS_MAX, Packet, PacketListener, Packets, WatchedListener, WatchedPackets,
 };

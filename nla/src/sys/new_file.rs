@@ -16,13 +16,15 @@ use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use super::path_walk::{Walk, is};
 
+/// Begins the name of a file beside one whose own name is too long for that.
+const SHORT: &str = ".scela";
 /// How many names are tried.
 const TRIES: u32 = 1000;
 /// The bits of a mode without the type of the file.
 const MODE: u32 = 0o7777;
 
 /// Creates a new, empty file in the directory of `path`, with the mode of the umask. Its name is that of `path`, the
-/// process's number, and the first number for which there is no file. Returns its path.
+/// process's number, and the first number for which there is no file; it begins otherwise if that is too long. Returns its path.
 pub fn create_beside(path: &Path) -> io::Result<PathBuf> {
     let (walk, name) = reach(path)?;
     let (name, _file) = create(&walk, &name)?;
@@ -100,15 +102,17 @@ fn reach(path: &Path) -> io::Result<(Walk, OsString)> {
     Ok((walk, name))
 }
 
-/// Creates a file whose name begins with `name`.
+/// Creates a file whose name begins with `name`, or with [`SHORT`] if it would be too long.
 fn create(walk: &Walk, name: &OsStr) -> io::Result<(OsString, File)> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
     let process = std::process::id();
+    let mut start = name;
     for number in 0..TRIES {
-        let mut name = name.to_owned();
+        let mut name = start.to_owned();
         name.push(format!(".{process}-{number}"));
         match walk.open(&name, flags, Mode::from_bits_truncate(0o666)) {
             Err(error) if is(&error, Errno::EEXIST) => {}
+            Err(error) if is(&error, Errno::ENAMETOOLONG) && start != SHORT => start = OsStr::new(SHORT),
             made => return Ok((name, made?)),
         }
     }
@@ -165,6 +169,16 @@ mod tests {
         assert_ne!(first, second);
         assert!(fs::read(&second).unwrap().is_empty());
         assert!(first.to_str().unwrap().ends_with(&format!("/model.{}-0", std::process::id())));
+    }
+
+    #[test]
+    fn the_longest_name_is_replaced() {
+        let place = directory(0o700);
+        let path = place.path().join("m".repeat(255));
+        replace_file(&path, b"a").unwrap();
+        replace_file(&path, b"b").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "b");
+        assert_eq!(names(place.path()).len(), 1);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -61,6 +62,26 @@ pub fn true_path(path: &Path) -> PathBuf {
     path
 }
 
+/// Returns the path of the file that [`open_output`] opens or makes, through links that it follows.
+pub fn output_path(path: &Path) -> io::Result<PathBuf> {
+    let mut walk = Walk::of(path)?;
+    let mut name = walk.last()?;
+    loop {
+        let look = match walk.look(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            look => look?,
+        };
+        let found = look.metadata()?;
+        walk.check(&found)?;
+        if !found.is_symlink() || walk.is_in_proc()? {
+            break;
+        }
+        walk.follow(&name, &look)?;
+        name = walk.last()?;
+    }
+    Ok(fs::read_link(format!("/proc/self/fd/{}", walk.directory().as_raw_fd()))?.join(name))
+}
+
 /// An output file, and its place.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -69,6 +90,8 @@ pub(super) struct Opened {
     pub(super) walk: Option<Walk>,
     /// Its name in the directory.
     pub(super) name: OsString,
+    /// Whether it was made.
+    pub(super) is_new: bool,
 }
 
 /// The same. Without `truncates`, a file keeps its contents, whatever the mode says.
@@ -85,7 +108,7 @@ pub(super) fn open(path: &Path, mode: OutputMode, truncates: bool) -> io::Result
                         walk.count()?;
                         continue;
                     }
-                    made => return made.map(|file| Opened { file, walk: Some(walk), name }),
+                    made => return made.map(|file| Opened { file, walk: Some(walk), name, is_new: true }),
                 }
             }
             Err(error) => return Err(error),
@@ -103,7 +126,7 @@ pub(super) fn open(path: &Path, mode: OutputMode, truncates: bool) -> io::Result
                     OFlag::empty()
                 };
                 let file = walk.open(&name, flags(mode) | truncate, Mode::empty())?;
-                return Ok(Opened { file, walk: None, name });
+                return Ok(Opened { file, walk: None, name, is_new: false });
             }
             walk.follow(&name, &look)?;
             name = walk.last()?;
@@ -136,7 +159,7 @@ pub(super) fn open(path: &Path, mode: OutputMode, truncates: bool) -> io::Result
         if mode == OutputMode::Report {
             fcntl(&file, FcntlArg::F_SETFL(flags(mode)))?;
         }
-        return Ok(Opened { file, walk: Some(walk), name });
+        return Ok(Opened { file, walk: Some(walk), name, is_new: false });
     }
 }
 
@@ -177,6 +200,7 @@ mod tests {
         symlink(".", place.path().join("here")).unwrap();
         for path in [&one, &other, &place.path().join("here/./other")] {
             assert_eq!(true_path(path), place.path().canonicalize().unwrap().join("one"));
+            assert_eq!(output_path(path).unwrap(), true_path(path));
         }
         assert_eq!(true_path(&loops).file_name(), loops.file_name());
         assert_eq!(true_path(Path::new("/proc/self/fd/1")).file_name(), Some("1".as_ref()));
@@ -201,6 +225,7 @@ mod tests {
                 fs::set_permissions(planted, fs::Permissions::from_mode(0o666)).unwrap();
             }
         });
+        as_user(VICTIM, || output_path(&dangling)).unwrap_err();
         let indirect = home.path().join("indirect");
         as_user(VICTIM, || symlink(&link, &indirect).unwrap());
         for victim in [VICTIM, 0] {

@@ -1,40 +1,58 @@
 //! Files that the user names and that are rewritten as a whole at the end: the old contents survive a failure.
 
-use std::fs::{File, Metadata};
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::fcntl::AtFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::fstatat;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::new_file::{Beside, keeps_mode};
 use super::output_file::{Opened, OutputMode, open};
+use super::path_walk::Walk;
 
 /// The launcher gives up on a FIFO whose reader reads nothing for this time.
 const READER_TIME: Duration = Duration::from_secs(5);
 /// A pipe that is writable has room for so many bytes (PIPE_BUF).
 const PIECE_BYTES_MAX: usize = 4096;
 
-/// A file that is open, and keeps its contents until others have been written.
+/// A file that is open, and keeps its contents until others have been written. A file that was made is removed again if nothing
+/// is written.
 #[derive(Debug)]
-pub struct Rewrite(Opened);
+pub struct Rewrite {
+    opened: Opened,
+    made: Option<Made>,
+}
 
 impl Rewrite {
     /// Opens a file, or makes it. This changes no contents. Opens devices and FIFOs, and follows links, unless another user put
     /// them into a sticky directory. Never waits for the reader of a FIFO: one without a reader is refused.
     pub fn open(path: &Path) -> io::Result<Self> {
-        open(path, OutputMode::Report, false).map(Self)
+        let opened = open(path, OutputMode::Report, false)?;
+        let made = opened.walk.as_ref().filter(|_| opened.is_new).map(|walk| Made::of(&opened, walk));
+        Ok(Self { made: made.transpose()?, opened })
+    }
+
+    /// Returns whether the file was made when it was opened.
+    pub fn is_new(&self) -> bool {
+        self.made.is_some()
     }
 
     /// Replaces the contents. A regular file of this user is replaced by one with the same mode and group that was written beside
-    /// it and stored: readers find the old contents or the new ones. Other files are written in place. A file that is this process's
-    /// standard output or error keeps what it has: the contents follow. Waits for the reader of a FIFO for at most 5 s without
+    /// it and stored: readers find the old contents or the new ones. Other files are written in place, and so are those with extended
+    /// attributes, such as an access control list, and those that are mounted on their name. A file that is this process's standard
+    /// output or error keeps what it has: the contents follow. Waits for the reader of a FIFO for at most 5 s without
     /// progress.
     pub fn write(self, contents: impl FnOnce(&mut BufWriter<Destination>) -> io::Result<()>) -> io::Result<()> {
-        let Opened { file, walk, name } = self.0;
+        // What was made is removed at the end if it is still there and empty.
+        let Self { opened: Opened { file, walk, name, .. }, made: _made } = self;
         let found = file.metadata()?;
         let is_regular = found.is_file();
         let reader_time = (!is_regular).then_some(READER_TIME);
@@ -42,8 +60,8 @@ impl Rewrite {
             return written(Destination::new(stream, reader_time), contents).map(drop);
         }
         // Another name of the file would go on naming the old one.
-        let may_replace = is_regular && found.nlink() == 1 && keeps_mode(&found);
-        let beside = walk.filter(|_| may_replace).map(|walk| {
+        let may_replace = is_regular && found.nlink() == 1 && keeps_mode(&found) && !has_attributes(&file);
+        let beside = walk.filter(|walk| may_replace && !is_mounted(&file, walk)).map(|walk| {
             let beside = Beside::create(walk, &name, Some(&found))?;
             beside.take_group(&found)?;
             Ok(beside)
@@ -61,6 +79,57 @@ impl Rewrite {
             }
         }
     }
+}
+
+/// A file that was made, and its place. Dropping this removes the file if it is still there and empty.
+#[derive(Debug)]
+struct Made {
+    directory: File,
+    name: OsString,
+    /// The device and the inode.
+    file: (u64, u64),
+}
+
+impl Made {
+    fn of(opened: &Opened, walk: &Walk) -> io::Result<Self> {
+        let made = opened.file.metadata()?;
+        let directory = walk.directory().try_clone()?;
+        Ok(Self { directory, name: opened.name.clone(), file: (made.dev(), made.ino()) })
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let there = fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|there| (there.st_dev, there.st_ino) == self.file && there.st_size == 0) {
+            // An empty file that stays harms nobody.
+            let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// Returns whether a file has extended attributes that a new file would not have: an access control list, or some of the user's.
+/// Those of security modules come from the system.
+fn has_attributes(file: &File) -> bool {
+    let mut names = [0u8; 4096];
+    // SAFETY: the kernel writes at most `names.len()` bytes.
+    let length = unsafe { libc::flistxattr(file.as_raw_fd(), names.as_mut_ptr().cast(), names.len()) };
+    match usize::try_from(length) {
+        Ok(length) => {
+            names[..length].split(|byte| *byte == 0).any(|name| !name.is_empty() && !name.starts_with(b"security."))
+        }
+        // More names than have room.
+        Err(_) => io::Error::last_os_error().raw_os_error() == Some(libc::ERANGE),
+    }
+}
+
+/// Returns whether a file is mounted on its name in a directory, so that no other file can take the name.
+fn is_mounted(file: &File, walk: &Walk) -> bool {
+    let mount = |file: &File| {
+        let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok())
+    };
+    matches!((mount(file), mount(walk.directory())), (Some(one), Some(other)) if one != other)
 }
 
 /// Returns the standard stream that is this file. It has the position at which others write it, too.
@@ -200,6 +269,55 @@ mod tests {
         let descriptor = file.as_file().as_raw_fd();
         write(Path::new(&format!("/proc/self/fd/{descriptor}")), "through").unwrap();
         assert_eq!(fs::read_to_string(file.path()).unwrap(), "through");
+    }
+
+    #[test]
+    fn a_file_that_was_made_is_removed_if_nothing_is_written() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        let opened = Rewrite::open(&path).unwrap();
+        assert!(opened.is_new() && path.exists());
+        drop(opened);
+        let full = Rewrite::open(&path).unwrap().write(|_| Err(io::ErrorKind::StorageFull.into()));
+        assert_eq!(full.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(names(place.path()).is_empty());
+        // Others have written meanwhile.
+        let opened = Rewrite::open(&path).unwrap();
+        fs::write(&path, "theirs").unwrap();
+        drop(opened);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+        fs::write(&path, "").unwrap();
+        drop(Rewrite::open(&path).unwrap());
+        assert!(path.exists(), "it was there before");
+        fs::remove_file(&path).unwrap();
+        write(&path, "").unwrap();
+        assert_eq!(names(place.path()), ["file"], "an empty report is one");
+    }
+
+    #[test]
+    fn a_file_with_attributes_and_a_mounted_one_stay_the_same_file() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        fs::write(&path, "old").unwrap();
+        let inode = || fs::metadata(&path).unwrap().ino();
+        let file = File::open(&path).unwrap();
+        assert!(!has_attributes(&file));
+        // SAFETY: the name ends with 0, and the value has one byte.
+        if unsafe { libc::fsetxattr(file.as_raw_fd(), c"user.note".as_ptr(), b"x".as_ptr().cast(), 1, 0) } == 0 {
+            let before = inode();
+            write(&path, "new").unwrap();
+            assert_eq!((inode(), fs::read_to_string(&path).unwrap().as_str()), (before, "new"));
+        }
+        let walk = |path: &Path| {
+            let mut walk = Walk::of(path).unwrap();
+            walk.last().unwrap();
+            walk
+        };
+        assert!(!is_mounted(&file, &walk(&path)));
+        assert!(
+            is_mounted(&file, &walk(Path::new("/proc/version"))),
+            "the file is on another mount than this directory"
+        );
     }
 
     #[test]
