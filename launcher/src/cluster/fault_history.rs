@@ -5,14 +5,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nla::sys;
+use nla::sys::{self, Rewrite};
 use placement::faults::History;
 use placement::limits::FAULT_BYTES_MAX;
 
@@ -53,11 +53,13 @@ pub fn read(path: &Path) -> io::Result<History> {
     History::parse(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::Error::other("it is no history of faults"))
 }
 
-/// Adds an event of these hosts. Two launchers that end at once both add theirs: a lock beside the file orders them.
+/// Adds an event of these hosts. Follows a link to the file. Two launchers that end at once both add theirs: a lock beside the
+/// file orders them.
 pub fn record(path: &Path, at_s: u64, hosts: &BTreeSet<String>) -> io::Result<()> {
     if hosts.is_empty() {
         return Ok(());
     }
+    let path = &sys::output_path(path)?;
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
@@ -66,11 +68,11 @@ pub fn record(path: &Path, at_s: u64, hosts: &BTreeSet<String>) -> io::Result<()
     let _lock = locked(lock)?;
     let mut history = read(path)?;
     history.add(at_s, hosts.iter().map(String::as_str));
-    sys::replace_file(path, history.text().as_bytes())
+    Rewrite::open(path)?.write(|out| out.write_all(history.text().as_bytes()))
 }
 
-/// Locks a file. Another launcher holds the lock while it rewrites one small file; a lock that some process keeps for ever
-/// costs this event only.
+/// Locks a file. Another launcher holds the lock while it rewrites one small file; if another process never releases the lock,
+/// only this event is lost.
 fn locked(mut file: File) -> io::Result<Flock<File>> {
     for _ in 1..LOCK_TRIES {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -124,6 +126,11 @@ mod tests {
         record(&file, 7, &BTreeSet::from(["n3".to_owned()])).unwrap();
         record(&file, 9, &BTreeSet::new()).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "scela-faults 1\n5 n1 n2\n7 n3\n");
+        let other = directory.path().join("other");
+        std::os::unix::fs::symlink("faults", &other).unwrap();
+        record(&other, 8, &BTreeSet::from(["n4".to_owned()])).unwrap();
+        assert!(fs::symlink_metadata(&other).unwrap().is_symlink() && !directory.path().join("other.lock").exists());
+        assert!(fs::read_to_string(&file).unwrap().ends_with("7 n3\n8 n4\n"));
         fs::write(&file, "precious").unwrap();
         assert_eq!(record(&file, 9, &hosts).unwrap_err().to_string(), "it is no history of faults");
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
