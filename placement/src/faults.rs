@@ -27,6 +27,9 @@ pub const HALF_LIFE_S: u64 = 7 * 24 * 3600;
 /// From this probability on a host counts as one that may fail. A single event falls below it after a month.
 pub const PROBABILITY_MIN: f64 = 0.05;
 
+/// The clocks of machines that share a file may differ by this time.
+const CLOCKS_DIFFER_S: u64 = 3600;
+
 /// Hosts that one session lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
@@ -107,11 +110,13 @@ impl History {
         text
     }
 
-    /// Returns what the history says at a time about each host that it names. An event of k hosts adds 1/k to the rate
+    /// Returns what the history says at a time about each host that it names. Events long after that time, which a wrong clock has
+    /// written, say nothing. An event of k hosts adds 1/k to the rate
     /// of each, halved for each [`HALF_LIFE_S`] since then; the probability of a rate r is 1 - exp(-r).
     pub fn outages(&self, now_s: u64) -> BTreeMap<&str, Outage> {
         let mut rates = BTreeMap::<&str, (f64, u32, u64)>::new();
-        for Event { at_s, hosts } in &self.events {
+        let until_now = self.events.iter().filter(|event| event.at_s <= now_s.saturating_add(CLOCKS_DIFFER_S));
+        for Event { at_s, hosts } in until_now {
             let age = now_s.saturating_sub(*at_s) as f64 / HALF_LIFE_S as f64;
             let each = 0.5f64.powf(age) / hosts.len() as f64;
             for host in hosts {
@@ -237,6 +242,9 @@ mod tests {
         assert!((week["n1"].probability - 0.393).abs() < 0.001);
         assert!(history.outages(29 * DAY)["n1"].probability > PROBABILITY_MIN);
         assert!(history.outages(31 * DAY)["n1"].probability < PROBABILITY_MIN);
+        history.add(100 * DAY, ["n9"].into_iter());
+        assert!(!history.outages(31 * DAY).contains_key("n9"), "a clock was wrong");
+        assert!(history.outages(100 * DAY - 60)["n9"].probability > 0.6, "clocks differ a little");
     }
 
     #[test]
