@@ -45,7 +45,6 @@ predicted time to start: with typical constants; 'scela-run --calibrate LIST' me
   tree, batched             0.332 s      0.402 s
   published: by the equations of Charm++'s start-up (Gupta, Zheng, Kalé 2011)
   scela-run: by a model of this program; docs/clusters.md describes both
-recommended: --launch flat --batch 2, which takes 0.402 s
 
 nothing was started; whether the hosts answer, and have the programs, was not checked
 ";

@@ -133,6 +133,7 @@ pub fn explain(explained: &Explained) -> String {
         recommended,
         missing,
     } = explained;
+    let this_plan = predicted.iter().find(|prediction| *planned == Some(prediction.name));
     let mut sections = vec![hosts_section(hosts, spares)];
     sections.extend(
         Some(lines_section("placement by what ranks send to each other:", talked)).filter(|_| !talked.is_empty()),
@@ -142,7 +143,9 @@ pub fn explain(explained: &Explained) -> String {
     sections.extend(environments.iter().map(environment_section));
     sections.push(match tree.is_local {
         true => local_prediction_section(predicted, *planned),
-        false => predictions_section(predicted, *planned, *measured) + &recommendation_line(recommended),
+        false => {
+            predictions_section(predicted, *planned, *measured) + &recommendation_line(recommended, tree, this_plan)
+        }
     });
     sections.push(checks_section(missing, tree.is_local));
     sections.join("\n")
@@ -259,13 +262,17 @@ fn local_prediction_section(predicted: &[Prediction], planned: Option<&str>) -> 
     })
 }
 
-fn recommendation_line(recommended: &Recommendation) -> String {
+/// Returns the recommendation, or nothing if this plan takes no longer. Never recommends a `--fanout`: it would also be the fan-out
+/// of links, for which the model may prefer another one. Without it, the model chooses both.
+fn recommendation_line(recommended: &Recommendation, tree: &Tree, this_plan: Option<&Prediction>) -> String {
     let Recommendation { shape, fanout, batch, time, .. } = recommended;
-    let fanout = match shape {
-        Shape::Flat => String::new(),
-        Shape::Tree => format!(" --fanout {fanout}"),
-    };
-    format!("recommended: --launch {}{fanout} --batch {batch}, which takes {}\n", shape.name(), seconds(*time))
+    let recommended_time = seconds(*time);
+    if this_plan.is_some_and(|this| this.own <= *time || seconds(this.own) == recommended_time) {
+        return String::new();
+    }
+    let is_other_fanout = *shape == Shape::Tree && tree.shape == shape.name() && tree.fanout != *fanout;
+    let without = if is_other_fanout { " without --fanout" } else { "" };
+    format!("recommended: --launch {} --batch {batch}{without}, which takes {recommended_time}\n", shape.name())
 }
 
 fn checks_section(missing: &[String], is_local: bool) -> String {
@@ -418,12 +425,28 @@ predicted time to start: with typical constants; 'scela-run --calibrate LIST' me
   tree, batched             0.781 s      0.612 s  (this plan)
   published: by the equations of Charm++'s start-up (Gupta, Zheng, Kalé 2011)
   scela-run: by a model of this program; docs/clusters.md describes both
-recommended: --launch tree --fanout 6 --batch 6, which takes 0.427 s
+recommended: --launch tree --batch 6 without --fanout, which takes 0.427 s
 
 nothing was started; whether the hosts answer, and have the programs, was not checked
   on this machine, program './tail' was not found
 ";
         assert_eq!(explain(&plan_over_ssh()), expected);
+    }
+
+    #[test]
+    fn a_plan_that_takes_no_longer_than_the_recommended_one_stays() {
+        let mut explained = plan_over_ssh();
+        let line = |explained: &Explained| {
+            let text = explain(explained);
+            text.lines().find(|line| line.starts_with("recommended")).map(str::to_owned)
+        };
+        assert!(line(&explained).is_some());
+        explained.tree.shape = "flat";
+        let flat = "recommended: --launch tree --batch 6, which takes 0.427 s";
+        assert_eq!(line(&explained).as_deref(), Some(flat), "the fan-out is that of links");
+        let planned = explained.predicted.iter_mut().find(|prediction| prediction.name == "tree, batched").unwrap();
+        planned.own = explained.recommended.time + Duration::from_micros(10);
+        assert_eq!(line(&explained), None);
     }
 
     #[test]
