@@ -205,7 +205,7 @@ impl State {
     fn find_job(&mut self, arguments: &Arguments<'_>) {
         self.job = Job::find(arguments.mpi);
         let is_serial = self.job.is_some_and(|job| job.is_serial);
-        // The call at hand goes on with the lock, and ends as it has begun.
+        // The current call keeps the locking mode that it started with.
         IS_SERIAL.store(is_serial, Ordering::Relaxed);
     }
 

@@ -13,8 +13,8 @@ pub(crate) struct PrivateDirectory {
 }
 
 impl PrivateDirectory {
-    /// Creates one in `$TMPDIR`, or /tmp, under a name that nobody else has. The error is not of the kind of the system's: a program that
-    /// is missing is another matter.
+    /// Creates one in `$TMPDIR`, or /tmp, under a name that nobody else has. Errors never have kind NotFound, which callers read as
+    /// "program not installed".
     pub(crate) fn create() -> io::Result<Self> {
         Self::create_in(&std::env::temp_dir())
     }

@@ -38,7 +38,7 @@ impl NodeMap {
             None => None,
         };
         let rankmap = saved.as_ref().map_or(rankmap, |saved| Some(saved.map.as_str()));
-        // The names of a file are remarks: those that are no list mean nothing.
+        // Host names in the file are comments: ignore them if they are not a host list.
         let remarked = saved.as_ref().and_then(|saved| listed(saved.hosts.as_ref()?.as_bytes()).ok());
         let names: Vec<String> =
             hosts.iter().chain(&remarked).next().into_iter().flatten().map(|host| host.name.clone()).collect();

@@ -48,7 +48,7 @@ const ANNEALED_EDGES_MAX: usize = 30_000_000;
 /// The edges that annealing visits for each of several first placements, before it goes on with the shortest.
 const START_EDGES: usize = 4_000_000;
 
-/// Up to this many ranks there is time for twice as many first placements: the second ones often end elsewhere. The edges that
+/// Jobs of at most this many ranks anneal twice as many initial placements, which often reach other minima. The edges that
 /// annealing visits for each of them.
 const TWICE_RANKS_MAX: u32 = 128;
 const START_EDGES_TWICE: usize = 3_000_000;
@@ -305,7 +305,7 @@ impl<'a> Mapper<'a> {
                 Schedule { heat: (0.1, 0.01), work: self.work() / 4 }
             }
         };
-        // Annealing looks at each of many ranks seldom, and may leave a few links with too much.
+        // With many ranks, annealing visits each rank rarely and may leave some links overloaded.
         if !placed.anneal(guard.as_mut(), random, schedule) && !self.lighten(&mut placed) {
             return None;
         }

@@ -272,7 +272,7 @@ fn exposed(chosen: Chosen, before: &Exposure, after: &Exposure, name: &dyn Fn(u3
             format!("no other placement was found that is safer; it needs {}", named(before))
         }
         (_, false) => {
-            format!("taken for its short ways: it needs the same hosts that may fail as block: {}", named(after))
+            format!("chosen for fewer hops; it uses the same hosts that may fail as block placement: {}", named(after))
         }
     }
 }
@@ -398,7 +398,7 @@ mod tests {
         // Block placement needs one of the two hosts that may fail: no mapping puts ranks on the other one.
         let (nodes, talked) = placed(4, &[("a", 2), ("c", 2), ("b", 2)], &["b", "c"]).unwrap();
         assert!(nodes.iter().all(|node| *node < 2), "{nodes:?}");
-        let why = "taken for its short ways: it needs the same hosts that may fail as block: c";
+        let why = "chosen for fewer hops; it uses the same hosts that may fail as block placement: c";
         assert!(talked.lines.contains(&why.to_owned()), "{talked:?}");
     }
 }
