@@ -183,7 +183,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         Ok(Subcommand::Ask(question)) => match commands::ask(&question) {
             Ok(answer) => {
                 let printed = print(&answer.text);
-                answer.refusals.iter().map(refuse).last().unwrap_or(printed)
+                answer.refusals.iter().fold(printed, |_, refusal| refuse(refusal))
             }
             Err(refusal) => refuse(&refusal),
         },

@@ -256,7 +256,8 @@ fn an_interrupt_leaves_no_unfinished_files() {
     let run = scela().np(1).args(options).args(["-wdir".as_ref(), place.path().as_os_str()]);
     let running = run.program(sh("truncate -s 200M big")).spawn();
     running.wait_until("a file that arrives", || fs::read_dir(&to).ok()?.next().map(drop));
-    let outcome = running.signal(Signal::SIGINT).finish();
+    running.signal(Signal::SIGINT);
+    let outcome = running.finish();
     let left: Vec<_> = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     if left.is_empty() {
         outcome.has_code(130).says("error: files were not collected: interrupted");
