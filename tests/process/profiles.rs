@@ -13,12 +13,12 @@ fn row(bytes: &str) -> String {
     )
 }
 
-/// Runs ranks and returns the lines of the profile that are no remarks.
+/// Runs ranks and returns the lines of the profile that are no remarks: none if no rank has written one.
 fn profile(run: Run) -> (Outcome, Vec<String>) {
     let place = TempDir::new().expect("a directory for the profile");
     let file = place.path().join("p.comm");
     let outcome = run.arg("--profile-comm").arg(&file).run();
-    let text = fs::read_to_string(&file).expect("the profile is written");
+    let text = fs::read_to_string(&file).unwrap_or_default();
     (outcome, text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect())
 }
 
