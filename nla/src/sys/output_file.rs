@@ -24,9 +24,6 @@ use nix::sys::stat::Mode;
 
 use super::path_walk::{Walk, is, refused};
 
-/// The most links that the kernel follows on the way to a file (MAXSYMLINKS).
-const LINKS_MAX: usize = 40;
-
 /// How an output file is opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum OutputMode {
@@ -46,20 +43,10 @@ pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
     open(path, mode, true).map(|opened| opened.file)
 }
 
-/// Returns the path of the file to which a path leads, from the root directory: two paths of one file have the same one, also if it
-/// does not exist yet. Links in /proc, which name open files, are not followed.
+/// Returns a path that is the same for all paths of one file, also if the file does not exist yet: [`output_path`], or the absolute
+/// path if there is none.
 pub fn true_path(path: &Path) -> PathBuf {
-    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for _ in 0..LINKS_MAX {
-        let Some(directory) = path.parent() else { break };
-        let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
-        path = directory.join(path.file_name().unwrap_or_default());
-        match path.read_link() {
-            Ok(target) if !directory.starts_with("/proc") => path = directory.join(target),
-            _ => break,
-        }
-    }
-    path
+    output_path(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Returns the path of the file that [`open_output`] opens or makes, through links that it follows.
