@@ -195,33 +195,40 @@ pub fn ordered(is_faulty: &[bool], slots: &[u64], ranks: u64) -> (Vec<usize>, us
 /// Returns the order in which hosts that may fail are used, if sound hosts lack `missing` slots: those that the ranks need first,
 /// and the soundest first of the others. `hosts` has the slots of each, and the probability that it fails. The hosts that are
 /// needed fail less often than those of each simple order: the soundest first, the largest first, the order given.
-pub fn least_exposed(hosts: &[(u64, f64)], missing: u64) -> Vec<usize> {
-    let slots = |chosen: &[usize]| chosen.iter().map(|at| hosts[*at].0).fold(0, u64::saturating_add);
+pub fn safest_order(hosts: &[(u64, f64)], missing: u64) -> Vec<usize> {
     let mut soundest: Vec<usize> = (0..hosts.len()).collect();
     soundest.sort_by(|one, other| hosts[*one].1.total_cmp(&hosts[*other].1));
     let mut largest = soundest.clone();
     largest.sort_by_key(|at| std::cmp::Reverse(hosts[*at].0));
     let given = (0..hosts.len()).collect();
-    let needed = |mut order: Vec<usize>| {
-        let is_enough = |count: &usize| slots(&order[..*count]) >= missing;
-        order.truncate((0..order.len()).find(is_enough).unwrap_or(order.len()));
-        // The order may have begun with hosts that later ones make superfluous.
-        let mut likeliest = order.clone();
-        likeliest.sort_by(|one, other| hosts[*other].1.total_cmp(&hosts[*one].1));
-        for at in likeliest {
-            let without: Vec<usize> = order.iter().copied().filter(|other| *other != at).collect();
-            if slots(&without) >= missing {
-                order = without;
-            }
-        }
-        order
-    };
     let fails = |chosen: &Vec<usize>| 1.0 - chosen.iter().map(|at| 1.0 - hosts[*at].1).product::<f64>();
-    let sets = [soundest.clone(), largest, given].map(needed).into_iter();
+    let sets = [soundest.clone(), largest, given].map(|order| needed_of(hosts, order, missing)).into_iter();
     let needed = sets.min_by(|one, other| fails(one).total_cmp(&fails(other))).unwrap_or_default();
-    let is_needed = |at: &usize| needed.contains(at);
-    let others: Vec<usize> = soundest.into_iter().filter(|at| !is_needed(at)).collect();
-    needed.iter().copied().chain(others).collect()
+    let mut is_needed = vec![false; hosts.len()];
+    needed.iter().for_each(|at| is_needed[*at] = true);
+    needed.into_iter().chain(soundest.into_iter().filter(|at| !is_needed[*at])).collect()
+}
+
+/// Returns the first hosts of an order that have so many slots, without those that the others make superfluous, the likeliest to
+/// fail first.
+fn needed_of(hosts: &[(u64, f64)], mut order: Vec<usize>, missing: u64) -> Vec<usize> {
+    let mut slots = 0u64;
+    order.retain(|at| {
+        let lacks = slots < missing;
+        slots = if lacks { slots.saturating_add(hosts[*at].0) } else { slots };
+        lacks
+    });
+    let Some(mut spare) = slots.checked_sub(missing) else { return order };
+    let mut likeliest = order.clone();
+    likeliest.sort_by(|one, other| hosts[*other].1.total_cmp(&hosts[*one].1));
+    let mut is_superfluous = vec![false; hosts.len()];
+    for at in likeliest {
+        if let Some(left) = spare.checked_sub(hosts[at].0) {
+            (spare, is_superfluous[at]) = (left, true);
+        }
+    }
+    order.retain(|at| !is_superfluous[*at]);
+    order
 }
 
 #[cfg(test)]
@@ -287,13 +294,13 @@ mod tests {
     #[test]
     fn few_hosts_that_may_fail_are_safer_than_many_sound_ones() {
         // One host has room for all ranks; the soundest one has not.
-        assert_eq!(least_exposed(&[(3, 0.27), (1, 0.22)], 3), [0, 1]);
-        assert_eq!(least_exposed(&[(3, 0.27), (1, 0.22)], 1), [1, 0]);
-        assert_eq!(least_exposed(&[(3, 0.27), (1, 0.22)], 0), [1, 0]);
+        assert_eq!(safest_order(&[(3, 0.27), (1, 0.22)], 3), [0, 1]);
+        assert_eq!(safest_order(&[(3, 0.27), (1, 0.22)], 1), [1, 0]);
+        assert_eq!(safest_order(&[(3, 0.27), (1, 0.22)], 0), [1, 0]);
         // The soundest one is not needed beside the second.
-        assert_eq!(least_exposed(&[(1, 0.1), (2, 0.2), (9, 0.9)], 2), [1, 0, 2]);
-        assert_eq!(least_exposed(&[(1, 0.1), (2, 0.2), (9, 0.9)], 3), [0, 1, 2]);
-        assert_eq!(least_exposed(&[(1, 0.5), (1, 0.4)], 9), [1, 0]);
-        assert_eq!(least_exposed(&[], 9), []);
+        assert_eq!(safest_order(&[(1, 0.1), (2, 0.2), (9, 0.9)], 2), [1, 0, 2]);
+        assert_eq!(safest_order(&[(1, 0.1), (2, 0.2), (9, 0.9)], 3), [0, 1, 2]);
+        assert_eq!(safest_order(&[(1, 0.5), (1, 0.4)], 9), [1, 0]);
+        assert_eq!(safest_order(&[], 9), []);
     }
 }

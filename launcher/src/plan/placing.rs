@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use litemap::LiteMap;
 use nla::sys::{self, Rewrite};
-use placement::faults::{History, Outage, PROBABILITY_MIN, least_exposed, ordered};
+use placement::faults::{History, Outage, PROBABILITY_MIN, ordered, safest_order};
 use placement::limits::{MATRIX_RANKS_MAX, TOPOLOGY_BYTES_MAX};
 use placement::matrix::{Collector, Matrix, MatrixError};
 use placement::topology::Topology;
@@ -148,7 +148,7 @@ impl Faults {
 }
 
 /// Orders the nodes so that those that sessions have lost lately are last, and leaves out those that neither the ranks nor
-/// `--spares` need. Of those that the ranks need, the session has as few as it can have, or the soundest. Returns also those that may fail, with their probabilities.
+/// `--spares` need. Returns also those that may fail, with their probabilities.
 fn without_faults(
     request: &Request,
     nodes: NodeList,
@@ -170,7 +170,7 @@ fn without_faults(
     let missing = ranks.unwrap_or_default().saturating_sub(sound_slots.iter().sum());
     let of_risky: Vec<_> = risky.iter().map(|at| (slots_or_one[*at], faults.probability(&listed[*at].name))).collect();
     // `--spares` keeps the first of those that the ranks do not need.
-    let risky: Vec<usize> = least_exposed(&of_risky, missing).into_iter().map(|at| risky[at]).collect();
+    let risky: Vec<usize> = safest_order(&of_risky, missing).into_iter().map(|at| risky[at]).collect();
     let needed = faulty_needed(&sound_slots, faulty, ranks, slots.is_some(), options.launch.spares as usize);
     if faulty > 0 {
         let names: Vec<&str> = risky.iter().map(|at| listed[*at].name.as_str()).collect();
