@@ -183,15 +183,12 @@ impl Topology {
             }
             return Ok((0..count as u32).collect());
         }
-        let short = |name: &'_ str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
-        let places: HashMap<&str, u32> = self.names.iter().map(String::as_str).zip(0..).collect();
-        let by_short: HashMap<String, u32> = self.names.iter().map(|name| short(name)).zip(0..).collect();
+        let hosts: Vec<&str> = hosts.collect();
         let (mut found, mut strangers) = (Vec::with_capacity(count), Vec::new());
-        for host in hosts {
-            let place = places.get(host).or_else(|| by_short.get(&short(host)));
+        for (host, place) in hosts.iter().zip(self.named_places(hosts.iter().copied())) {
             match place {
-                Some(place) => found.push(*place),
-                None => strangers.push(host.to_owned()),
+                Some(place) => found.push(place),
+                None => strangers.push((*host).to_owned()),
             }
         }
         if strangers.is_empty() {
@@ -201,6 +198,14 @@ impl Topology {
         strangers.truncate(STRANGERS_SHOWN);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Err(TopologyError::Strangers(strangers.join(", ") + &more))
+    }
+
+    /// Returns the place of each host that the topology names, also without its domain; `None` for other hosts.
+    pub fn named_places<'a>(&self, hosts: impl Iterator<Item = &'a str>) -> Vec<Option<u32>> {
+        let short = |name: &'_ str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+        let places: HashMap<&str, u32> = self.names.iter().map(String::as_str).zip(0..).collect();
+        let by_short: HashMap<String, u32> = self.names.iter().map(|name| short(name)).zip(0..).collect();
+        hosts.map(|host| places.get(host).or_else(|| by_short.get(&short(host))).copied()).collect()
     }
 
     /// Returns the number of links of the route from one place to another.

@@ -1,5 +1,6 @@
 //! `--map-by comm`: places ranks by what they send to each other and by the network between the nodes.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -189,16 +190,19 @@ impl Inner {
         let matrix = matrix.as_ref().unwrap_or(&self.matrix);
         let mut capacities = key.capacities.clone();
         let mut outages = vec![0.0f64; topology.places() as usize];
-        for (faulty, probability) in &self.faulty {
-            // Hosts that may fail get ranks only where block placement puts some.
-            for at in (0..places.len()).filter(|at| key.names[*at] == *faulty) {
-                outages[places[at] as usize] = *probability;
-                capacities[at] = if key.block.contains(&(at as u32)) { capacities[at] } else { 0 };
-            }
-            // Messages keep away from hosts that the job does not use, too.
-            if !topology.names().is_empty() {
-                let found = topology.places_of(std::iter::once(faulty.as_str())).unwrap_or_default();
-                found.into_iter().for_each(|place| outages[place as usize] = *probability);
+        // Messages keep away from hosts that the job does not use, too.
+        let faulty = self.faulty.iter().map(|(name, probability)| (name.as_str(), *probability));
+        for ((_, probability), place) in faulty.clone().zip(topology.named_places(faulty.clone().map(|(name, _)| name)))
+        {
+            place.into_iter().for_each(|place| outages[place as usize] = probability);
+        }
+        let faulty: BTreeMap<&str, f64> = faulty.collect();
+        let block: BTreeSet<u32> = key.block.iter().copied().collect();
+        for (at, place) in places.iter().enumerate() {
+            if let Some(probability) = faulty.get(key.names[at].as_str()) {
+                outages[*place as usize] = *probability;
+                // Hosts that may fail get ranks only where block placement puts some.
+                capacities[at] = if block.contains(&(at as u32)) { capacities[at] } else { 0 };
             }
         }
         let of_places = outages.iter().any(|probability| *probability > 0.0).then_some(&outages[..]);
