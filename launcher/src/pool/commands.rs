@@ -447,67 +447,71 @@ pub struct Answer {
 
 /// Asks pools.
 pub fn ask(question: &Question) -> Result<Answer, Refusal> {
-    let Question::Status { pool, json, parts, selection, is_live } = question else {
-        return order(question).map(|()| Answer::default());
+    let done = match question {
+        Question::Status { pool, selection, is_live: true, .. } => live::run(|| Found::of(pool.as_deref(), selection)),
+        Question::Status { pool, json, parts, selection, is_live: false } => {
+            return states(pool.as_deref(), *json, *parts, selection);
+        }
+        Question::Kill { pool, jobs, signal } => kill(pool, jobs, *signal),
+        Question::Nodes { pool, change, list } => change_nodes(pool, change, list),
+        Question::Stop { pool, kills } => stop(pool, *kills),
     };
-    let find = || Found::of(pool.as_deref(), selection);
-    if *is_live {
-        return live::run(find).map(|()| Answer::default());
-    }
-    let Found { reports, mut refused, unknown } = find()?;
+    done.map(|()| Answer::default())
+}
+
+/// Shows the states of a pool, or of all pools.
+fn states(pool: Option<&str>, json: bool, parts: Parts, selection: &Selection) -> Result<Answer, Refusal> {
+    let Found { reports, mut refused, unknown } = Found::of(pool, selection)?;
     let text = match json {
-        true => status::json(&reports, *parts),
+        true => status::json(&reports, parts),
         false if reports.is_empty() && !refused.is_empty() => String::new(),
-        false => status::text(&reports, *parts, selection),
+        false => status::text(&reports, parts, selection),
     };
     refused.extend(unknown);
     Ok(Answer { text, refusals: refused })
 }
 
-/// Carries out what is no question about states.
-fn order(question: &Question) -> Result<(), Refusal> {
-    match question {
-        Question::Status { .. } => Ok(()),
-        Question::Kill { pool, jobs, signal } => {
-            let controller = asked(pool, &ToController::Signal(jobs.clone(), *signal))?;
-            match answer(&controller, pool)? {
-                Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok(()),
-                Some(ToClient::Unknown(unknown)) => {
-                    let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
-                    let text = format!("there is no job {} in the pool '{pool}'", names.join(", "));
-                    Err(Refusal::new(text, "'scela jobs' lists those that wait or run").of_system())
-                }
-                _ => Err(broken(pool, &"it gave no answer")),
-            }
+/// Sends a signal to jobs.
+fn kill(pool: &str, jobs: &[JobNumber], signal: i32) -> Result<(), Refusal> {
+    let controller = asked(pool, &ToController::Signal(jobs.to_vec(), signal))?;
+    match answer(&controller, pool)? {
+        Some(ToClient::Unknown(unknown)) if unknown.is_empty() => Ok(()),
+        Some(ToClient::Unknown(unknown)) => {
+            let names: Vec<String> = unknown.iter().map(ToString::to_string).collect();
+            let text = format!("there is no job {} in the pool '{pool}'", names.join(", "));
+            Err(Refusal::new(text, "'scela jobs' lists those that wait or run").of_system())
         }
-        Question::Nodes { pool, change, list } => {
-            if list.len() > LIST_BYTES_MAX {
-                return Err(Refusal::new(
-                    "the list of nodes is too long",
-                    "name fewer at a time, or fold them: node[1-400]",
-                ));
-            }
-            let controller = asked(pool, &ToController::Nodes(change.clone(), list.clone()))?;
-            // The controller bounds the time.
-            let limit = if matches!(change, NodeChange::Add { .. }) { None } else { Some(ANSWER_TIME) };
-            match answer_within(&controller, pool, limit)? {
-                Some(ToClient::Done) => Ok(()),
-                Some(ToClient::NodesRefused(why)) => Err(Refusal::new(why, "").of_system()),
-                _ => Err(broken(pool, &"it gave no answer")),
-            }
-        }
-        Question::Stop { pool, kills } => {
-            let controller = asked(pool, &ToController::Stop { kills: *kills })?;
-            let answered = answer(&controller, pool);
-            // A pool that ends at this time gives no answer, or resets the connection.
-            if matches!(answered, Ok(Some(_))) || directory::connect(pool).is_err() {
-                while matches!(controller.receive(true), Ok(Some(_))) {}
-                return Ok(());
-            }
-            answered?;
-            Err(broken(pool, &"it gave no answer; try again"))
-        }
+        _ => Err(broken(pool, &"it gave no answer")),
     }
+}
+
+/// Adds nodes, or changes whether they get jobs.
+fn change_nodes(pool: &str, change: &NodeChange, list: &str) -> Result<(), Refusal> {
+    if list.len() > LIST_BYTES_MAX {
+        let hint = "name fewer at a time, or fold them: node[1-400]";
+        return Err(Refusal::new("the list of nodes is too long", hint));
+    }
+    let controller = asked(pool, &ToController::Nodes(change.clone(), list.to_owned()))?;
+    // The controller bounds the time.
+    let limit = if matches!(change, NodeChange::Add { .. }) { None } else { Some(ANSWER_TIME) };
+    match answer_within(&controller, pool, limit)? {
+        Some(ToClient::Done) => Ok(()),
+        Some(ToClient::NodesRefused(why)) => Err(Refusal::new(why, "").of_system()),
+        _ => Err(broken(pool, &"it gave no answer")),
+    }
+}
+
+/// Stops a pool. Returns when it has ended.
+fn stop(pool: &str, kills: bool) -> Result<(), Refusal> {
+    let controller = asked(pool, &ToController::Stop { kills })?;
+    let answered = answer(&controller, pool);
+    // A pool that ends at this time gives no answer, or resets the connection.
+    if matches!(answered, Ok(Some(_))) || directory::connect(pool).is_err() {
+        while matches!(controller.receive(true), Ok(Some(_))) {}
+        return Ok(());
+    }
+    answered?;
+    Err(broken(pool, &"it gave no answer; try again"))
 }
 
 /// Sends a question to a pool. A controller that is stopped gets none: it would answer it later.
