@@ -71,7 +71,7 @@ pub(super) fn run(read: impl Fn() -> Result<Found, Refusal>) -> Result<(), Refus
     shown
 }
 
-/// What is done after a wait.
+/// The event that ends a wait, and so the next step.
 #[derive(PartialEq, Eq, Debug)]
 enum Next {
     /// Keys were typed.

@@ -9,11 +9,11 @@ use crate::refusal::Refusal;
 /// The states of pools.
 #[derive(Default, Debug)]
 pub(super) struct Found {
-    /// What is selected of each pool that has answered.
+    /// The pools that have answered, with the selected nodes and jobs.
     pub reports: Vec<PoolReport>,
-    /// Why the others have not.
+    /// The reasons of those that have not.
     pub refused: Vec<Refusal>,
-    /// What is selected and does not exist.
+    /// Selected nodes and jobs that do not exist.
     pub unknown: Vec<Refusal>,
 }
 
@@ -45,7 +45,7 @@ fn state_unless_ended(pool: &str) -> Option<Result<PoolReport, Refusal>> {
     if answer.is_ok() {
         return Some(answer);
     }
-    // Nobody listens at the socket of a pool that has ended.
+    // The socket of a pool that has ended refuses connections.
     directory::connect(pool).ok()?;
     // The next pool may have its name.
     Some(if directory::controller(pool) == controller { answer } else { state(pool) })

@@ -17,7 +17,7 @@ use crate::run::stderr::{self, Kind};
 
 /// The longest wait for the end of a pool. It covers the default grace of a job and the end of keepers that are killed.
 const END_TIME: Duration = Duration::from_secs(15);
-/// The user is told of a wait that takes so long.
+/// A wait that takes longer is reported to the user.
 const NOTE_TIME: Duration = Duration::from_millis(500);
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,7 +33,7 @@ enum Holder {
     Closed,
 }
 
-/// What is done after a look.
+/// The next step after a look.
 #[derive(PartialEq, Eq, Debug)]
 enum Next {
     /// Looks again.

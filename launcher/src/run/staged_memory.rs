@@ -11,7 +11,7 @@ use crate::run::rank_locations::RankLocations;
 const PLACES_MAX: usize = 8;
 const HOSTS_BYTES_MAX: usize = 200;
 
-/// What agents have said and the user has not read.
+/// Collects the agents' messages about memory until they are reported to the user.
 #[derive(Debug, Default)]
 pub(crate) struct StagedMemory(BTreeMap<Place, BTreeSet<AgentId>>);
 
@@ -19,7 +19,7 @@ pub(crate) struct StagedMemory(BTreeMap<Place, BTreeSet<AgentId>>);
 type Place = (bool, String);
 
 impl StagedMemory {
-    /// Takes what an agent has said.
+    /// Takes an agent's message.
     pub(crate) fn take(&mut self, agent: AgentId, memory: InMemory<'_>) {
         let place = (memory.is_last, one_line(String::from_utf8_lossy(memory.place).into_owned()));
         if self.0.len() < PLACES_MAX || self.0.contains_key(&place) {

@@ -4,7 +4,7 @@ use nix::sys::signal::{Signal, raise};
 
 use crate::run::signals::Asked;
 
-/// Decides whether this process stops itself: after a SIGTSTP, once its ranks are stopped, unless SIGCONT has come meanwhile.
+/// Decides whether this process stops itself. It does so after a SIGTSTP, when its ranks have stopped and no SIGCONT has arrived.
 ///
 /// A stop signal makes the kernel drop a SIGCONT that waits to be read. So the caller reads all signals between
 /// [`Self::on_suspended`] and [`Self::act`].

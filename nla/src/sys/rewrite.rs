@@ -51,7 +51,7 @@ impl Rewrite {
     /// output or error keeps what it has: the contents follow. Waits for the reader of a FIFO for at most 5 s without
     /// progress.
     pub fn write(self, contents: impl FnOnce(&mut BufWriter<Destination>) -> io::Result<()>) -> io::Result<()> {
-        // What was made is removed at the end if it is still there and empty.
+        // Dropping `_made` removes a new file that is still empty.
         let Self { opened: Opened { file, walk, name, .. }, made: _made } = self;
         let found = file.metadata()?;
         let is_regular = found.is_file();

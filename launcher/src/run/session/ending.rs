@@ -101,7 +101,7 @@ impl Session {
     /// Writes the reports.
     pub(super) fn conclude(&mut self, mut outcome: Outcome) -> Ended {
         let now = self.clock.now();
-        // What an agent has said may have arrived after its ranks had started.
+        // An agent's message may arrive after its ranks have started.
         self.tell_staged_memory(now);
         self.phases.on_end(now);
         self.phases.arrivals = self.root.arrivals().clone();
