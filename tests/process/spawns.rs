@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use tests::{Outcome, Process, event_timeout, eventually, scela};
+use tests::{Outcome, Process, before, event_timeout, scela};
 
 use crate::script;
 
@@ -160,6 +160,10 @@ const MEMORY_MARGIN: u64 = 256 << 10;
 /// The memory that a process keeps after a burst may exceed the margin once, a leak does each time.
 const ROUNDS: u32 = 3;
 
+/// How long a process may take to free what the last jobs of a round have used. The spawning rank waits for the next
+/// round meanwhile, for at most [`event_timeout`].
+const FREEING_TIME: Duration = Duration::from_secs(10);
+
 /// 300 jobs of PMI clients, or 100 and as many as `SCELA_SPAWNS` says. After the first 100, neither launcher nor agents
 /// nor guardians grow. If one does, as many jobs again decide.
 #[test]
@@ -195,7 +199,7 @@ fn jobs_spawned_in_a_row_grow_neither_memory_nor_descriptors() {
         println!("{more} spawns in {:?}", began.elapsed());
         // The exits of the last jobs are reported together, after a moment.
         let mut after = Vec::new();
-        let is_bounded = eventually(|| {
+        let is_bounded = before(Instant::now() + FREEING_TIME, || {
             after = resources(&processes);
             let mut pairs = before_round.iter().zip(&after);
             let bounded = pairs.all(|(before, after)| after.0 <= before.0 + MEMORY_MARGIN && after.1 <= before.1 + 4);
