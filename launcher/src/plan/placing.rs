@@ -13,7 +13,7 @@ use placement::matrix::{Collector, Matrix, MatrixError};
 use placement::topology::Topology;
 
 use crate::cluster::fault_history;
-use crate::cluster::hosts::{self, fold};
+use crate::cluster::hosts::{self, first_of, fold};
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::{HostOptions, Node, NodeList};
 use crate::cluster::placement::talk::Talk;
@@ -132,18 +132,14 @@ impl Faults {
         names.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// Describes some of the hosts, the first ones in words.
+    /// Describes those of the hosts that may fail, the first ones in words.
     pub(crate) fn words_of(&self, names: &[&str]) -> String {
-        let words = |name: &&str| {
-            let outage = self.outages.get(*name)?;
+        let known: Vec<_> = names.iter().filter_map(|name| Some((*name, self.outages.get(*name)?))).collect();
+        first_of(&known, FAULTY_SHOWN, |(name, outage)| {
             let hours = self.now_s.saturating_sub(outage.last_s) / 3600;
             let times = if outage.events == 1 { "once,".to_owned() } else { format!("{} times, last", outage.events) };
-            Some(format!("{name} ({:.0} %, lost {times} {hours} h ago)", outage.probability * 100.0))
-        };
-        let named: Vec<String> = names.iter().take(FAULTY_SHOWN).filter_map(words).collect();
-        let more = names.len().saturating_sub(FAULTY_SHOWN);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        named.join(", ") + &more
+            format!("{name} ({:.0} %, lost {times} {hours} h ago)", outage.probability * 100.0)
+        })
     }
 }
 

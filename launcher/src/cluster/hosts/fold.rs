@@ -55,6 +55,15 @@ pub fn fold_within<S: AsRef<str>>(names: impl IntoIterator<Item = S>, bytes_max:
     }
 }
 
+/// Lists items by their texts, and counts those beyond the first `shown_max`: `a, b and 3 more`.
+pub(crate) fn first_of<T>(items: &[T], shown_max: usize, text: impl Fn(&T) -> String) -> String {
+    let shown: Vec<String> = items.iter().take(shown_max).map(text).collect();
+    match items.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 /// Returns whether a list can express the name without brackets.
 fn is_host_name(name: &str) -> bool {
     name.starts_with(begins_name) && name.chars().all(is_name) && name.len() <= NAME_BYTES_MAX
@@ -194,6 +203,13 @@ mod tests {
             assert_eq!(expanded.len(), distinct.len(), "each once");
             assert_eq!(set(expanded), distinct);
         }
+    }
+
+    #[test]
+    fn items_beyond_the_first_are_counted() {
+        let list = |items: &[u32]| first_of(items, 2, u32::to_string);
+        assert_eq!([list(&[]), list(&[7]), list(&[7, 8])], ["", "7", "7, 8"]);
+        assert_eq!([list(&[7, 8, 9]), list(&[1, 2, 3, 4])], ["7, 8 and 1 more", "1, 2 and 2 more"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use placement::matrix::{Collector, Matrix, Traffic};
 use placement::topology::Topology;
 
 use super::{Room, Run, add};
+use crate::cluster::hosts::first_of;
 use crate::cluster::node::Node;
 use crate::refusal::Refusal;
 
@@ -257,11 +258,7 @@ impl Inner {
 
 /// Returns the line that names the hosts that may fail and that the plan needs, and says what they have decided.
 fn exposed(chosen: Chosen, before: &Exposure, after: &Exposure, name: &dyn Fn(u32) -> String) -> String {
-    let named = |exposure: &Exposure| {
-        let shown: Vec<String> = exposure.places().iter().take(EXPOSED_SHOWN).map(|place| name(*place)).collect();
-        let more = exposure.places().len() - shown.len();
-        shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
-    };
+    let named = |exposure: &Exposure| first_of(exposure.places(), EXPOSED_SHOWN, |place| name(*place));
     match (before.is_none(), after.is_safer_than(before)) {
         (true, _) => "neither block placement nor this plan needs a host that may fail".to_owned(),
         (_, true) if after.is_none() => {
