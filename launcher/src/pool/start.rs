@@ -245,8 +245,13 @@ fn wait_until_ready(ready: OwnedFd, signals: &SignalFd) -> io::Result<Begun> {
 /// Begins the controller and the fork server.
 fn become_controller(options: &Options, members: Members, place: Place, starter: OwnedFd) -> io::Result<Role> {
     let starter = Starter(starter.into());
-    let [forks, requests] = match leave_shell(&options.name, &place).and_then(|()| Packets::pair()) {
-        Ok(pair) => pair,
+    let begin = || {
+        leave_shell(&options.name, &place)?;
+        let pair = Packets::pair()?;
+        Ok((pair, sys::fork_alone()?))
+    };
+    let ([forks, requests], forked) = match begin() {
+        Ok(begun) => begun,
         Err(error) => {
             starter.failed(&error);
             place.listen().0.remove(true);
@@ -254,14 +259,6 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
         }
     };
     let Members { nodes, fleet, network } = members;
-    let forked = match sys::fork_alone() {
-        Ok(forked) => forked,
-        Err(error) => {
-            starter.failed(&error);
-            place.listen().0.remove(true);
-            return Err(error);
-        }
-    };
     if forked.is_none() {
         // Keeps the lock: the name is taken as long as a process of the pool lives.
         place.leave();
