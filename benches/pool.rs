@@ -366,8 +366,9 @@ impl Field {
         dvm.args(["--daemonize", "--report-uri"]).arg(&uri).envs(root);
         succeed(&mut dvm)?;
         let uri = format!("file:{}", uri.display());
-        let mut end = Command::new(pterm);
-        end.args(["--dvm-uri", &uri]).envs(root);
+        // A DVM that has failed jobs may not answer; `timeout` also keeps its signals from this process's group.
+        let mut end = Command::new("timeout");
+        end.arg(PRRTE_SECONDS).arg(pterm).args(["--dvm-uri", &uri]).envs(root);
         self._dvm = Some(Ended(end));
         self.launchers.push(Launcher::each("prun in a DVM", timed(&prun, &["--dvm-uri", &uri])).with(root));
         Ok(())
