@@ -35,7 +35,8 @@ struct page {
     uint64_t gets;                /* the number of gets to measure of each kind */
     _Atomic uint32_t arrived;     /* the number of ranks that have arrived in page_meet */
     _Atomic uint32_t met;         /* a futex: 1 once all have arrived */
-    uint64_t reserved[2];
+    _Atomic uint32_t released;    /* a futex: how many fences of `wakes` the server has released */
+    uint32_t reserved[3];
     unsigned char mark[];         /* by rank: 0 until it is written */
 };
 

@@ -1,10 +1,11 @@
-/* The floor of a job that speaks PMI: `server PAGE PROGRAM MODE WORKERS`.
+/* The floor of a job that speaks PMI: `server PAGE PROGRAM MODE WORKERS`. PROGRAM is started with PAGE and MODE.
  *
  * A server of PMI-1 over sockets without a tree: one process answers all ranks. Worker processes start them as the
  * floor does. A worker sends the server's end of each rank's socket to the server, so that no start copies a large
  * table of descriptors. There are no agents, links, guardians, output pipes or other services: what a launcher needs
  * beyond this is its own. Ranks that wait in a fence are released two at a time, and what they ask next is answered
- * before the next two are released, because ranks that run in turns get all from the caches. */
+ * before the next two are released, because ranks that run in turns get all from the caches. With MODE `wakes`, one futex
+ * call releases all ranks instead. */
 #define _GNU_SOURCE
 #include "spawn.h"
 
@@ -31,6 +32,8 @@ struct entry {
     char *key, *value;
 };
 
+static struct page *page;
+static int wakes;
 static struct rank *ranks;
 static uint64_t np, arrived, released, gone;
 static struct entry *board;
@@ -97,7 +100,12 @@ static void serve(struct rank *rank, char *line)
     } else if (strcmp(line, "cmd=barrier_in") == 0) {
         if (++arrived == np) {
             arrived = 0;
-            released = 0;
+            if (wakes) {
+                atomic_fetch_add(&page->released, 1);
+                syscall(SYS_futex, &page->released, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+            } else {
+                released = 0;
+            }
         }
     } else if (strncmp(line, "cmd=init ", 9) == 0) {
         say(rank, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n");
@@ -234,7 +242,9 @@ int main(int argc, char **argv)
 {
     if (argc != 5)
         return EXIT_NO_PAGE;
-    np = page_open(argv[1])->np;
+    page = page_open(argv[1]);
+    np = page->np;
+    wakes = strcmp(argv[3], "wakes") == 0;
     uint64_t workers = strtoull(argv[4], 0, 10);
     for (board_mask = 1; board_mask < 2 * np * 4;)
         board_mask *= 2;

@@ -17,8 +17,10 @@ pub struct Programs {
     pub library: Option<PathBuf>,
     /// Starts `empty` as fast as the kernel can.
     pub floor: PathBuf,
-    /// Starts `pmi` as fast as the kernel can, and serves it without a tree.
+    /// Starts `pmi` or `wakes` as fast as the kernel can, and serves it without a tree.
     pub server: PathBuf,
+    /// The least exchange through shared memory.
+    pub wakes: PathBuf,
 }
 
 impl Programs {
@@ -33,6 +35,7 @@ impl Programs {
             library: library.map(|library| compile_for(library, directory.join("library"))).transpose()?,
             floor: compile_static("floor", directory.join("floor"))?,
             server: compile_static("server", directory.join("server"))?,
+            wakes: compile_static("wakes", directory.join("wakes"))?,
         })
     }
 }

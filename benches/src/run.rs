@@ -46,6 +46,8 @@ pub enum Program {
     Hello,
     /// Each rank gets the entries of its two neighbours.
     OneToTwo,
+    /// The kernel's part of [`Program::OneToTwo`] through shared memory, which only [`Kind::Server`] runs.
+    Wakes,
     /// Each rank gets the entries of all ranks.
     OneToAll,
     /// Fences in a loop.
@@ -256,6 +258,7 @@ impl Program {
             Self::Empty => None,
             Self::Hello => Some("hello"),
             Self::OneToTwo => Some("1:2"),
+            Self::Wakes => Some("wakes"),
             Self::OneToAll => Some("1:p"),
             Self::Fence => Some("fence"),
             Self::Flood => Some("flood"),
@@ -314,7 +317,8 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
         }
         (Kind::Server, Some(mode)) => {
             let mut command = Command::new(&launcher.path);
-            command.arg(page).arg(&programs.pmi).arg(mode).arg(bench.machine.cores.to_string());
+            let program = if job.program == Program::Wakes { &programs.wakes } else { &programs.pmi };
+            command.arg(page).arg(program).arg(mode).arg(bench.machine.cores.to_string());
             command
         }
         (_, None) => {

@@ -2,7 +2,8 @@
 //!
 //! The bench fails if the cost of a rank grows by more than [`GROWTH_MAX`]. Times count relative to a floor in the same round,
 //! because the kernel's own cost of a process and of a socket grows, too: the empty program to posix_spawn, PMI to a server
-//! without a tree (`programs/server.c`). It also fails if there are more than [`MESSAGES_MAX`] messages per rank.
+//! without a tree (`programs/server.c`), exchanges by libpmi to one that wakes all ranks at once (`programs/wakes.c`).
+//! It also fails if there are more than [`MESSAGES_MAX`] messages per rank.
 
 use std::ffi::OsString;
 
@@ -43,7 +44,7 @@ impl Turn<'_> {
     /// Returns the seconds of a run: from start to end, of an exchange those that its ranks have measured.
     fn seconds(&self, run: &Finished) -> f64 {
         match self.program {
-            Program::OneToTwo => run.reading.inside.map_or(f64::NAN, |inside| inside.as_secs_f64()),
+            Program::OneToTwo | Program::Wakes => run.reading.inside.map_or(f64::NAN, |inside| inside.as_secs_f64()),
             _ => run.wall.as_secs_f64(),
         }
     }
@@ -74,19 +75,24 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
     let starts = turns.len();
     turns.push(turn("exchange: server", server, Program::OneToTwo, None));
     turns.push(turn("exchange: wire", wire, Program::OneToTwo, Some(starts)));
-    turns.extend(library.map(|launcher| turn("exchange: libpmi", launcher, Program::OneToTwo, Some(starts))));
+    if let Some(launcher) = library {
+        turns.push(turn("exchange: libpmi", launcher, Program::OneToTwo, Some(starts + 3)));
+        turns.push(turn("exchange: wakes", server, Program::Wakes, None));
+    }
     let held_turns = &turns[3..starts];
 
     let mut table = Table::default();
     let mut exchanges = Table::default();
-    for (table, turns) in [(&mut table, &turns[..starts]), (&mut exchanges, &turns[starts..])] {
+    for (table, those) in [(&mut table, &turns[..starts]), (&mut exchanges, &turns[starts..])] {
         table.group("", &["np"]);
-        for turn in turns {
+        for turn in those {
             let name = turn.name.trim_start_matches("exchange: ");
             match turn.floor {
                 None => table.group(name, &["s"]),
-                Some(0) => table.group(name, &["s", "x floor"]),
-                Some(_) => table.group(name, &["s", "x server"]),
+                Some(floor) => {
+                    let times = format!("x {}", turns[floor].name.trim_start_matches("exchange: "));
+                    table.group(name, &["s", &times]);
+                }
             }
         }
     }
@@ -156,6 +162,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
                  floor: posix_spawn of the empty program; server: the hello with a PMI server without a tree\n\
                  s: seconds from start to end; MB: PSS while all ranks wait in a fence; messages: over all links";
     let title_of_exchange = "PMI exchange: each rank puts one entry and gets the entries of its two neighbours\n\
+                             wakes: each rank sends one message, and one futex call wakes all: the kernel's part of libpmi's\n\
                              s: seconds from the time when all ranks are ready to the last get";
     let mut findings = Findings::new(section);
     findings.table(bench, title, &table, notes.lines())?;
