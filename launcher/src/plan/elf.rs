@@ -14,9 +14,11 @@ use std::path::{Path, PathBuf};
 use nla::core::{CommandPlan, Inherit, SessionPlan};
 use nla::sys::{Image, ImageError, open_regular};
 use object::Endianness;
-use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64, PT_INTERP};
+use object::elf::{
+    DT_NEEDED, DT_RPATH, DT_RUNPATH, DT_STRSZ, DT_STRTAB, FileHeader64, PT_INTERP, PT_LOAD, ProgramHeader64,
+};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
-use object::read::{ReadCache, ReadRef};
+use object::read::{ReadCache, ReadRef, StringTable};
 
 /// The most libraries that are read from one file.
 const LIBRARIES_MAX: usize = 1024;
@@ -179,9 +181,11 @@ pub(crate) fn needs(path: &Path) -> Option<Needs> {
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, file).ok()?;
     let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, file).ok().flatten())?;
-    let sections = header.sections(endian, file).ok()?;
-    let (_, link) = sections.dynamic(endian, file).ok().flatten()?;
-    let strings = sections.strings(endian, file, link).ok()?;
+    // As the loader does: a stripped file may have no table of sections.
+    let value = |tag| Some(dynamic.iter().find(|entry| entry.tag(endian) == tag)?.val(endian));
+    let (address, bytes) = (value(DT_STRTAB)?, value(DT_STRSZ)?.min(PART_BYTES_MAX));
+    let at = segments.iter().find_map(|segment| place_of(address, segment, endian))?;
+    let strings = StringTable::new(file, at, at.checked_add(bytes)?);
     let texts = |tag| {
         let entries = dynamic.iter().filter(move |entry| entry.tag(endian) == tag).take(LIBRARIES_MAX);
         entries
@@ -193,6 +197,13 @@ pub(crate) fn needs(path: &Path) -> Option<Needs> {
         rpath: texts(DT_RPATH).next(),
         runpath: texts(DT_RUNPATH).next(),
     })
+}
+
+/// Returns where in the file the byte with this address lies, if the segment has it.
+fn place_of(address: u64, segment: &ProgramHeader64<Endianness>, endian: Endianness) -> Option<u64> {
+    let into = address.checked_sub(segment.p_vaddr(endian))?;
+    let has = segment.p_type(endian) == PT_LOAD && into < segment.p_filesz(endian);
+    has.then(|| segment.p_offset(endian).checked_add(into)).flatten()
 }
 
 /// Returns the file that the loader would load for a program's library, and the libraries that this file needs.
@@ -303,6 +314,20 @@ mod tests {
         let needs = needs(&std::env::current_exe().unwrap()).unwrap();
         assert!(needs.has("libc."), "{needs:?}");
         assert!(!needs.has("libmpi"), "{needs:?}");
+    }
+
+    #[test]
+    fn a_program_without_a_table_of_sections_names_its_libraries() {
+        let program = std::env::current_exe().unwrap();
+        let mut bytes = fs::read(&program).unwrap();
+        // e_shoff, then e_shnum and e_shstrndx.
+        bytes[0x28..0x30].fill(0);
+        bytes[0x3c..0x40].fill(0);
+        let directory = tempfile::tempdir().unwrap();
+        let stripped = directory.path().join("stripped");
+        fs::write(&stripped, bytes).unwrap();
+        assert_eq!(needs(&stripped), needs(&program));
+        assert!(needs(&stripped).is_some_and(|needs| needs.has("libc.")));
     }
 
     #[test]
