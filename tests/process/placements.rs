@@ -159,6 +159,22 @@ fn a_plan_says_what_hosts_that_may_fail_have_decided() {
 }
 
 #[test]
+fn messages_keep_away_from_a_host_that_may_fail_and_is_not_listed() {
+    let place = Place::new();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+    let history = place.file("faults", &format!("scela-faults 1\n{now} h1\n"));
+    let matrix = place.file("pair", "scela-comm 1 ranks 2 pairs 1\n0 1 1000 1\n");
+    let ring = "- topology: t\n  cluster_default: true\n  torus3d:\n    toruses:\n      - name: x\n        \
+                dims: {x: 16, y: 1, z: 1}\n        nodes: \"h[0-15]\"\n";
+    let topology = place.file("ring.yaml", ring);
+    // The shortest way, from h0 to h2, leads over h1.
+    let run = scela().np(2).args(["-hosts", "h5:1,h9:1,h0:1,h2:1", "--explain", "--avoid-faults", "--map-by", "comm"]);
+    let run = run.arg("--fault-history").arg(&history).arg("--topology").arg(&topology);
+    let outcome = run.arg("--comm-matrix").arg(&matrix).program(sh("true")).run();
+    outcome.has_code(0).wrote_among_others("h[2,5]: 1 rank on each").wrote_among_others("risk of an abort");
+}
+
+#[test]
 fn spares_are_sound_hosts_if_there_are_enough() {
     let place = Place::new();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();

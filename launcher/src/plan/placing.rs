@@ -144,7 +144,7 @@ impl Faults {
 }
 
 /// Orders the nodes so that those that sessions have lost lately are last, and leaves out those that neither the ranks nor
-/// `--spares` need. Returns also those that may fail, with their probabilities.
+/// `--spares` need. Returns also all hosts that may fail, listed or not, with their probabilities.
 fn without_faults(
     request: &Request,
     nodes: NodeList,
@@ -173,8 +173,8 @@ fn without_faults(
         let how = if needed == faulty { "used last" } else { "left out unless needed" };
         remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}", faults.words_of(&names)));
     }
-    let names = risky.iter().map(|at| listed[*at].name.clone());
-    let risks = names.map(|name| (name.clone(), faults.probability(&name))).collect();
+    // Messages may pass hosts that the job does not use.
+    let risks = faults.likeliest().into_iter().map(|name| (name.to_owned(), faults.probability(name))).collect();
     let used: Vec<Node> = sound.iter().chain(&risky[..needed]).map(|at| listed[*at].clone()).collect();
     Ok((NodeList::Named { nodes: used, allocation }, risks))
 }
