@@ -144,11 +144,19 @@ pub enum Refusal {
         /// The largest part of the estimate, in words.
         why: String,
     },
-    /// The network is slower than any for which sessions have their deadlines.
+    /// The latency is longer than any for which sessions have their deadlines.
     #[error("a latency of {} is too long for the deadlines of a session; use a shorter one", figures::time(*latency))]
-    Slow {
+    Late {
         /// The latency of a link.
         latency: Duration,
+    },
+    /// The bandwidth is smaller than any for which sessions have their deadlines.
+    #[error(
+        "a bandwidth of {bandwidth} bytes per second is too small for the deadlines of a session; use a larger one"
+    )]
+    Narrow {
+        /// The bytes per second that a node can send.
+        bandwidth: u64,
     },
     /// The oracle found a bug of ScELA, or of the simulation.
     #[error("the simulation found a bug of ScELA: {0}")]
@@ -171,6 +179,9 @@ pub fn run(spec: &Spec) -> Result<Report, Refusal> {
 const CACHED_ENTRY_BYTES: u64 = 70;
 /// The number of entries of an epoch that an agent processes in the time of one message.
 const ENTRIES_PER_MESSAGE: u64 = 20;
+
+/// The bytes of an agent's longest message at the end of a session, with its statistics.
+const LAST_MESSAGE_BYTES: f64 = 4096.0;
 
 /// A part of an estimate, and its reason in words.
 type Estimate = (u64, String);
@@ -221,9 +232,12 @@ impl Spec {
 
     /// Returns the refusal of a network on which an order and its answers may take longer than the end of a session.
     fn slow(&self) -> Option<Refusal> {
-        let latency = self.latency?;
         let way_and_back = 2 * Subtree::whole(self.nodes, self.fanout).depth();
-        (latency.saturating_mul(way_and_back) > END_MARGIN).then_some(Refusal::Slow { latency })
+        let is_late = |message: Duration| message.saturating_mul(way_and_back) > END_MARGIN;
+        let latency = self.latency.filter(|latency| is_late(*latency)).map(|latency| Refusal::Late { latency });
+        let sent = |bandwidth: u64| Duration::from_secs_f64(LAST_MESSAGE_BYTES / bandwidth.max(1) as f64);
+        let narrow = || self.bandwidth.filter(|bandwidth| is_late(sent(*bandwidth)));
+        latency.or_else(|| narrow().map(|bandwidth| Refusal::Narrow { bandwidth }))
     }
 
     /// Refuses a job that is invalid or too large.
@@ -344,8 +358,13 @@ mod tests {
         };
         let text = run(&spec(10, 4, 32)).unwrap_err().to_string();
         assert_eq!(text, "a latency of 10.0 s is too long for the deadlines of a session; use a shorter one");
-        assert!(matches!(run(&spec(3, 20, 2)), Err(Refusal::Slow { .. })), "the levels add up");
+        assert!(matches!(run(&spec(3, 20, 2)), Err(Refusal::Late { .. })), "the levels add up");
         assert!(run(&spec(5, 4, 32)).is_ok());
+        let narrow = |bandwidth| Spec { bandwidth: Some(bandwidth), latency: None, ..spec(0, 4, 32) };
+        let text = run(&narrow(10)).unwrap_err().to_string();
+        let told = "a bandwidth of 10 bytes per second is too small for the deadlines of a session; use a larger one";
+        assert_eq!(text, told);
+        assert!(run(&narrow(100_000)).is_ok());
     }
 
     #[test]
