@@ -5,7 +5,6 @@
 
 use std::cell::{LazyCell, RefCell};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -302,7 +301,7 @@ fn launch(name: &OsString, arguments: Vec<OsString>) -> (u8, Duration) {
     let configfile = RefCell::new(None);
     let read_file = |path: &Path| {
         let mut bytes = Vec::new();
-        File::open(path)?.take(cli::CONFIGFILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+        sys::open_input(path)?.take(cli::CONFIGFILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
         *configfile.borrow_mut() = Some((path.to_owned(), bytes.clone()));
         Ok(bytes)
     };
