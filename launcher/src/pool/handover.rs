@@ -168,7 +168,7 @@ impl Handed {
     }
 }
 
-/// Returns how the report on the loss of a launcher begins that may have reported an error before.
+/// Returns the prefix of the report on a lost launcher: `error: `, unless the launcher has reported an error already.
 pub(super) fn loss_kind(has_reported: bool) -> &'static str {
     if has_reported { "" } else { "error: " }
 }

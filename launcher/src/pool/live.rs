@@ -139,7 +139,8 @@ fn keys(mut bytes: &[u8]) -> Vec<Key> {
     }
 }
 
-/// Draws all pools, one below the other, without their first `scrolled` jobs. Pools that cannot be asked have the lines above the last.
+/// Draws all pools, one below the other, and skips their first `scrolled` jobs. Lists the pools that cannot be asked above the
+/// line of keys.
 fn draw(frame: &mut Frame<'_>, Found { reports, refused, .. }: &Found, mut scrolled: usize) {
     let heights = [Constraint::Min(0), Constraint::Length(refused.len() as u16), Constraint::Length(1)];
     let [pools, silent, keys] = Layout::vertical(heights).areas(frame.area());

@@ -69,7 +69,7 @@ pub struct Nodes {
     all: BTreeMap<NodeNumber, Node>,
     /// The network between them, if it is known.
     network: Option<Topology>,
-    /// The places of those that the network has places for.
+    /// The place in the network of each node that has one.
     places: BTreeMap<NodeNumber, u32>,
 }
 
@@ -174,7 +174,7 @@ impl Nodes {
         self.all().filter(|(_, node)| node.is_usable())
     }
 
-    /// Returns whether the list of hosts or an option says what nodes have. Those of which nothing is said have nothing.
+    /// Returns whether the list of hosts or an option says what devices nodes have. A node without an entry has none.
     fn knows_devices(&self) -> bool {
         self.all.values().any(|node| !node.devices.are_none())
     }

@@ -14,9 +14,9 @@ use crate::refusal::{Refusal, shown};
 
 /// The most characters of a job's words in a line.
 const WORDS_SHOWN: usize = 60;
-/// The characters of the column with the names of nodes.
+/// The width of the column with the names of nodes, in characters.
 pub(super) const NAMES_SHOWN: usize = 24;
-/// The most characters of that column where lines may be longer than a terminal's.
+/// The greatest width of that column in output that is not for a terminal.
 const NAMES_SHOWN_MAX: usize = 60;
 /// The most characters of the reason why a node is down.
 const WHY_SHOWN: usize = 120;

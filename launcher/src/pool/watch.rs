@@ -1,4 +1,4 @@
-//! Watches a controller that has a job and has not said that it has started, for the words about its [`Silence`].
+//! Looks at a controller that has not answered, and words the report about its [`Silence`].
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches the controller of a pool from now on, while `waits` is true: "the job waits".
+    /// Watches the controller of a pool from now on. `waits` says what waits for its answer: "the job waits".
     pub(super) fn new(pool: &str, waits: &'static str) -> Self {
         let now = Instant::now();
         Self { pool: pool.to_owned(), began: now, looked: now, silence: Silence::new(waits) }

@@ -71,7 +71,7 @@ pub(crate) enum CollectionEnd {
 pub(crate) struct Collector {
     orders: Sender<Order>,
     waiting: Rc<RefCell<Option<Waiting>>>,
-    /// Resolves when the thread has ended, to whether it has given the files their names.
+    /// Resolves when the thread has ended: to true if it has given the files their final names.
     finished: Rc<RefCell<Option<oneshot::Receiver<bool>>>>,
     flow: Arc<Flow>,
     events: UnboundedSender<OutputEvent>,
@@ -144,13 +144,14 @@ impl Collector {
 
     fn order(&self, order: Order) {
         let _ = self.orders.send(order);
-        let Some((incoming, mut writing)) = self.waiting.borrow_mut().take() else { return };
+        let Some((incoming, writing)) = self.waiting.borrow_mut().take() else { return };
         let (events, flow) = (self.events.clone(), Arc::clone(&self.flow));
         let (ended, finished) = oneshot::channel();
         self.finished.replace(Some(finished));
         let started = self.tasks.spawn_thread("collected", move || {
-            // Dropped after the files: whoever waits for it finds them removed.
+            // After a panic, too, the files are dropped first: whoever waits for `ended` finds them removed.
             let ended = ended;
+            let mut writing = writing;
             let is_abandoned = || flow.is_abandoned.load(Ordering::Relaxed);
             while let Ok(Order::Take(message, receipt)) = incoming.recv() {
                 if !is_abandoned() {
@@ -418,7 +419,7 @@ impl Writing {
     }
 }
 
-/// Removes what has not got its name.
+/// Removes the files that did not get their final names.
 impl Drop for Writing {
     fn drop(&mut self) {
         for place in self.places.values() {

@@ -15,7 +15,7 @@ const HOSTS_BYTES_MAX: usize = 200;
 #[derive(Debug, Default)]
 pub(crate) struct StagedMemory(BTreeMap<Place, BTreeSet<AgentId>>);
 
-/// Whether no other place can have the files, and the path.
+/// A directory in memory: whether no other directory had room, and its path.
 type Place = (bool, String);
 
 impl StagedMemory {

@@ -161,7 +161,7 @@ impl Actor {
     }
 }
 
-/// Returns the text of an error in a list. One about the whole list names it.
+/// Returns the text of an error in a list. It begins with "the list" if the error has a column; other errors name the list.
 fn of_list(error: &HostsError) -> String {
     if error.column().is_some() { error.after("the list").with_hint() } else { error.problem().with_hint() }
 }

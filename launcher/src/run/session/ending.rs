@@ -75,7 +75,7 @@ impl Session {
         }
     }
 
-    /// Removes what has arrived of files of ranks if the session is over before all have. Reports that they are missing, for this reason.
+    /// Removes partly collected files if the session ends before all have arrived, and reports that they are missing, and why.
     pub(super) async fn end_collection(&mut self, why: &str) {
         let Some(collector) = &self.collector else { return };
         let ended = collector.abandon().await;
