@@ -106,7 +106,7 @@ async fn keep(order: &KeeperOrder, number: AgentId, forks: Packets, tasks: &Task
         }
     });
     let relay = Rc::new(Relay::new(parcels, tasks.clone()));
-    // Watched beside the other owner, whose sends wait.
+    // A second handle of the socket: the first one blocks in send.
     let forks_end = WatchedPackets::of(forks.duplicate()?)?;
     loop {
         let received = tokio::select! {

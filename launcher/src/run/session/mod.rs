@@ -565,7 +565,7 @@ impl Session {
         Ok(LaunchInput { plan, agent_hosts, id: SessionId(id), secrets, own })
     }
 
-    /// Tells which nodes have staged files in memory: as a step, or if no other place can have them, as a note.
+    /// Reports the nodes with staged files in memory: as a note if no other place has room, else as a step.
     fn tell_staged_memory(&self, at: nla::core::Time) {
         for (is_last, text) in self.staged.borrow_mut().lines(&self.locations) {
             if is_last { self.reporter.note(&text) } else { self.reporter.step(at, &text) }
