@@ -90,6 +90,19 @@ fn the_users_own_files_links_and_devices_are_written_as_before() {
 }
 
 #[test]
+fn a_report_whose_file_a_rank_removed_is_written_under_its_name() {
+    let place = tempfile::tempdir().unwrap();
+    let report = place.path().join("report");
+    for option in ["--stats", "--trace"] {
+        let run = scela().np(1).arg(format!("{option}={}", report.display()));
+        run.program(sh(&format!("rm {} && echo removed", report.display()))).run().has_code(0).wrote("removed\n");
+        let text = fs::read_to_string(&report).unwrap();
+        assert!(text.starts_with('{') && text.trim_end().ends_with('}'), "{option}: {text}");
+        fs::remove_file(&report).unwrap();
+    }
+}
+
+#[test]
 fn new_files_of_output_have_the_mode_of_the_umask_and_recordings_are_private() {
     let place = tempfile::tempdir().unwrap();
     let (out, stats) = (place.path().join("out"), place.path().join("stats"));

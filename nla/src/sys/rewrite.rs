@@ -27,8 +27,9 @@ const PIECE_BYTES_MAX: usize = 4096;
 /// is written.
 #[derive(Debug)]
 pub struct Rewrite {
-    opened: Opened,
+    /// Dropped first: no other file can have the inode of one that is open.
     made: Option<Made>,
+    opened: Opened,
 }
 
 impl Rewrite {
@@ -46,10 +47,10 @@ impl Rewrite {
     }
 
     /// Replaces the contents. A regular file of this user is replaced by one with the same mode and group that was written beside
-    /// it and stored: readers find the old contents or the new ones. Other files are written in place, and so are those with extended
-    /// attributes, such as an access control list, and those that are mounted on their name. A file that is this process's standard
-    /// output or error keeps what it has: the contents follow. Waits for the reader of a FIFO for at most 5 s without
-    /// progress.
+    /// it and stored: readers find the old contents or the new ones. So is a file that was removed or replaced meanwhile. Other files
+    /// are written in place, and so are those with extended attributes, such as an access control list, and those that are mounted on
+    /// their name. Appends if the file is this process's standard output or error. Waits for the reader of a FIFO for at most 5 s
+    /// without progress.
     pub fn write(self, contents: impl FnOnce(&mut BufWriter<Destination>) -> io::Result<()>) -> io::Result<()> {
         // Dropping `_made` removes a new file that is still empty.
         let Self { opened: Opened { file, walk, name, .. }, made: _made } = self;
@@ -59,15 +60,24 @@ impl Rewrite {
         if let Some(stream) = own_stream(&found).filter(|_| is_regular) {
             return written(Destination::new(stream, reader_time), contents).map(drop);
         }
+        // In place, nobody would find the contents.
+        let is_removed = is_regular && found.nlink() == 0;
+        let keeps_mode = keeps_mode(&found);
         // Another name of the file would go on naming the old one.
-        let may_replace = is_regular && found.nlink() == 1 && keeps_mode(&found) && !has_attributes(&file);
+        let is_alone = is_regular && found.nlink() == 1;
+        let may_replace = is_removed || is_alone && keeps_mode && !has_attributes(&file);
         let beside = walk.filter(|walk| may_replace && !is_mounted(&file, walk)).map(|walk| {
-            let beside = Beside::create(walk, &name, Some(&found))?;
-            beside.take_group(&found)?;
-            Ok(beside)
+            let old = keeps_mode.then_some(&found);
+            let beside = Beside::create(walk, &name, old)?;
+            old.map_or(Ok(()), |old| beside.take_group(old))?;
+            Ok::<_, io::Error>(beside)
         });
         match beside {
             Some(Ok(beside)) => beside.finish(|file| written(Destination::new(file, reader_time), contents)),
+            Some(Err(error)) if is_removed => {
+                let text = format!("the file was removed meanwhile, and a new one cannot be made: {error}");
+                Err(io::Error::new(error.kind(), text))
+            }
             // In place, the old contents would be lost.
             Some(Err(error)) if !may_write_in_place(&error) => Err(error),
             // A directory that the user may not write to, or a path that only the kernel can follow.
@@ -269,6 +279,85 @@ mod tests {
         let descriptor = file.as_file().as_raw_fd();
         write(Path::new(&format!("/proc/self/fd/{descriptor}")), "through").unwrap();
         assert_eq!(fs::read_to_string(file.path()).unwrap(), "through");
+        fs::remove_file(file.path()).unwrap();
+        let path = format!("/proc/self/fd/{descriptor}");
+        write(Path::new(&path), "without a name").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "without a name");
+    }
+
+    #[test]
+    fn a_file_that_was_removed_or_replaced_is_written_under_its_name() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        let write_after = |change: &dyn Fn(), contents: &str| {
+            let opened = Rewrite::open(&path).unwrap();
+            change();
+            opened.write(|out| out.write_all(contents.as_bytes())).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+        };
+        let remove = || fs::remove_file(&path).unwrap();
+        write_after(&remove, "it was made");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        write_after(&remove, "it was there");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+        let replace = || {
+            remove();
+            fs::write(&path, "theirs, and longer").unwrap();
+        };
+        write_after(&replace, "ours");
+        assert_eq!(names(place.path()), ["file"]);
+    }
+
+    #[test]
+    fn who_writes_nothing_removes_no_report_of_others() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("file");
+        let open = || Rewrite::open(&path).unwrap();
+        let written = || fs::read_to_string(&path).unwrap();
+        let (one, other) = (open(), open());
+        drop(one);
+        assert!(!path.exists());
+        other.write(|out| out.write_all(b"after")).unwrap();
+        assert_eq!(written(), "after");
+        fs::remove_file(&path).unwrap();
+        let (one, other) = (open(), open());
+        other.write(|out| out.write_all(b"before")).unwrap();
+        drop(one);
+        assert_eq!(written(), "before");
+        fs::remove_file(&path).unwrap();
+        let one = open();
+        fs::remove_file(&path).unwrap();
+        let other = open();
+        drop(one);
+        assert!(other.is_new() && path.exists(), "it is the other's");
+        drop(other);
+        assert!(names(place.path()).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_was_removed_is_made_by_who_may() {
+        if !is_root() {
+            return;
+        }
+        const OTHER: u32 = 65_501;
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = place.path().join("file");
+        let opened_by = |user: u32| {
+            fs::write(&path, "old").unwrap();
+            chown(&path, Some(OTHER), None).unwrap();
+            let opened = as_user(user, || Rewrite::open(&path).unwrap());
+            fs::remove_file(&path).unwrap();
+            opened
+        };
+        let opened = opened_by(OTHER);
+        let error = as_user(OTHER, || opened.write(|out| out.write_all(b"new"))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        let text = "the file was removed meanwhile, and a new one cannot be made: Permission denied";
+        assert!(error.to_string().starts_with(text), "{error}");
+        assert!(!path.exists());
+        opened_by(0).write(|out| out.write_all(b"new")).unwrap();
+        assert_eq!((fs::read_to_string(&path).unwrap().as_str(), fs::metadata(&path).unwrap().uid()), ("new", 0));
     }
 
     #[test]
