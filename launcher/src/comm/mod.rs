@@ -146,7 +146,8 @@ fn options(given: &clap::ArgMatches) -> Options {
 /// Checks that a picture replaces neither what is read nor the other picture.
 fn check_pictures(options: &Options) -> Result<(), Refusal> {
     let pictures = [("--svg", &options.svg), ("--png", &options.png)];
-    let mut taken: Vec<PathBuf> = options.files.iter().map(|file| true_path(file)).collect();
+    let rankmap = options.rankmap.as_deref().and_then(|text| text.strip_prefix('@')).map(Path::new);
+    let mut taken: Vec<PathBuf> = options.files.iter().map(PathBuf::as_path).chain(rankmap).map(true_path).collect();
     for (option, picture) in pictures.into_iter().filter_map(|(option, path)| Some((option, path.as_ref()?))) {
         if picture.as_os_str() == "-" {
             let text = format!("option '{option}': '-' is no file: standard output has the summary");

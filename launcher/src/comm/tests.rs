@@ -126,6 +126,8 @@ fn what_cannot_be_shown_is_an_error() {
     for (words, why) in [
         ("show FILE --svg FILE", "option '--svg': 'FILE' is also read, or is the other picture"),
         ("show FILE --svg a --png ./a", "option '--png': './a' is also read, or is the other picture"),
+        ("show FILE --rankmap @m --svg ./m", "option '--svg': './m' is also read, or is the other picture"),
+        ("show FILE --png m --rankmap @m", "option '--png': 'm' is also read, or is the other picture"),
         ("show FILE --png -", "option '--png': '-' is no file: standard output has the summary"),
     ] {
         assert_eq!(run_on(&file_of(&ring(2)), words), Err(why.to_owned()));
