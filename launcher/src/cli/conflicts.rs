@@ -10,8 +10,9 @@ use nla::link::Liveness;
 use nla::sys;
 
 use super::error::UsageError;
-use super::options::{Global, Id, Mode};
+use super::options::{Global, Id, Local, Mode};
 use super::scan::{Item, Segment};
+use super::text::shown;
 use crate::cluster::node_list::HostSource;
 use crate::cluster::placement::MapBy;
 use crate::plan::pattern;
@@ -47,7 +48,7 @@ pub(super) fn check<'a>(
     options: &Options,
     segments: impl Iterator<Item = &'a Segment> + Clone,
 ) -> Result<(), UsageError> {
-    let items: Vec<&Item> = segments.flat_map(|segment| &segment.items).collect();
+    let items: Vec<&Item> = segments.clone().flat_map(|segment| &segment.items).collect();
     let last = |global| items.iter().rposition(|item| item.spec.id == Id::Global(global));
     let both = |a, b, why| match (last(a), last(b)) {
         (Some(a), Some(b)) => Err(between(items[a.max(b)], items[a.min(b)], why)),
@@ -123,7 +124,7 @@ pub(super) fn check<'a>(
         return Err(UsageError::new(&items[at].place, text, hint));
     }
     check_files(options, both)?;
-    check_files_read(options, &items)?;
+    check_files_read(options, &items, segments.filter_map(program_file))?;
     if let (Some(at), None) = (last(Global::ProfileCommCollectives), &options.profile_comm) {
         let typed = &items[at].typed;
         let text = format!("option '{typed}' has no effect without '--profile-comm FILE'");
@@ -184,36 +185,67 @@ fn streams(options: &Options) -> [(Global, Option<&OsStr>); 2] {
     ]
 }
 
-/// Checks that no file that is read is written as well. `items` are the typed options.
-fn check_files_read(options: &Options, items: &[&Item]) -> Result<(), UsageError> {
-    let hosts = &options.hosts;
+/// Returns the program of a segment as typed, and its file, if it is given by a path.
+fn program_file(segment: &Segment) -> Option<(&OsStr, PathBuf)> {
+    let program = segment.program.as_deref().filter(|program| program.as_bytes().contains(&b'/'))?;
+    let wdir = segment.items.iter().rfind(|item| item.spec.id == Id::Local(Local::Wdir));
+    Some((program, wdir.map_or(Path::new(""), |item| Path::new(item.value(0))).join(program)))
+}
+
+/// Checks that no file that is read is written as well. `items` are the typed options, and `programs` those that are given by a path.
+fn check_files_read<'a>(
+    options: &Options,
+    items: &[&Item],
+    programs: impl Iterator<Item = (&'a OsStr, PathBuf)>,
+) -> Result<(), UsageError> {
     let typed = |id| items.iter().rfind(|item| item.spec.id == id);
-    let rankmap = hosts.rankmap.as_ref().and_then(|map| map.as_bytes().strip_prefix(b"@")).map(OsStr::from_bytes);
-    let config = Id::Mode(Mode::ConfigFile);
-    let mut read = vec![
-        (Id::Global(Global::CommMatrix), hosts.comm_matrix.clone()),
-        (Id::Global(Global::Topology), hosts.topology.as_ref().map(PathBuf::from)),
-        (Id::Global(Global::RankMap), rankmap.map(PathBuf::from)),
-        (config, typed(config).map(|item| PathBuf::from(item.value(0)))),
-    ];
-    for source in &hosts.sources {
-        if let HostSource::File(file) = source {
-            read.push((Id::Global(Global::HostFile), Some(file.clone()).filter(|_| !source.is_standard_input())));
-        }
+    let reports = reports(options).map(|(option, file)| Some((typed(Id::Global(option))?, sys::true_path(file?))));
+    let reports: Vec<(&&Item, PathBuf)> = reports.into_iter().flatten().collect();
+    let streams = streams(options).map(|(option, pattern)| Some((typed(Id::Global(option))?, pattern?)));
+    let streams: Vec<(&&Item, &OsStr)> = streams.into_iter().flatten().collect();
+    if reports.is_empty() && streams.is_empty() {
+        return Ok(());
     }
-    for (reader, file) in read {
-        let (Some(reader), Some(file)) = (typed(reader), file.map(|file| sys::true_path(&file))) else { continue };
-        let report =
-            reports(options).into_iter().filter(|(_, report)| report.is_some_and(|it| sys::true_path(it) == file));
-        let stream =
-            streams(options).into_iter().filter(|(_, name)| name.is_some_and(|it| pattern::may_name(it, &file)));
-        let writers = report.map(|(option, _)| option).chain(stream.map(|(option, _)| option));
-        if let Some(writer) = writers.filter_map(|option| typed(Id::Global(option))).next() {
-            let text = |option: &str| format!("{option} would overwrite the file of '{}'", reader.typed);
+    let of_option = |(reader, file): (Id, PathBuf)| Some((format!("the file of '{}'", typed(reader)?.typed), file));
+    let lists = lists_read(options, items).into_iter().filter_map(of_option).map(|read| (read, true));
+    let input = if let Some(StdinTo::File(file)) = &options.stdin { Some((Global::Stdin, file)) } else { None };
+    let of_ranks = options.stage_files.iter().map(|staged| (Global::StageFile, &staged.path)).chain(input);
+    let of_ranks = of_ranks.filter_map(|(reader, file)| of_option((Id::Global(reader), file.clone())));
+    let programs = programs.map(|(program, file)| (format!("the program '{}'", shown(program)), file));
+    // A host or a session could have the name of any program.
+    let read = lists.chain(of_ranks.chain(programs).map(|read| (read, false)));
+    for ((what, file), counts_names) in read {
+        let file = sys::true_path(&file);
+        let report = reports.iter().find(|(_, report)| *report == file).map(|(writer, _)| writer);
+        let names =
+            |pattern: &OsStr| (counts_names || !pattern::has_name(pattern)) && pattern::may_name(pattern, &file);
+        let stream = || streams.iter().find(|(_, pattern)| names(pattern)).map(|(writer, _)| writer);
+        let writer = report.or_else(stream);
+        // A device, such as /dev/null, has no contents to lose.
+        if let Some(writer) = writer.filter(|_| !file.metadata().is_ok_and(|found| !found.is_file())) {
+            let text = |option: &str| format!("{option} would overwrite {what}");
             return Err(writer.error(text, format!("name another file for '{}'", writer.typed)));
         }
     }
     Ok(())
+}
+
+/// Returns the files from which the launcher reads hosts, their network, the ranks' places and commands, with their options.
+fn lists_read(options: &Options, items: &[&Item]) -> Vec<(Id, PathBuf)> {
+    let hosts = &options.hosts;
+    let rankmap = hosts.rankmap.as_ref().and_then(|map| map.as_bytes().strip_prefix(b"@")).map(OsStr::from_bytes);
+    let config = Id::Mode(Mode::ConfigFile);
+    let files = [
+        (Id::Global(Global::CommMatrix), hosts.comm_matrix.clone()),
+        (Id::Global(Global::Topology), hosts.topology.as_ref().map(PathBuf::from)),
+        (Id::Global(Global::RankMap), rankmap.map(PathBuf::from)),
+        (config, items.iter().rfind(|item| item.spec.id == config).map(|item| PathBuf::from(item.value(0)))),
+    ];
+    let hosts = hosts.sources.iter().filter(|source| !source.is_standard_input()).filter_map(|source| {
+        let HostSource::File(file) = source else { return None };
+        Some((Id::Global(Global::HostFile), file.clone()))
+    });
+    files.into_iter().filter_map(|(option, file)| Some((option, file?))).chain(hosts).collect()
 }
 
 /// Checks the options about processors. `both` fails if two options were typed.

@@ -40,12 +40,22 @@ pub fn unknown_placeholder(pattern: &OsStr) -> Option<String> {
 
 /// Returns whether each rank gets a file of its own: `pattern` contains `%r`.
 pub fn has_rank(pattern: &OsStr) -> bool {
+    has(pattern, b"r")
+}
+
+/// Returns whether names take part in those of the files: `pattern` contains `%h` or `%j`.
+pub fn has_name(pattern: &OsStr) -> bool {
+    has(pattern, b"hj")
+}
+
+/// Returns whether `pattern` contains a placeholder with one of these letters.
+fn has(pattern: &OsStr, letters: &[u8]) -> bool {
     let without_percent = pattern.as_bytes().windows(2).scan(false, |escaped, pair| {
         let is_placeholder = pair[0] == b'%' && !*escaped;
         *escaped = is_placeholder;
         Some((is_placeholder, pair[1]))
     });
-    without_percent.into_iter().any(|(is_placeholder, letter)| is_placeholder && letter == b'r')
+    without_percent.into_iter().any(|(is_placeholder, letter)| is_placeholder && letters.contains(&letter))
 }
 
 /// Returns the directory that must exist: the last one before the first placeholder. Directories whose names contain
@@ -142,6 +152,8 @@ mod tests {
         let has = |pattern: &str| has_rank(OsStr::new(pattern));
         assert!(has("out.%r") && has("%%%r") && has("%r"));
         assert!(!has("out") && !has("%%r") && !has("%h") && !has("r%"));
+        let has = |pattern: &str| has_name(OsStr::new(pattern));
+        assert!(has("out.%h") && has("%r%j") && has("%%%h") && !has("%r.%n") && !has("%%h") && !has("j%"));
     }
 
     #[test]

@@ -250,6 +250,10 @@ fn conflicts() {
         ("--save-rankmap f", "-rankmap @./f"),
         ("--fault-history f", "-rankmap @f"),
         ("--trace=f", "-configfile f"),
+        ("--trace=f", "--stage-file ./f"),
+        ("--stats=./f", "--stage-file f=name --stage-file g"),
+        ("-outfile-pattern f.%r", "--stage-file f.0"),
+        ("--profile-comm f", "-s f"),
     ] {
         let option = written.split([' ', '=']).next().unwrap_or_default();
         let program = if read == "-configfile f" { "" } else { " ./a" };
@@ -263,6 +267,19 @@ fn conflicts() {
             );
             assert_eq!(error.hint(), format!("name another file for '{option}'"));
         }
+    }
+    for (line, program) in [
+        ("--stats=p ./p", "./p"),
+        ("--trace=d/p -wdir d ./p", "./p"),
+        ("-np 1 ./a : --save-rankmap ./p -np 2 ./p", "./p"),
+        ("-errfile-pattern p.%r ./p.12", "./p.12"),
+        ("--trace=b -configfile f", "./b"),
+    ] {
+        let option =
+            line.split([' ', '=']).find(|word| word.starts_with("--") || word.starts_with("-err")).unwrap_or_default();
+        let error = error_of(words(line), &|_| Ok(b"./a\n./b\n".to_vec()));
+        assert_eq!(error.to_string(), format!("option '{option}' would overwrite the program '{program}'"), "{line}");
+        assert_eq!(error.hint(), format!("name another file for '{option}'"));
     }
     let error = error_of(words("--no-ports -configfile f"), &|_| Ok(b"./a\n--iface ib0 ./b\n".to_vec()));
     let why = "links use no interface of their own";
@@ -282,6 +299,10 @@ fn options_without_conflict() {
         "-f - -s none",
         "--trace f.json --stats",
         "--trace f.json --stats=g/f.json",
+        "--trace=a -wdir d",
+        "--trace=/dev/null -s /dev/null",
+        "--trace=f --stage-file g=f",
+        "-outfile-pattern %h -errfile-pattern %j --stage-file f -s g",
         "-f - -s input",
         "-f h -s all",
         "--connect-back a --iface b --port-range 1:2",
