@@ -281,14 +281,18 @@ impl Actor {
             self.on_pool_lost(&handover::pool_ended(&self.pool, "").with_hint());
         }
         let complained = text.map_or(Ok(()), |text| spool.complain(&text));
-        match complained.and_then(|()| spool.into_output()) {
+        let is_silent = match complained.and_then(|()| spool.into_output()) {
             Ok(output) if output.iter().any(|part| part.length > 0) => {
                 self.outputs.insert(command, Kept { output, is_held: false });
+                false
             }
-            Ok(_) => {}
-            Err(error) => self.on_output_lost(&self.not_stored_text(&error)),
-        }
-        self.handle(Input::Ended(command, code));
+            Ok(_) => true,
+            Err(error) => {
+                self.on_output_lost(&self.not_stored_text(&error));
+                false
+            }
+        };
+        self.handle(Input::Ended { command, code, is_silent });
     }
 
     /// Returns whether the pool has ended. A controller that is being killed may still take a connection, which then ends.

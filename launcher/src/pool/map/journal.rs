@@ -1,4 +1,5 @@
-//! The journal of a list: a row for each command that has ended, from which `--resume` knows the ones that have succeeded.
+//! The journal of a list: a row for each command that has ended, from which `--resume` knows the ones that have succeeded. A command
+//! that has succeeded gets its row once its output was printed.
 //!
 //! It is a text with tabs, like the one of GNU parallel's `--joblog`. The command comes last, so it may contain tabs:
 //!

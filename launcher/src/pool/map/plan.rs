@@ -38,8 +38,15 @@ pub(super) enum Input {
     Begin,
     /// An attempt at a command has started: until now it may have waited in the pool.
     Started(usize),
-    /// An attempt at a command has ended with this exit code.
-    Ended(usize, u8),
+    /// An attempt at a command has ended.
+    Ended {
+        /// The command.
+        command: usize,
+        /// Its exit code.
+        code: u8,
+        /// It has written nothing.
+        is_silent: bool,
+    },
     /// An attempt at a command was withdrawn before it started.
     NotStarted(usize),
     /// The output of a command was printed.
@@ -57,7 +64,8 @@ pub(super) enum Input {
 pub(super) enum Action {
     /// Submit the command. The output of an earlier attempt is dropped.
     Start(usize),
-    /// Write the journal's row of a command that has ended.
+    /// Write the journal's row of a command that has ended. A success is recorded once its output was printed: what is recorded
+    /// as a success is never run again, so its output would be lost.
     Record {
         /// The command.
         command: usize,
@@ -89,8 +97,8 @@ enum State {
     Waits,
     /// Submitted, or started, at this time.
     Runs(Time),
-    /// It has ended, and its output was not printed.
-    Ended,
+    /// It has ended, and its output was not printed. The begin and the end of its last attempt, if they are to be recorded then.
+    Ended(Option<(Time, Time)>),
     /// Nothing is left to be done for it.
     Over,
 }
@@ -187,11 +195,11 @@ impl Plan {
                     *since = now;
                 }
             }
-            Input::Ended(command, code) => ended = self.end(now, command, code, actions),
+            Input::Ended { command, code, is_silent } => ended = self.end(now, command, code, is_silent, actions),
             Input::NotStarted(command) => self.put_back(command),
             Input::Printed => {
                 if let Some(command) = self.printing.take() {
-                    self.commands[command].state = State::Over;
+                    self.end_print(command, actions);
                 }
             }
             Input::Signal(signal) => {
@@ -218,7 +226,7 @@ impl Plan {
     }
 
     /// Ends an attempt. Returns the command if its output is to be printed.
-    fn end(&mut self, now: Time, index: usize, code: u8, actions: &mut Vec<Action>) -> Option<usize> {
+    fn end(&mut self, now: Time, index: usize, code: u8, is_silent: bool, actions: &mut Vec<Action>) -> Option<usize> {
         let command = &mut self.commands[index];
         let State::Runs(began) = command.state else { return None };
         self.running -= 1;
@@ -228,8 +236,11 @@ impl Plan {
             self.waiting.insert(index);
             return None;
         }
-        command.state = State::Ended;
-        actions.push(Action::Record { command: index, code, attempts: command.attempts, began, ended: now });
+        let is_recorded = code != 0 || is_silent;
+        command.state = State::Ended((!is_recorded).then_some((began, now)));
+        if is_recorded {
+            actions.push(Action::Record { command: index, code, attempts: command.attempts, began, ended: now });
+        }
         if code == 0 {
             self.succeeded += 1;
         } else {
@@ -247,6 +258,14 @@ impl Plan {
             self.ready.push_back(index);
         }
         Some(index)
+    }
+
+    /// Notes that an output was printed, and records its command unless that was done when it ended.
+    fn end_print(&mut self, index: usize, actions: &mut Vec<Action>) {
+        let Command { state, attempts, code } = &mut self.commands[index];
+        if let State::Ended(Some((began, ended))) = std::mem::replace(state, State::Over) {
+            actions.push(Action::Record { command: index, code: *code, attempts: *attempts, began, ended });
+        }
     }
 
     /// Takes back an attempt that has not started. If there was one before and no other follows, the command has failed.
@@ -278,12 +297,12 @@ impl Plan {
         }
     }
 
-    /// Drops the outputs of all commands that have ended.
+    /// Drops the outputs of all commands that have ended. Those that have succeeded are not recorded.
     fn drop_outputs(&mut self, actions: &mut Vec<Action>) {
         self.printing = None;
         self.ready.clear();
         for (index, command) in self.commands.iter_mut().enumerate() {
-            if command.state == State::Ended {
+            if let State::Ended(_) = command.state {
                 command.state = State::Over;
                 actions.push(Action::Drop(index));
             }
@@ -316,7 +335,7 @@ impl Plan {
     fn next_in_order(&mut self) -> Option<usize> {
         loop {
             match self.commands.get(self.next)?.state {
-                State::Ended => return Some(self.next),
+                State::Ended(_) => return Some(self.next),
                 State::Runs(_) => return None,
                 State::Waits if self.stop.is_none() => return None,
                 State::Waits | State::Over => self.next += 1,
@@ -354,7 +373,7 @@ impl Plan {
         assert_eq!(self.waiting.len(), is(|state| *state == State::Waits));
         assert!(self.running <= self.rules.at_once);
         assert!(self.commands.iter().all(|command| command.attempts <= self.rules.retries + 1));
-        assert!(self.printing.is_none_or(|index| self.commands[index].state == State::Ended));
+        assert!(self.printing.is_none_or(|index| matches!(self.commands[index].state, State::Ended(_))));
     }
 }
 

@@ -33,17 +33,55 @@ impl Map {
 }
 
 use Action::{Drop, Hold, Over, Print, Start};
-use Input::{Begin, Ended, NotStarted, OutputLost, PoolLost, Printed};
+use Input::{Begin, NotStarted, OutputLost, PoolLost, Printed};
+
+/// A command that has written something has ended.
+fn ended(command: usize, code: u8) -> Input {
+    Input::Ended { command, code, is_silent: false }
+}
+
+/// A row about an attempt from `began` to `end`, in seconds.
+fn row(command: usize, code: u8, attempts: u32, began: u64, end: u64) -> Action {
+    let (began, ended) = (Duration::from_secs(began), Duration::from_secs(end));
+    Action::Record { command, code, attempts, began, ended }
+}
+
+#[test]
+fn a_success_is_recorded_once_its_output_was_printed() {
+    let mut map = Map::of(Rules { at_once: 3, ..RULES }, 5);
+    let silent = |command| Input::Ended { command, code: 0, is_silent: true };
+    assert_eq!(map.handle(Begin), [Start(0), Start(1), Start(2)]);
+    assert_eq!(map.handle(ended(1, 0)), [Start(3), Hold(1)]);
+    assert_eq!(map.handle(ended(2, 7)), [row(2, 7, 1, 0, 2), Start(4), Hold(2)], "it is run again anyway");
+    assert_eq!(map.handle(silent(3)), [row(3, 0, 1, 1, 3), Hold(3)], "nothing of it can be lost");
+    assert_eq!(map.handle(ended(0, 0)), [Print(0)]);
+    assert_eq!(map.handle(Printed), [row(0, 0, 1, 0, 4), Print(1)]);
+    assert_eq!(map.handle(Printed), [row(1, 0, 1, 0, 1), Print(2)]);
+    assert_eq!(map.handle(Printed), [Print(3)], "its row was written");
+    assert_eq!(map.handle(silent(4)), [row(4, 0, 1, 2, 8), Hold(4)]);
+}
+
+#[test]
+fn a_success_whose_output_was_dropped_is_not_recorded() {
+    let mut map = Map::of(Rules { at_once: 4, ..RULES }, 4);
+    map.handle(Begin);
+    map.expect(ended(0, 0), &[Print(0)]);
+    map.expect(ended(1, 0), &[Hold(1)]);
+    assert_eq!(map.handle(OutputLost(1)), [Drop(0), Drop(1), Action::Signal(15)]);
+    assert_eq!(map.handle(Printed), [], "the end of a print that has failed");
+    assert_eq!(map.handle(ended(2, 0)), [Drop(2)]);
+    assert_eq!(map.handle(ended(3, 143)), [row(3, 143, 1, 0, 6), Drop(3), Over]);
+}
 
 #[test]
 fn outputs_come_in_the_order_of_the_list() {
     let mut map = Map::of(RULES, 4);
     map.expect(Begin, &[Start(0), Start(1)]);
-    map.expect(Ended(1, 0), &[Start(2), Hold(1)]);
-    map.expect(Ended(2, 0), &[Start(3), Hold(2)]);
-    map.expect(Ended(0, 0), &[Print(0)]);
+    map.expect(ended(1, 0), &[Start(2), Hold(1)]);
+    map.expect(ended(2, 0), &[Start(3), Hold(2)]);
+    map.expect(ended(0, 0), &[Print(0)]);
     map.expect(Printed, &[Print(1)]);
-    map.expect(Ended(3, 0), &[Hold(3)]);
+    map.expect(ended(3, 0), &[Hold(3)]);
     map.expect(Printed, &[Print(2)]);
     map.expect(Printed, &[Print(3)]);
     map.expect(Printed, &[Over]);
@@ -54,9 +92,9 @@ fn outputs_come_in_the_order_of_the_list() {
 fn outputs_may_come_in_the_order_of_their_ends() {
     let mut map = Map::of(Rules { in_order: false, ..RULES }, 3);
     map.expect(Begin, &[Start(0), Start(1)]);
-    map.expect(Ended(1, 0), &[Start(2), Print(1)]);
-    map.expect(Ended(2, 0), &[Hold(2)]);
-    map.expect(Ended(0, 0), &[Hold(0)]);
+    map.expect(ended(1, 0), &[Start(2), Print(1)]);
+    map.expect(ended(2, 0), &[Hold(2)]);
+    map.expect(ended(0, 0), &[Hold(0)]);
     map.expect(Printed, &[Print(2)]);
     map.expect(Printed, &[Print(0)]);
     map.expect(Printed, &[Over]);
@@ -74,8 +112,8 @@ fn a_list_without_commands_is_over_at_once() {
 fn skipped_commands_are_neither_run_nor_printed() {
     let mut map = Map { plan: Plan::new(RULES, &[true, false, true, false]), inputs: 0 };
     map.expect(Begin, &[Start(1), Start(3)]);
-    map.expect(Ended(3, 0), &[Hold(3)]);
-    map.expect(Ended(1, 0), &[Print(1)]);
+    map.expect(ended(3, 0), &[Hold(3)]);
+    map.expect(ended(1, 0), &[Print(1)]);
     map.expect(Printed, &[Print(3)]);
     map.expect(Printed, &[Over]);
     assert_eq!(map.plan.counts(), Counts { all: 2, succeeded: 2, ..Counts::default() });
@@ -85,15 +123,14 @@ fn skipped_commands_are_neither_run_nor_printed() {
 fn a_command_that_fails_is_run_again_before_later_ones() {
     let mut map = Map::of(Rules { at_once: 1, retries: 2, ..RULES }, 2);
     map.expect(Begin, &[Start(0)]);
-    map.expect(Ended(0, 3), &[Start(0)]);
-    map.expect(Ended(0, 252), &[Start(0)]);
+    map.expect(ended(0, 3), &[Start(0)]);
+    map.expect(ended(0, 252), &[Start(0)]);
     map.expect(Input::Started(0), &[]);
-    let actions = map.handle(Ended(0, 4));
-    let (began, ended) = (Duration::from_secs(3), Duration::from_secs(4));
-    assert_eq!(actions, [Action::Record { command: 0, code: 4, attempts: 3, began, ended }, Start(1), Print(0)]);
+    let actions = map.handle(ended(0, 4));
+    assert_eq!(actions, [row(0, 4, 3, 3, 4), Start(1), Print(0)]);
     map.expect(Printed, &[]);
-    map.expect(Ended(1, 9), &[Start(1)]);
-    map.expect(Ended(1, 0), &[Print(1)]);
+    map.expect(ended(1, 9), &[Start(1)]);
+    map.expect(ended(1, 0), &[Print(1)]);
     map.expect(Printed, &[Over]);
     assert_eq!(map.plan.failed(), &BTreeMap::from([(4, vec![0])]));
     assert_eq!(map.plan.code(), 1);
@@ -104,7 +141,7 @@ fn the_exit_code_counts_failed_commands() {
     for (failed, code) in [(1, 1), (100, 100), (101, 101), (300, 101)] {
         let mut map = Map::of(Rules { at_once: 400, ..RULES }, 300);
         map.handle(Begin);
-        (0..300).for_each(|index| drop(map.handle(Ended(index, u8::from(index < failed)))));
+        (0..300).for_each(|index| drop(map.handle(ended(index, u8::from(index < failed)))));
         assert_eq!(map.plan.code(), code);
     }
 }
@@ -113,8 +150,8 @@ fn the_exit_code_counts_failed_commands() {
 fn a_failure_may_halt_the_rest() {
     let mut map = Map::of(Rules { halts: true, ..RULES }, 5);
     map.expect(Begin, &[Start(0), Start(1)]);
-    map.expect(Ended(1, 1), &[Hold(1)]);
-    map.expect(Ended(0, 0), &[Print(0)]);
+    map.expect(ended(1, 1), &[Hold(1)]);
+    map.expect(ended(0, 0), &[Print(0)]);
     map.expect(Printed, &[Print(1)]);
     map.expect(Printed, &[Over]);
     assert_eq!(map.plan.counts(), Counts { all: 5, succeeded: 1, failed: 1, running: 0, waiting: 3 });
@@ -138,7 +175,7 @@ fn commands_that_a_signal_has_ended_are_printed_and_not_run_again() {
     let mut map = Map::of(Rules { retries: 5, ..RULES }, 3);
     map.expect(Begin, &[Start(0), Start(1)]);
     map.expect(Input::Signal(15), &[Action::Signal(15)]);
-    map.expect(Ended(1, 143), &[Hold(1)]);
+    map.expect(ended(1, 143), &[Hold(1)]);
     map.expect(NotStarted(0), &[Print(1)]);
     map.expect(Printed, &[Over]);
     assert_eq!(map.plan.code(), 143);
@@ -149,7 +186,7 @@ fn the_end_of_the_pool_ends_the_map_when_its_jobs_have_ended() {
     let mut map = Map::of(Rules { retries: 5, ..RULES }, 3);
     map.expect(Begin, &[Start(0), Start(1)]);
     map.expect(PoolLost, &[]);
-    map.expect(Ended(0, 252), &[Print(0)]);
+    map.expect(ended(0, 252), &[Print(0)]);
     map.expect(NotStarted(1), &[]);
     map.expect(Printed, &[Over]);
     assert_eq!(map.plan.code(), exit::LOST);
@@ -159,10 +196,10 @@ fn the_end_of_the_pool_ends_the_map_when_its_jobs_have_ended() {
 fn a_command_that_the_pool_does_not_run_again_has_failed() {
     let mut map = Map::of(Rules { retries: 5, ..RULES }, 3);
     map.expect(Begin, &[Start(0), Start(1)]);
-    map.expect(Ended(0, 143), &[Start(0)]);
+    map.expect(ended(0, 143), &[Start(0)]);
     map.expect(PoolLost, &[]);
     map.expect(NotStarted(0), &[]);
-    map.expect(Ended(1, 143), &[Print(1)]);
+    map.expect(ended(1, 143), &[Print(1)]);
     map.expect(Printed, &[Over]);
     assert_eq!(map.plan.failed(), &BTreeMap::from([(143, vec![0, 1])]));
     assert_eq!(map.plan.counts(), Counts { all: 3, failed: 2, waiting: 1, ..Counts::default() });
@@ -172,28 +209,29 @@ fn a_command_that_the_pool_does_not_run_again_has_failed() {
 fn output_that_nobody_reads_ends_the_map() {
     let mut map = Map::of(RULES, 5);
     map.expect(Begin, &[Start(0), Start(1)]);
-    map.expect(Ended(0, 0), &[Start(2), Print(0)]);
-    map.expect(Ended(2, 0), &[Start(3), Hold(2)]);
+    map.expect(ended(0, 0), &[Start(2), Print(0)]);
+    map.expect(ended(2, 0), &[Start(3), Hold(2)]);
     map.expect(OutputLost(141), &[Drop(0), Drop(2), Action::Signal(15)]);
     map.expect(OutputLost(1), &[]);
-    map.expect(Ended(1, 143), &[Drop(1)]);
-    map.expect(Ended(3, 0), &[Drop(3), Over]);
+    map.expect(ended(1, 143), &[Drop(1)]);
+    map.expect(ended(3, 0), &[Drop(3), Over]);
     assert_eq!(map.plan.code(), 141);
 }
 
 #[test]
 fn inputs_for_commands_that_do_not_run_are_ignored() {
     let mut map = Map::of(RULES, 1);
-    map.expect(Ended(0, 1), &[Start(0)]);
-    map.expect(Ended(0, 0), &[Print(0)]);
-    map.expect(Ended(0, 0), &[]);
+    map.expect(ended(0, 1), &[Start(0)]);
+    map.expect(ended(0, 0), &[Print(0)]);
+    map.expect(ended(0, 0), &[]);
     map.expect(NotStarted(0), &[]);
     map.expect(Input::Started(0), &[]);
     map.expect(Printed, &[Over]);
     map.expect(Printed, &[]);
 }
 
-/// Whatever happens in any order, each command is printed at most once, in order, and the map ends.
+/// Whatever happens in any order, each command is printed at most once, in order, a success is recorded once nothing of it is to be
+/// printed, and the map ends.
 mod properties {
     use proptest::prelude::*;
 
@@ -211,17 +249,23 @@ mod properties {
         ) {
             let mut map = Map::of(Rules { at_once, retries, in_order, halts }, commands);
             let (mut running, mut printed, mut kept, mut printing, mut is_over) = (Vec::new(), Vec::new(), BTreeSet::new(), false, false);
+            // Those that have written nothing, or whose outputs were printed; and those with rows.
+            let (mut done, mut recorded) = (BTreeSet::new(), BTreeSet::new());
             let mut input = Begin;
             let mut draws = draws.into_iter();
             for _ in 0..500 {
                 for action in map.handle(input) {
                     match action {
-                        Start(index) => running.push(index),
+                        Start(index) => { running.push(index); done.remove(&index); }
                         Print(index) => { printed.push(index); printing = true; kept.remove(&index); }
                         Hold(index) => prop_assert!(kept.insert(index)),
                         Drop(index) => { kept.remove(&index); printing = false; }
                         Over => is_over = true,
-                        Action::Record { .. } | Action::Signal(_) => {}
+                        Action::Record { command, code, .. } => {
+                            prop_assert!(recorded.insert(command));
+                            prop_assert!(code != 0 || done.contains(&command));
+                        }
+                        Action::Signal(_) => {}
                     }
                 }
                 if is_over {
@@ -229,16 +273,21 @@ mod properties {
                 }
                 let (what, which) = draws.next().unwrap_or((0, 0));
                 input = match what {
-                    0..12 if !running.is_empty() => Ended(running.remove(usize::from(which) % running.len()), which % 3),
+                    0..12 if !running.is_empty() => {
+                        let (command, code, is_silent) = (running.remove(usize::from(which) % running.len()), which % 3, which % 2 == 0);
+                        done.extend(is_silent.then_some(command));
+                        Input::Ended { command, code, is_silent }
+                    }
                     12 if which > 250 => Input::Signal(2),
                     13 if which > 250 => PoolLost,
                     14 if which > 250 => OutputLost(141),
                     15 if !running.is_empty() && which > 200 => NotStarted(running.remove(0)),
-                    _ if printing => { printing = false; Printed }
+                    _ if printing => { printing = false; done.extend(printed.last()); Printed }
                     _ => Begin,
                 };
             }
             prop_assert!(is_over, "{:?}", map.plan);
+            prop_assert!(map.plan.stop.is_some() || recorded.len() == commands);
             let mut once = printed.clone();
             once.sort_unstable();
             if in_order {
