@@ -309,6 +309,14 @@ impl Nodes {
         }
     }
 
+    /// Returns whether the usable nodes suffice for the job once no other job has slots or devices of them.
+    pub fn may_suffice(&self, ask: &Ask) -> bool {
+        match self.shape(ask) {
+            Some(Shape { nodes, .. }) => self.offers(ask).count() >= nodes.max(1),
+            None => self.offers(ask).map(|offer| offer.slots).sum::<u32>() >= self.need(ask),
+        }
+    }
+
     /// Takes the slots of a job, and devices of its nodes if its ranks ask for some.
     pub fn take(&mut self, job: JobNumber, shares: &Shares, requests: &Resources) {
         let knows_devices = self.knows_devices();
@@ -366,6 +374,7 @@ mod tests {
     fn chosen(nodes: &Nodes, ask: &Ask) -> Option<Vec<(NodeNumber, u32)>> {
         let chosen = nodes.choose(ask);
         assert_eq!(chosen.is_some(), nodes.room(ask).suffices(), "{ask:?} {:?}", nodes.room(ask));
+        assert!(chosen.is_none() || nodes.may_suffice(ask), "{ask:?}");
         Some(chosen?.into_iter().collect())
     }
 
@@ -517,6 +526,22 @@ mod tests {
         assert_eq!(chosen(&nodes, &Ask { nodes: Some(1), ..ask(1) }), None);
         nodes.set_drained(0, false);
         assert_eq!(chosen(&nodes, &ask(4)), Some(vec![(0, 4)]));
+    }
+
+    #[test]
+    fn nodes_may_suffice_once_jobs_have_ended() {
+        let mut nodes = nodes(&[(4, 4), (4, 2), (2, 2)]);
+        nodes.all.get_mut(&0).unwrap().device_job = Some(1);
+        let on = |count| Ask { nodes: Some(count), ..ask(count) };
+        let asks = [ask(10), ask(64), Ask { is_exclusive: true, ..ask(10) }, with_devices(10, "gpu"), on(3)];
+        let each = |nodes: &Nodes| asks.each_ref().map(|ask| (nodes.choose(ask).is_some(), nodes.may_suffice(ask)));
+        assert_eq!(each(&nodes), [(false, true); 5]);
+        nodes.set_drained(1, true);
+        assert!(!nodes.may_suffice(&on(3)) && nodes.may_suffice(&on(2)));
+        nodes.set_health(0, Health::Down("it was lost".to_owned()));
+        assert!(!nodes.may_suffice(&on(2)) && nodes.may_suffice(&Ask { per_node: Some(4), ..ask(1) }));
+        nodes.set_drained(2, true);
+        assert_eq!(each(&nodes), [(false, false); 5]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Jobs start in the order of their priorities, then of their arrivals. While the first of them waits for slots, later ones that
 //! fit into the free slots start before it (backfill), for at most [`BACKFILL_TIME`]: then the slots that become free are
-//! kept for it. [`Nodes`] decides which slots a job gets.
+//! kept for it. None are kept for a job that could not start if all others had ended, because nodes are drained or down. [`Nodes`]
+//! decides which slots a job gets.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -347,7 +348,7 @@ impl Schedule {
         let mut kept = Vec::new();
         let (mut started, mut told, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let (mut tellings, mut refusals) = (Vec::new(), Vec::new());
-        // The first job without room, and when others may overtake it no more.
+        // The first job that has no room until others end, and when others may overtake it no more.
         let mut blocked: Option<(JobNumber, Time)> = None;
         for (ahead, (place, waiting)) in self.waiting.iter_mut().enumerate() {
             let has_room = self.nodes.choose(&waiting.ask);
@@ -367,7 +368,8 @@ impl Schedule {
                 (Some(_), Some((first, _))) => WaitsFor::Job(first),
                 (None, _) => WaitsFor::Room,
             };
-            if blocked.is_none() {
+            // A job that waits for nodes would stop all others until they are used again.
+            if blocked.is_none() && self.nodes.may_suffice(&waiting.ask) {
                 blocked = Some((waiting.job, *waiting.blocked.get_or_insert(now) + BACKFILL_TIME));
             }
             if !waiting.ask.waits {

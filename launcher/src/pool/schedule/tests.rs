@@ -104,6 +104,46 @@ fn jobs_that_fit_overtake_the_first_only_for_a_while() {
 }
 
 #[test]
+fn no_slots_are_kept_for_a_job_that_waits_for_nodes() {
+    let mut pool = Pool { schedule: Schedule::new(vec![], None, 100), now: Time::ZERO, wake: None };
+    (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new("node", 2, Health::Up)))));
+    let started = |job, at, slots| Action::Start(job, [(at, slots)].into());
+    let waits =
+        |pool: &Pool| pool.reasons().into_iter().map(|(job, why)| (job, why == Why::Kept(1))).collect::<Vec<_>>();
+    let ups: [fn(&mut Pool); 2] =
+        [|pool| drop(pool.handle(Input::NodeDrained(2, false))), |pool| drop(pool.handle(Input::NodeUp(2, 2)))];
+    for (is_drained, up) in [true, false].into_iter().zip(ups) {
+        if is_drained {
+            pool.handle(Input::NodeDrained(2, true));
+        } else {
+            pool.handle(Input::NodeHealth(2, Health::Down("lost".to_owned())));
+        }
+        pool.wake = None;
+        pool.handle(Input::Submitted(1, Ask { nodes: Some(3), ..ask(3) }));
+        pool.now += 2 * BACKFILL_TIME;
+        assert_eq!(pool.submit(2, 2), [started(2, 0, 2)]);
+        assert_eq!((waits(&pool), pool.wake), (vec![(1, false)], None));
+        // The next job waits for others to end, so slots are kept for it.
+        pool.submit(3, 4);
+        assert_eq!(pool.wake, Some(pool.now + BACKFILL_TIME));
+        pool.now += BACKFILL_TIME;
+        pool.submit(4, 1);
+        assert_eq!(pool.reasons().last(), Some(&(4, Why::Kept(3))));
+        pool.handle(Input::Signal(vec![3, 4], 15));
+        // Once the node is used again, the first job waits for the others only.
+        up(&mut pool);
+        assert_eq!(pool.submit(3, 1), [started(3, 1, 1)]);
+        pool.now += BACKFILL_TIME;
+        pool.submit(4, 1);
+        assert_eq!(waits(&pool), [(1, false), (4, true)]);
+        pool.handle(Input::Signal(vec![4], 15));
+        assert_eq!(pool.end(2), [Action::Start(1, [(0, 1), (1, 1), (2, 1)].into())]);
+        pool.end(1);
+        pool.end(3);
+    }
+}
+
+#[test]
 fn a_job_that_no_launcher_has_taken_is_started_again_before_later_ones() {
     let mut pool = Pool::of(2);
     assert_eq!(pool.submit(1, 2), [starts(1, 2)]);
