@@ -191,9 +191,14 @@ impl Nodes {
 
     /// Returns what the usable nodes offer the job.
     fn offers(&self, ask: &Ask) -> impl Iterator<Item = Offer<'_>> {
+        self.offers_of_all(ask).filter(|offer| offer.node.is_usable())
+    }
+
+    /// Returns what all nodes offer the job, as if all were usable.
+    fn offers_of_all(&self, ask: &Ask) -> impl Iterator<Item = Offer<'_>> {
         let asks_devices = !ask.devices.is_empty();
         let knows_devices = asks_devices && self.knows_devices();
-        let offers = self.usable().map(move |(at, node)| {
+        let offers = self.all().map(move |(at, node)| {
             // Agents of different jobs do not know of each other's devices.
             let (room, free_room) = match knows_devices {
                 true => (node.devices.room(&ask.devices), node.devices.free_room(&ask.devices)),
@@ -207,28 +212,34 @@ impl Nodes {
 
     /// Returns how many nodes the job needs, and how many slots of each, if it says so.
     fn shape(&self, ask: &Ask) -> Option<Shape> {
-        let all = || self.offers(ask).count();
-        let of_all = |each: u32| ask.ranks.map_or_else(all, |ranks| (ranks.div_ceil(each.max(1)) as usize).min(all()));
+        let usable = || self.offers(ask).count();
+        let fitting = |nodes: &usize| *nodes <= self.offers_of_all(ask).count();
+        let wanted = |each: u32| ask.ranks.map(|ranks| ranks.div_ceil(each.max(1)) as usize);
         match (ask.nodes, ask.per_node) {
             (Some(nodes), Some(each)) => Some(Shape { nodes: nodes as usize, each }),
             (Some(nodes), None) => {
                 let each = ask.ranks.map_or(u32::MAX, |ranks| ranks.div_ceil(nodes.max(1)));
                 Some(Shape { nodes: nodes as usize, each })
             }
-            // A job that needs more nodes than there are gets all of them.
-            (None, Some(each)) => Some(Shape { nodes: of_all(each), each }),
+            // As with slots.
+            (None, Some(each)) => {
+                let nodes = wanted(each).filter(fitting).unwrap_or_else(usable);
+                Some(Shape { nodes, each })
+            }
             (None, None) => None,
         }
     }
 
-    /// Returns how many slots the job needs. A job that asks for more slots than the pool has gets all of them, so it runs alone.
+    /// Returns how many slots the job needs. A job that asks for more slots than the pool has gets all usable ones, so it runs alone.
+    /// One that fits into the pool waits for nodes that are not usable, if it needs them: its ranks do not share slots.
     pub fn need(&self, ask: &Ask) -> u32 {
-        let slots: u32 = self.offers(ask).map(|offer| offer.slots).sum();
+        let slots: u32 = self.offers_of_all(ask).map(|offer| offer.slots).sum();
         let wanted = match self.shape(ask) {
             Some(Shape { nodes, each }) => each.saturating_mul(u32::try_from(nodes).unwrap_or(u32::MAX)),
             None => ask.ranks.unwrap_or(u32::MAX),
         };
-        wanted.min(slots).max(1)
+        let needed = if wanted <= slots { wanted } else { self.offers(ask).map(|offer| offer.slots).sum() };
+        needed.max(1)
     }
 
     /// Returns the nodes with free slots that the job can have.
@@ -398,8 +409,8 @@ mod tests {
         nodes.set_health(4, Health::Starts);
         (0..3).for_each(|at| nodes.set_drained(at, true));
         let unusable = Unusable { drained: 4, down: 0, starting: 1 };
-        let room = Room { needs: Needs::Slots { slots: 1, sharing: Sharing::Any }, free: 0, unusable };
-        assert_eq!(nodes.room(&ask(7)), room);
+        let room = |slots| Room { needs: Needs::Slots { slots, sharing: Sharing::Any }, free: 0, unusable };
+        assert_eq!((nodes.room(&ask(7)), nodes.room(&ask(64))), (room(7), room(1)));
         assert!(!nodes.room(&Ask { per_node: Some(3), ..ask(6) }).suffices());
     }
 
@@ -431,6 +442,28 @@ mod tests {
         assert_eq!(chosen(&nodes(&[(2, 0), (2, 0)]), &ask(64)), Some(vec![(0, 2), (1, 2)]));
         assert_eq!(chosen(&nodes(&[(2, 0), (2, 1)]), &ask(64)), None);
         assert_eq!(chosen(&nodes(&[(2, 0), (2, 0)]), &Ask::default()), Some(vec![(0, 2), (1, 2)]));
+    }
+
+    #[test]
+    fn a_job_that_fits_into_the_pool_waits_for_nodes_that_are_not_used() {
+        let mut nodes = nodes(&[(2, 0), (2, 0), (2, 0)]);
+        let ppn = |ranks| Ask { per_node: Some(2), ..ask(ranks) };
+        let shares = Some(vec![(0, 2), (1, 2)]);
+        let change: [fn(&mut Nodes); 3] = [
+            |nodes| nodes.set_drained(2, true),
+            |nodes| nodes.set_health(2, Health::Down("it was lost".to_owned())),
+            |nodes| nodes.set_drained(2, false),
+        ];
+        for change in change {
+            change(&mut nodes);
+            assert_eq!((chosen(&nodes, &ask(4)), chosen(&nodes, &ppn(4))), (shares.clone(), shares.clone()));
+            assert_eq!((chosen(&nodes, &ask(6)), chosen(&nodes, &ppn(6))), (None, None));
+            assert_eq!((nodes.need(&ask(6)), nodes.need(&ppn(6)), nodes.need(&ask(7))), (6, 6, 4));
+            assert!(!nodes.may_suffice(&ask(6)) && !nodes.may_suffice(&ppn(6)));
+            // These share slots anyway, or take what there is.
+            assert_eq!((chosen(&nodes, &ask(7)), chosen(&nodes, &ppn(7))), (shares.clone(), shares.clone()));
+            assert_eq!(chosen(&nodes, &Ask::default()), shares);
+        }
     }
 
     #[test]
