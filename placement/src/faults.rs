@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 
-use crate::limits::{FAULT_EVENTS_MAX, FAULT_HOSTS_MAX, FAULT_NAME_BYTES_MAX};
+use crate::limits::{FAULT_BYTES_MAX, FAULT_EVENTS_MAX, FAULT_HOSTS_MAX, FAULT_NAME_BYTES_MAX};
 use crate::topology::Topology;
 
 /// The first line of a file.
@@ -39,10 +39,33 @@ pub struct Event {
     pub hosts: Vec<String>,
 }
 
-/// The events, the oldest first.
+impl Event {
+    /// Returns an event of these hosts. Names that no host has, and hosts beyond [`FAULT_HOSTS_MAX`], are left out. Returns `None`
+    /// if no host is left.
+    fn of<'a>(at_s: u64, hosts: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let is_name = |name: &&str| {
+            let is_part = |byte: u8| byte.is_ascii_graphic();
+            !name.is_empty() && name.len() <= FAULT_NAME_BYTES_MAX && name.bytes().all(is_part)
+        };
+        let mut hosts: Vec<String> = hosts.filter(is_name).take(FAULT_HOSTS_MAX).map(str::to_owned).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        (!hosts.is_empty()).then_some(Self { at_s, hosts })
+    }
+
+    /// Returns the length of its line.
+    fn bytes(&self) -> usize {
+        let digits = self.at_s.checked_ilog10().unwrap_or(0) as usize + 1;
+        digits + self.hosts.iter().map(|host| 1 + host.len()).sum::<usize>() + 1
+    }
+}
+
+/// The events, the oldest first. They are at most [`FAULT_EVENTS_MAX`], and their file has at most [`FAULT_BYTES_MAX`] bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
     events: Vec<Event>,
+    /// The lengths of their lines together.
+    bytes: usize,
 }
 
 /// The statement of a history about a host.
@@ -57,9 +80,9 @@ pub struct Outage {
 }
 
 impl History {
-    /// Parses a file. Lines that are no events are skipped: one bad line must not cost the rest. Returns `None` if the
-    /// first line is another one.
-    pub fn parse(text: &str) -> Option<Self> {
+    /// Parses a file. Lines that are no events are skipped: one bad line must not cost the rest. Of a file that is too long,
+    /// events are dropped as by [`add`](Self::add) at `now_s`. Returns `None` if the first line is another one.
+    pub fn parse(text: &str, now_s: u64) -> Option<Self> {
         let mut lines = text.lines();
         match lines.next() {
             None => return Some(Self::default()),
@@ -70,28 +93,34 @@ impl History {
         for line in lines {
             let mut words = line.split_ascii_whitespace();
             let Some(at_s) = words.next().and_then(|word| word.parse().ok()) else { continue };
-            history.add(at_s, words);
+            let Some(event) = Event::of(at_s, words) else { continue };
+            history.insert(event);
+            history.shorten(now_s, 0, 0);
         }
         Some(history)
     }
 
-    /// Adds an event. Names that no host has, and hosts beyond [`FAULT_HOSTS_MAX`], are left out. The oldest event is
-    /// dropped if there are more than [`FAULT_EVENTS_MAX`].
-    pub fn add<'a>(&mut self, at_s: u64, hosts: impl Iterator<Item = &'a str>) {
-        let is_name = |name: &&str| {
-            let is_part = |byte: u8| byte.is_ascii_graphic();
-            !name.is_empty() && name.len() <= FAULT_NAME_BYTES_MAX && name.bytes().all(is_part)
-        };
-        let mut hosts: Vec<String> = hosts.filter(is_name).take(FAULT_HOSTS_MAX).map(str::to_owned).collect();
-        hosts.sort_unstable();
-        hosts.dedup();
-        if hosts.is_empty() {
-            return;
-        }
-        let at = self.events.partition_point(|event| event.at_s <= at_s);
-        self.events.insert(at, Event { at_s, hosts });
-        if self.events.len() > FAULT_EVENTS_MAX {
-            self.events.remove(0);
+    /// Adds an event that happens now. Names that no host has, and hosts beyond [`FAULT_HOSTS_MAX`], are left out. If there is no
+    /// room, other events are dropped: first those in the future, which a wrong clock wrote, then the oldest.
+    pub fn add<'a>(&mut self, now_s: u64, hosts: impl Iterator<Item = &'a str>) {
+        let Some(event) = Event::of(now_s, hosts) else { return };
+        self.shorten(now_s, 1, event.bytes());
+        self.insert(event);
+    }
+
+    fn insert(&mut self, event: Event) {
+        let at = self.events.partition_point(|other| other.at_s <= event.at_s);
+        self.bytes += event.bytes();
+        self.events.insert(at, event);
+    }
+
+    /// Drops events until so many more events and bytes have room.
+    fn shorten(&mut self, now_s: u64, events: usize, bytes: usize) {
+        let bytes = HEADER.len() + 1 + bytes;
+        while self.events.len() + events > FAULT_EVENTS_MAX || self.bytes + bytes > FAULT_BYTES_MAX {
+            let Some(last) = self.events.last() else { return };
+            let at = if is_past(last, now_s) { 0 } else { self.events.len() - 1 };
+            self.bytes -= self.events.remove(at).bytes();
         }
     }
 
@@ -110,13 +139,12 @@ impl History {
         text
     }
 
-    /// Returns what the history says at a time about each host that it names. Events long after that time, which a wrong clock has
-    /// written, say nothing. An event of k hosts adds 1/k to the rate
-    /// of each, halved for each [`HALF_LIFE_S`] since then; the probability of a rate r is 1 - exp(-r).
+    /// Returns the outage of each host in the history. Ignores events more than an hour after `now_s`: a wrong clock wrote them.
+    /// An event of k hosts adds 1/k to the rate of each, halved for each [`HALF_LIFE_S`] since then; the probability of a rate r is
+    /// 1 - exp(-r).
     pub fn outages(&self, now_s: u64) -> BTreeMap<&str, Outage> {
         let mut rates = BTreeMap::<&str, (f64, u32, u64)>::new();
-        let until_now = self.events.iter().filter(|event| event.at_s <= now_s.saturating_add(CLOCKS_DIFFER_S));
-        for Event { at_s, hosts } in until_now {
+        for Event { at_s, hosts } in self.events.iter().filter(|event| is_past(event, now_s)) {
             let age = now_s.saturating_sub(*at_s) as f64 / HALF_LIFE_S as f64;
             let each = 0.5f64.powf(age) / hosts.len() as f64;
             for host in hosts {
@@ -128,6 +156,11 @@ impl History {
             |(rate, events, last_s): (f64, u32, u64)| Outage { probability: 1.0 - (-rate).exp(), events, last_s };
         rates.into_iter().map(|(host, rate)| (host, outage(rate))).collect()
     }
+}
+
+/// Returns whether an event has happened, by clocks that differ a little.
+fn is_past(event: &Event, now_s: u64) -> bool {
+    event.at_s <= now_s.saturating_add(CLOCKS_DIFFER_S)
 }
 
 /// Returns the first consecutive hosts none of which may fail and whose slots suffice for `ranks` (listing 5.1 of the
@@ -257,16 +290,55 @@ mod tests {
     #[test]
     fn a_file_is_bounded_and_survives_bad_lines() {
         let text = "scela-faults 1\n5 n2\nx n3\n\n3 n1 \u{1b}[2J\n7\n";
-        let history = History::parse(text).unwrap();
+        let history = History::parse(text, 5).unwrap();
         assert_eq!(history.text(), "scela-faults 1\n3 n1\n5 n2\n");
-        assert_eq!(History::parse(""), Some(History::default()));
-        assert_eq!(History::parse("#!/bin/sh\n"), None);
+        assert_eq!(History::parse("", 5), Some(History::default()));
+        assert_eq!(History::parse("#!/bin/sh\n", 5), None);
         let mut history = History::default();
         (0..2 * FAULT_EVENTS_MAX as u64).for_each(|at| history.add(at, ["n"].into_iter()));
         assert_eq!((history.events().len(), history.events()[0].at_s), (FAULT_EVENTS_MAX, FAULT_EVENTS_MAX as u64));
         let many: Vec<String> = (0..1000).map(|at| format!("n{at}")).collect();
         history.add(u64::MAX, many.iter().map(String::as_str));
         assert_eq!(history.events().last().unwrap().hosts.len(), FAULT_HOSTS_MAX);
+    }
+
+    #[test]
+    fn a_full_history_drops_future_events_first_and_keeps_the_new_one() {
+        let most = FAULT_EVENTS_MAX as u64;
+        let mut history = History::default();
+        (0..most).for_each(|at| history.add(9 * DAY + at, ["future"].into_iter()));
+        history.add(DAY, ["n1"].into_iter());
+        history.add(2 * DAY, ["n2"].into_iter());
+        assert_eq!(history.events().len(), FAULT_EVENTS_MAX);
+        assert_eq!(history.events()[..2].iter().map(|event| event.at_s).collect::<Vec<_>>(), [DAY, 2 * DAY]);
+        assert_eq!(history.events().last().unwrap().at_s, 9 * DAY + most - 3);
+        // These are not far in the future, and are kept as others are. The new event is not dropped, though all others are later.
+        let mut history = History::default();
+        (0..most).for_each(|at| history.add(DAY + at, ["n"].into_iter()));
+        history.add(DAY - 60, ["new"].into_iter());
+        assert_eq!((history.events()[0].at_s, history.events()[1].at_s), (DAY - 60, DAY + 1));
+    }
+
+    #[test]
+    fn a_history_never_becomes_longer_than_its_bound() {
+        let hosts: Vec<String> = (0..FAULT_HOSTS_MAX).map(|at| format!("node-of-rack-{at:03}")).collect();
+        let hosts = || hosts.iter().map(String::as_str);
+        let mut history = History::default();
+        (9..9 + FAULT_EVENTS_MAX as u64).for_each(|at| history.add(at, hosts()));
+        assert!((FAULT_BYTES_MAX - 5000..=FAULT_BYTES_MAX).contains(&history.text().len()));
+        assert_eq!(history.text().len(), HEADER.len() + 1 + history.bytes);
+        assert_eq!(history.events().last().unwrap().at_s, 8 + FAULT_EVENTS_MAX as u64);
+        assert_eq!(History::parse(&history.text(), 0).as_ref(), Some(&history));
+        // A file that is too long loses its oldest events.
+        let line = |at: u64| format!("{at} {}\n", hosts().collect::<Vec<_>>().join(" "));
+        let long = history.text() + &line(3 * DAY) + &line(3 * DAY);
+        let shortened = History::parse(&long, 3 * DAY).unwrap();
+        assert!(shortened.text().len() <= FAULT_BYTES_MAX);
+        assert_eq!(shortened.events().last().unwrap().at_s, 3 * DAY);
+        assert!(shortened.events()[0].at_s > history.events()[0].at_s);
+        // Events in the future are dropped before.
+        let shortened = History::parse(&long, DAY).unwrap();
+        assert_eq!(shortened, history);
     }
 
     #[test]

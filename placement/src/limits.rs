@@ -30,14 +30,17 @@ pub const LEVELS_MAX: u32 = 32;
 /// The longest topology file, in bytes.
 pub const TOPOLOGY_BYTES_MAX: usize = 16 << 20;
 
-/// The most events of a fault history. The oldest are dropped.
+/// The most events of a fault history.
 pub const FAULT_EVENTS_MAX: usize = 1000;
 
 /// The most hosts of one event that are stored.
 pub const FAULT_HOSTS_MAX: usize = 256;
 
-/// The longest fault history, in bytes. A longer file is not read.
+/// The longest fault history, in bytes.
 pub const FAULT_BYTES_MAX: usize = 4 << 20;
+
+/// The longest file of a fault history that is read, in bytes. Older versions bounded a file before they added an event.
+pub const FAULT_READ_BYTES_MAX: usize = FAULT_BYTES_MAX + FAULT_HOSTS_MAX * (FAULT_NAME_BYTES_MAX + 1) + 32;
 
 /// The longest name of a host in a fault history.
 pub const FAULT_NAME_BYTES_MAX: usize = 255;

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nla::sys::{self, Rewrite};
 use placement::faults::History;
-use placement::limits::FAULT_BYTES_MAX;
+use placement::limits::{FAULT_BYTES_MAX, FAULT_READ_BYTES_MAX};
 
 use crate::cluster::node_list::HostOptions;
 
@@ -38,24 +38,25 @@ pub fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Reads a history. A file that does not exist is an empty one.
-pub fn read(path: &Path) -> io::Result<History> {
+/// Reads a history. A file that does not exist is an empty one. Events that have no room are dropped, as of `now_s`.
+pub fn read(path: &Path, now_s: u64) -> io::Result<History> {
     let file = match sys::open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    file.take(FAULT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > FAULT_BYTES_MAX {
+    file.take(FAULT_READ_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > FAULT_READ_BYTES_MAX {
         return Err(io::Error::other(format!("it is longer than {} MiB", FAULT_BYTES_MAX >> 20)));
     }
-    History::parse(&String::from_utf8_lossy(&bytes)).ok_or_else(|| io::Error::other("it is no history of faults"))
+    History::parse(&String::from_utf8_lossy(&bytes), now_s)
+        .ok_or_else(|| io::Error::other("it is no history of faults"))
 }
 
-/// Adds an event of these hosts. Follows a link to the file. Two launchers that end at once both add theirs: a lock beside the
-/// file orders them.
-pub fn record(path: &Path, at_s: u64, hosts: &BTreeSet<String>) -> io::Result<()> {
+/// Adds an event of these hosts, which happens now. Follows a link to the file. Two launchers that end at once both add theirs:
+/// a lock beside the file orders them.
+pub fn record(path: &Path, now_s: u64, hosts: &BTreeSet<String>) -> io::Result<()> {
     if hosts.is_empty() {
         return Ok(());
     }
@@ -66,8 +67,8 @@ pub fn record(path: &Path, at_s: u64, hosts: &BTreeSet<String>) -> io::Result<()
     let lock =
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(beside)?;
     let _lock = locked(lock)?;
-    let mut history = read(path)?;
-    history.add(at_s, hosts.iter().map(String::as_str));
+    let mut history = read(path, now_s)?;
+    history.add(now_s, hosts.iter().map(String::as_str));
     Rewrite::open(path)?.write(|out| out.write_all(history.text().as_bytes()))
 }
 
@@ -118,6 +119,24 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_a_little_too_long_is_shortened() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("faults");
+        let names = |each: &str| (0..256).map(|at| format!(" {each}{at:03}")).collect::<String>();
+        let line = format!("5{}\n", names("node-of-rack-"));
+        let mut text = "scela-faults 1\n".to_owned();
+        while text.len() <= FAULT_BYTES_MAX {
+            text.push_str(&line);
+        }
+        fs::write(&file, &text).unwrap();
+        record(&file, 7, &BTreeSet::from(["n1".to_owned()])).unwrap();
+        let written = fs::read_to_string(&file).unwrap();
+        assert!(written.len() <= FAULT_BYTES_MAX && written.ends_with("\n7 n1\n"));
+        fs::write(&file, text + &line.repeat(20)).unwrap();
+        assert_eq!(read(&file, 7).unwrap_err().to_string(), "it is longer than 4 MiB");
+    }
+
+    #[test]
     fn events_are_added_and_hostile_files_are_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("faults");
@@ -136,7 +155,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
         let fifo = directory.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(read(&fifo).unwrap_err().to_string(), "it is not a regular file");
+        assert_eq!(read(&fifo, 9).unwrap_err().to_string(), "it is not a regular file");
         let link = directory.path().join("link.lock");
         std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
         assert!(record(&directory.path().join("link"), 9, &hosts).is_err());

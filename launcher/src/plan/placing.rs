@@ -103,11 +103,12 @@ impl Faults {
     /// Reads the history. Returns `None` if there is no place for one.
     pub(crate) fn of_user(options: &HostOptions) -> Result<Option<Self>, Refusal> {
         let Some(path) = fault_history::path(options, |name| std::env::var_os(name)) else { return Ok(None) };
-        let history = fault_history::read(&path).map_err(|error| {
+        let now_s = fault_history::now_s();
+        let history = fault_history::read(&path, now_s).map_err(|error| {
             let text = format!("option '--avoid-faults': '{}' cannot be used: {error}", path.display());
             Refusal::new(text, "name another file with --fault-history, or remove this one").of_system()
         })?;
-        Ok(Some(Self::at(&history, fault_history::now_s())))
+        Ok(Some(Self::at(&history, now_s)))
     }
 
     fn at(history: &History, now_s: u64) -> Self {
