@@ -395,7 +395,8 @@ pub enum Reason {
     /// Three lines of three numbers, or four of four, that may be a full matrix or not.
     #[error(
         "{0} lines of {0} numbers are a full matrix only if its diagonal is 0; before lines FROM TO BYTES MESSAGES, write \
-         '{MAGIC} {FORMAT_VERSION} ranks N pairs {0}'"
+         '{MAGIC} {FORMAT_VERSION} ranks N pairs {0}'{more}",
+        more = messages_too(.0)
     )]
     Ambiguous(usize),
     /// A rank beyond the announced number.
@@ -418,4 +419,9 @@ pub enum Reason {
     /// A line is not text.
     #[error("the line is not text in UTF-8")]
     Text,
+}
+
+/// Returns the end of the advice on an ambiguous matrix: lines of three numbers lack those of messages.
+fn messages_too(columns: &usize) -> &'static str {
+    if *columns == 3 { ", and add a number of messages to each line" } else { "" }
 }

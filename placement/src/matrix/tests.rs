@@ -80,15 +80,19 @@ fn plain_matrices_are_read() {
     check("0 1 5\n1 0 7\n2 0 9\n0 1 1\n", 3, &[(0, 1, 6, 2), (1, 0, 7, 1), (2, 0, 9, 1)]);
     let matrix = "of the communication matrix:";
     check("0 0 0 1\n0 0 2 0\n0 3 0 0\n4 0 0 0\n", 4, &[(0, 3, 1, 1), (1, 2, 2, 1), (2, 1, 3, 1), (3, 0, 4, 1)]);
-    for (text, number) in [("0 1 100\n1 2 100\n2 0 100\n", 3), ("0 1 5 1\n1 2 5 1\n2 3 5 1\n3 0 5 1\n", 4)] {
+    let more = ", and add a number of messages to each line";
+    for (text, number, more) in
+        [("0 1 100\n1 2 100\n2 0 100\n", 3, more), ("0 1 5 1\n1 2 5 1\n2 3 5 1\n3 0 5 1\n", 4, "")]
+    {
         check_error(
             text,
             &format!(
                 "{number} {matrix} {number} lines of {number} numbers are a full matrix only if its diagonal is 0; before lines FROM \
-                 TO BYTES MESSAGES, write 'scela-comm 1 ranks N pairs {number}'"
+                 TO BYTES MESSAGES, write 'scela-comm 1 ranks N pairs {number}'{more}"
             ),
         );
     }
+    check("scela-comm 1 ranks 3 pairs 3\n0 1 5 1\n1 2 5 1\n2 0 5 1\n", 3, &[(0, 1, 5, 1), (1, 2, 5, 1), (2, 0, 5, 1)]);
     check_error("0 5\n7 0\n1 1\n", &format!("3 {matrix} the matrix must be square, and is 3 x 2"));
     check_error("0 0 0 0 0\n", &format!("1 {matrix} the matrix must be square, and is 1 x 5"));
     check_error("0 5\n7\n", &format!("2 {matrix} a line must have as many numbers as the first one: 2, not 1"));
