@@ -198,7 +198,7 @@ fn faulty_needed(sound: &[u64], faulty: usize, ranks: Option<u64>, are_slots_kno
 }
 
 /// Returns an error with its source.
-fn chain(error: &MatrixError) -> String {
+pub(crate) fn chain(error: &MatrixError) -> String {
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
     format!("{error}{}", source.unwrap_or_default())
 }

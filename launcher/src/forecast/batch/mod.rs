@@ -13,7 +13,7 @@ use clap::{Arg, Command, value_parser};
 use nla::figures::counted;
 use placement::batch::{Experiment, Result as Simulated, Strategy, messages_s, run};
 use placement::limits::PLACES_MAX;
-use placement::matrix::Matrix;
+use placement::matrix::{Matrix, MatrixError};
 use placement::patterns::{self, Pattern};
 use placement::topology::Topology;
 
@@ -152,7 +152,9 @@ pub fn simulate(words: impl Iterator<Item = OsString>) -> Result<Said, String> {
     let topology = Topology::parse_words(words).map_err(|error| format!("--topology: {error}"))?;
     let (matrix, name) = match given.get_one::<PathBuf>("matrix") {
         Some(path) => {
-            let matrix = placing::matrix(path).map_err(|error| format!("'{}': {error}", path.display()))?;
+            let refused =
+                |error: &MatrixError| format!("--comm-matrix: '{}': {}", path.display(), placing::chain(error));
+            let matrix = placing::matrix(path).map_err(|error| refused(&error))?;
             (matrix, path.display().to_string())
         }
         None => {
@@ -350,6 +352,8 @@ mod tests {
         assert_eq!(refused("--topology torus:4x4 -n 4 --faulty 17"), hosts);
         // The default is for larger networks.
         assert!(said("--topology torus:4 -n 2 --batches 1 --jobs 1").unwrap().contains("4 hosts may fail"));
+        let missing = "the communication matrix cannot be read: No such file or directory (os error 2)";
+        assert_eq!(refused("--comm-matrix /nowhere"), format!("--comm-matrix: '/nowhere': {missing}"));
         let both = refused("--comm-matrix F -n 5");
         assert!(both.starts_with("the argument '--comm-matrix <FILE>' cannot be used with '--np <N>'"), "{both}");
         let both = refused("--pattern cg --comm-matrix F");
