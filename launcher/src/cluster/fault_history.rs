@@ -65,8 +65,8 @@ pub fn record(path: &Path, now_s: u64, hosts: &BTreeSet<String>) -> io::Result<(
     beside.push(".lock");
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let lock =
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(beside)?;
-    let _lock = locked(lock)?;
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(&beside);
+    let _lock = lock.and_then(locked).map_err(|error| of_lock(Path::new(&beside), error))?;
     let mut history = read(path, now_s)?;
     history.add(now_s, hosts.iter().map(String::as_str));
     Rewrite::open(path)?.write(|out| out.write_all(history.text().as_bytes()))
@@ -84,6 +84,14 @@ fn locked(mut file: File) -> io::Result<Flock<File>> {
         std::thread::sleep(LOCK_PAUSE);
     }
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+}
+
+/// Returns the error of a lock file, with its name.
+fn of_lock(lock: &Path, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::other(format!("another launcher has locked '{}'", lock.display())),
+        _ => io::Error::new(error.kind(), format!("the lock file '{}': {error}", lock.display())),
+    }
 }
 
 /// Adds an event to the user's history. Logs a failure, or returns it as a note if the user has named the file.
@@ -137,6 +145,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_is_taken_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = directory.path().canonicalize().unwrap().join("faults.lock");
+        let _held = locked(File::create(&lock).unwrap()).unwrap();
+        let error = record(&directory.path().join("faults"), 5, &BTreeSet::from(["n1".to_owned()])).unwrap_err();
+        assert_eq!(error.to_string(), format!("another launcher has locked '{}'", lock.display()));
+        let denied = of_lock(Path::new("h.lock"), Errno::EACCES.into()).to_string();
+        assert_eq!(denied, "the lock file 'h.lock': Permission denied (os error 13)");
+    }
+
+    #[test]
     fn events_are_added_and_hostile_files_are_left_alone() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("faults");
@@ -158,7 +177,8 @@ mod tests {
         assert_eq!(read(&fifo, 9).unwrap_err().to_string(), "it is not a regular file");
         let link = directory.path().join("link.lock");
         std::os::unix::fs::symlink("/etc/passwd", link).unwrap();
-        assert!(record(&directory.path().join("link"), 9, &hosts).is_err());
+        let error = record(&directory.path().join("link"), 9, &hosts).unwrap_err().to_string();
+        assert!(error.contains("link.lock': Too many levels of symbolic links"), "{error}");
         let typed = HostOptions { fault_history: Some(fifo.clone()), ..HostOptions::default() };
         let note = format!("option '--fault-history': '{}' was not written: it is not a regular file", fifo.display());
         assert_eq!(remember(&typed, &hosts), Some(note));
