@@ -5,8 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::{getegid, geteuid, getuid};
 use nla::core::staged_file_word;
+use nla::sys::image::has_capabilities;
 
 use crate::cluster::node_list::NodeList;
 use crate::plan::Plan;
@@ -73,6 +74,11 @@ fn obstacle(file: &Path) -> Option<(&'static str, &'static str)> {
     if takes_user || takes_group {
         let why = "it is setuid or setgid, so the dynamic loader ignores LD_PRELOAD";
         return Some((why, "run a copy of it without these bits"));
+    }
+    // Root has all capabilities, so that its programs take none.
+    if !getuid().is_root() && has_capabilities(file) {
+        let why = "it has file capabilities, so the dynamic loader ignores LD_PRELOAD";
+        return Some((why, "run a copy of it, which has none"));
     }
     match elf::linkage(file) {
         Linkage::Static => {

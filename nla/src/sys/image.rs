@@ -238,3 +238,35 @@ fn ends_interpreter_with_cr(start: &[u8]) -> bool {
     let line = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
     line.starts_with(b"#!") && line.ends_with(b"\r")
 }
+
+/// Returns whether a program has file capabilities. The dynamic loader ignores LD_PRELOAD in such a program, unless root runs it.
+pub fn has_capabilities(program: &Path) -> bool {
+    let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return false };
+    // SAFETY: two NUL-terminated strings. The kernel only returns the length for a buffer of size 0.
+    let length = unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
+    length > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_capabilities_are_found() {
+        let place = tempfile::tempdir().unwrap();
+        let (plain, capable) = (place.path().join("plain"), place.path().join("capable"));
+        for file in [&plain, &capable] {
+            std::fs::write(file, "x").unwrap();
+        }
+        assert!(!has_capabilities(&plain) && !has_capabilities(&place.path().join("missing")));
+        // Version 2 of the attribute, effective, with CAP_NET_BIND_SERVICE.
+        let value: Vec<u8> = [0x0200_0001u32, 1 << 10, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
+        let path = CString::new(capable.as_os_str().as_bytes()).unwrap();
+        let (name, start) = (c"security.capability", value.as_ptr().cast());
+        // SAFETY: two NUL-terminated strings, and a buffer with its size.
+        if unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), start, value.len(), 0) } < 0 {
+            return; // no right to set it, or a file system without attributes
+        }
+        assert!(has_capabilities(&capable));
+    }
+}
