@@ -17,7 +17,7 @@ pub struct Exposure {
     rate: f64,
 }
 
-/// A place fails at most with this probability: the rate of 1 has no bound.
+/// The highest probability that is used: the rate of probability 1 is infinite.
 const PROBABILITY_MAX: f64 = 1.0 - 1e-9;
 
 impl Exposure {

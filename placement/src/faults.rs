@@ -226,8 +226,8 @@ pub fn ordered(is_faulty: &[bool], slots: &[u64], ranks: u64) -> (Vec<usize>, us
 }
 
 /// Returns the order in which hosts that may fail are used, if sound hosts lack `missing` slots: those that the ranks need first,
-/// and the soundest first of the others. `hosts` has the slots of each, and the probability that it fails. The hosts that are
-/// needed fail less often than those of each simple order: the soundest first, the largest first, the order given.
+/// and the soundest first of the others. `hosts` has the slots of each, and the probability that it fails. The needed hosts fail at
+/// most as often as those of the three simple orders: the soundest first, the largest first, the order given.
 pub fn safest_order(hosts: &[(u64, f64)], missing: u64) -> Vec<usize> {
     let mut soundest: Vec<usize> = (0..hosts.len()).collect();
     soundest.sort_by(|one, other| hosts[*one].1.total_cmp(&hosts[*other].1));
@@ -242,8 +242,7 @@ pub fn safest_order(hosts: &[(u64, f64)], missing: u64) -> Vec<usize> {
     needed.into_iter().chain(soundest.into_iter().filter(|at| !is_needed[*at])).collect()
 }
 
-/// Returns the first hosts of an order that have so many slots, without those that the others make superfluous, the likeliest to
-/// fail first.
+/// Returns the first hosts of `order` with `missing` slots together. Removes hosts that are not needed, the likeliest to fail first.
 fn needed_of(hosts: &[(u64, f64)], mut order: Vec<usize>, missing: u64) -> Vec<usize> {
     let mut slots = 0u64;
     order.retain(|at| {

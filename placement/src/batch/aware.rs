@@ -35,7 +35,7 @@ impl Candidate {
 pub(super) fn place(experiment: &Experiment, matrix: &Matrix, is_faulty: &[bool]) -> (Vec<u32>, bool) {
     let (topology, ranks) = (&experiment.topology, matrix.ranks());
     let all: Vec<u32> = (0..topology.places()).collect();
-    // Hosts that may fail count as such also if the experiment lets none fail.
+    // Avoid hosts that may fail even if `--probability` is 0.
     let probability = experiment.probability.max(f64::EPSILON);
     let outages: Vec<f64> = is_faulty.iter().map(|is_faulty| if *is_faulty { probability } else { 0.0 }).collect();
     let candidate = |place_of: Vec<u32>| {
