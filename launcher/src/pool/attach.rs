@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -26,6 +27,8 @@ use crate::run::suspension::Suspension;
 
 /// Bytes that are read from a file at a time.
 const PIECE_BYTES: usize = 64 * 1024;
+/// The time between two looks at files of which the kernel does not tell that they grow.
+const LOOK_TIME: Duration = Duration::from_millis(200);
 
 /// Attaches this process to a job until the job ends. Returns the job's exit code. SIGHUP, or the end of this process, leaves the
 /// job alone.
@@ -96,6 +99,42 @@ impl Followed {
     }
 }
 
+/// Tells that files may have grown. Has nothing if the kernel does not tell it: a user has 128 instances of inotify by default.
+struct Growth(Option<Inotify>);
+
+impl Growth {
+    /// Watches these files by `inotify`, which the kernel may have refused.
+    fn of(inotify: nix::Result<Inotify>, files: [&File; 2]) -> io::Result<Self> {
+        let watched = inotify.and_then(|inotify| {
+            for file in files {
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                inotify.add_watch(path.as_str(), AddWatchFlags::IN_MODIFY)?;
+            }
+            Ok(inotify)
+        });
+        match watched {
+            Ok(inotify) => Ok(Self(Some(inotify))),
+            // The bounds of a user's instances and watches, and of all open files.
+            Err(Errno::EMFILE | Errno::ENOSPC | Errno::ENFILE) => Ok(Self(None)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits until the files may have grown, or one of the others can be read.
+    fn wait(&self, others: [BorrowedFd<'_>; 2]) {
+        let inotify = self.0.as_ref().map(AsFd::as_fd);
+        let waited = others.into_iter().chain(inotify);
+        let mut waited: Vec<PollFd<'_>> = waited.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let _ = poll(&mut waited, self.pause());
+        let _ = self.0.as_ref().map(Inotify::read_events);
+    }
+
+    fn pause(&self) -> PollTimeout {
+        let looks = || PollTimeout::try_from(LOOK_TIME).unwrap_or(PollTimeout::MAX);
+        self.0.as_ref().map_or_else(looks, |_| PollTimeout::NONE)
+    }
+}
+
 /// A job that this process is attached to.
 struct Attached<'a> {
     pool: &'a str,
@@ -108,11 +147,8 @@ struct Attached<'a> {
 
 impl Attached<'_> {
     fn follow(&mut self) -> io::Result<u8> {
-        let growth = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        for file in [&self.output.file, &self.errors.file] {
-            let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-            growth.add_watch(path.as_str(), AddWatchFlags::IN_MODIFY)?;
-        }
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK);
+        let growth = Growth::of(inotify, [&self.output.file, &self.errors.file])?;
         let (mut suspension, mut asked_to_end) = (Suspension::default(), 0);
         loop {
             // Everything is in the files before the job's end is reported.
@@ -126,11 +162,7 @@ impl Attached<'_> {
                 Some(code) => return Ok(code),
                 None => {}
             }
-            let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
-            let mut waited =
-                [readable(self.controller.as_fd()), readable(self.signals.as_fd()), readable(growth.as_fd())];
-            let _ = poll(&mut waited, PollTimeout::NONE);
-            let _ = growth.read_events();
+            growth.wait([self.controller.as_fd(), self.signals.as_fd()]);
             while let Ok(Some(info)) = self.signals.read_signal() {
                 let signal = info.ssi_signo as i32;
                 if signal == Signal::SIGHUP as i32 {
@@ -182,5 +214,29 @@ impl Attached<'_> {
                 Some(exit::LOST)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_followed_without_inotify() {
+        let (first, second) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let of = |inotify| Growth::of(inotify, [&first, &second]);
+        let told = of(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)).unwrap();
+        assert_eq!(
+            told.pause(),
+            told.0.as_ref().map_or(PollTimeout::try_from(LOOK_TIME).unwrap(), |_| PollTimeout::NONE)
+        );
+        for error in [Errno::EMFILE, Errno::ENOSPC] {
+            let looks = of(Err(error)).unwrap();
+            assert_eq!(looks.pause(), PollTimeout::try_from(LOOK_TIME).unwrap());
+            let (silent, _open) = nix::unistd::pipe().unwrap();
+            // It returns, though nothing tells that a file has grown.
+            looks.wait([silent.as_fd(), silent.as_fd()]);
+        }
+        assert!(of(Err(Errno::EPERM)).is_err());
     }
 }
