@@ -19,7 +19,7 @@ pub(super) const NAMES_SHOWN: usize = 24;
 /// The greatest width of that column in output that is not for a terminal.
 const NAMES_SHOWN_MAX: usize = 60;
 /// The most characters of the reason why a node is down.
-const WHY_SHOWN: usize = 120;
+const WHY_SHOWN: usize = 160;
 
 /// Returns a time in its largest whole unit.
 pub(super) fn age(ms: u64) -> String {
@@ -235,10 +235,18 @@ fn node_line(first: &NodeReport, group: &[&NodeReport]) -> NodeLine {
         free: free.map_or("-".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
         jobs: fold(first.jobs.iter().map(ToString::to_string)),
         why: match &first.health {
-            Health::Down(why) => Some(shown(why.lines().next().unwrap_or_default(), WHY_SHOWN)),
+            Health::Down(why) => Some(shown(&in_a_line(why), WHY_SHOWN)),
             Health::Up | Health::Starts => None,
         },
     }
+}
+
+/// Returns an error of several lines in one, without its hints: `1 of 1 host could not be started: n1: no answer`.
+fn in_a_line(error: &str) -> String {
+    let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("hint: "));
+    let first = lines.next().unwrap_or_default().to_owned();
+    let others = lines.collect::<Vec<_>>().join("; ");
+    if others.is_empty() { first } else { format!("{first}: {others}") }
 }
 
 fn node_table(text: &mut String, nodes: &[NodeReport]) {
@@ -396,7 +404,7 @@ mod tests {
 
     #[test]
     fn equal_nodes_are_folded() {
-        let down = Health::Down("its keeper was lost\nand more".to_owned());
+        let down = Health::Down("its keeper was lost".to_owned());
         let nodes = vec![
             node("n1", 4, Health::Up),
             node("n2", 0, Health::Up),
@@ -415,6 +423,21 @@ mod tests {
                 "  its keeper was lost",
             ]
         );
+    }
+
+    #[test]
+    fn a_node_that_is_down_has_its_reason_in_a_line() {
+        let shown = |why: &str| {
+            let nodes = vec![node("n1", 0, Health::Down(why.to_owned()))];
+            let text = text(&[PoolReport::new(example().pool, nodes, Vec::new())], ALL, &Selection::default());
+            text.lines().nth(3).map(str::to_owned).unwrap_or_default()
+        };
+        let two =
+            "2 of 3 hosts could not be started\n  n1: no route\n    hint: check that it is up\n  n2: \x1b[2Jno name\n";
+        assert_eq!(shown(two), "  2 of 3 hosts could not be started: n1: no route; n2: ?[2Jno name");
+        assert_eq!(shown("its keeper was lost"), "  its keeper was lost");
+        assert_eq!(shown(&format!("a\n{}", "b".repeat(1000))), format!("  a: {}…", "b".repeat(WHY_SHOWN - 3)));
+        assert_eq!(shown(""), "  ");
     }
 
     #[test]
