@@ -332,6 +332,29 @@ fn a_launcher_that_does_not_answer_keeps_no_client() {
 #[test]
 fn a_client_that_is_continued_at_once_goes_on() {
     let pool = Pool::start(&[]);
+#[test]
+fn a_stop_whose_controller_is_stopped_says_so_and_waits() {
+    let pool = Pool::start(&[]);
+    let runs = pool.job().np(1).args(["--kill-grace", "3600"]).program(sh(&format!("trap '' TERM\n{STAYS}"))).spawn();
+    runs.wait_for("here");
+    let controller = pool.controller();
+    let stop = pool.stop().spawn();
+    let stops = || (pool.state()["is_stopping"] == true).then_some(());
+    assert!(eventually(stops).is_some(), "{:?}", pool.state());
+    controller.signal(Signal::SIGSTOP);
+    let text = format!(
+        "scela: the controller of the pool 'default', process {0}, is stopped, and this command waits for it: 'kill -CONT {0}' \
+         continues it\n",
+        controller.pid
+    );
+    stop.wait_for_error(&text);
+    controller.signal(Signal::SIGCONT);
+    assert!(pool.scela(&["pool", "stop", "--kill"]).status.success());
+    stop.finish().has_code(0).says_only(&text);
+    runs.finish_killed().has_code(252);
+    pool.wait_for_end();
+}
+
     let runs = pool.job().np(1).program(sh(&format!("trap 'echo got 1' USR1\n{STAYS}"))).spawn();
     runs.wait_for("here");
     for round in 1..=20 {

@@ -97,6 +97,11 @@ impl<'a> Pool<'a> {
         scela().subcommand(["pool", "map"]).program(vec!["-".into()]).env(DIRECTORY, self.directory()).stdin(list)
     }
 
+    /// Returns the builder of a run of `scela pool stop`.
+    pub fn stop(&self) -> Run {
+        scela().subcommand(["pool", "stop"]).env(DIRECTORY, self.directory())
+    }
+
     /// Returns the state of the default pool and its jobs, as `scela status --json` prints it.
     #[track_caller]
     pub fn state(&self) -> Value {

@@ -125,9 +125,7 @@ fn run_detached(
     send(&submission, &controller).map_err(failed)?;
     let mut watch = Watch::new(pool, JOB_WAITS);
     loop {
-        while poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], watch.pause()) == Ok(0) {
-            watch.look().into_iter().for_each(|text| stderr::line(Kind::Report, &format!("scela-run: {text}")));
-        }
+        watch.wait(&controller, "scela-run");
         let packet = controller.receive(true).map_err(failed)?;
         match packet.as_ref().and_then(|packet| unpacked(packet).ok()) {
             Some(ToClient::Detached(job)) if is_left => {

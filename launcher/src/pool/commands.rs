@@ -17,6 +17,7 @@ use super::message::{JobNumber, JobRefusal, NodeChange, Request, ToClient, ToCon
 use super::start::Options;
 use super::states::Found;
 use super::status::{self, Parts, Selection};
+use super::watch::Watch;
 use super::{directory, live, map};
 use crate::cli;
 use crate::cluster::hosts::expand;
@@ -507,8 +508,15 @@ fn stop(pool: &str, kills: bool) -> Result<(), Refusal> {
     let answered = answer(&controller, pool);
     // A pool that ends at this time gives no answer, or resets the connection.
     if matches!(answered, Ok(Some(_))) || directory::connect(pool).is_err() {
-        while matches!(controller.receive(true), Ok(Some(_))) {}
-        return Ok(());
+        // It has accepted, so it may take its time.
+        let mut watch = Watch::new(pool, "this command waits");
+        watch.on_answer();
+        loop {
+            watch.wait(&controller, "scela");
+            if !matches!(controller.receive(true), Ok(Some(_))) {
+                return Ok(());
+            }
+        }
     }
     answered?;
     Err(broken(pool, &"it gave no answer; try again"))

@@ -1,12 +1,14 @@
 //! Looks at a controller that has not answered, and words the report about its [`Silence`].
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use nix::poll::PollTimeout;
-use nla::sys;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nla::sys::{self, Packets};
 
 use super::directory;
 use super::silence::{LOOK_TIME, Seen, Silence};
+use crate::run::stderr::{self, Kind};
 
 /// See the module.
 #[derive(Debug)]
@@ -38,6 +40,13 @@ impl Watch {
     pub(super) fn time_left(&self) -> Duration {
         // Rounded up: it is time for the look after that.
         LOOK_TIME.saturating_sub(self.looked.elapsed()) + Duration::from_millis(1)
+    }
+
+    /// Waits until the controller has sent something. Meanwhile reports its silence, as the program of this name.
+    pub(super) fn wait(&mut self, controller: &Packets, program: &str) {
+        while poll(&mut [PollFd::new(controller.as_fd(), PollFlags::POLLIN)], self.pause()) == Ok(0) {
+            self.look().into_iter().for_each(|text| stderr::line(Kind::Report, &format!("{program}: {text}")));
+        }
     }
 
     /// Looks at the controller if it is time. Returns a text for the user.
