@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,6 +22,10 @@ use crate::refusal::{Refusal, shown};
 
 /// Milliseconds between two drawings.
 const PAUSE_MS: u16 = 1000;
+/// How long the rest of a special key may take to arrive, which ssh may send by itself.
+const REST_TIME: Duration = Duration::from_millis(100);
+/// The most bytes of keys that are read together.
+const KEYS_BYTES_MAX: usize = 256;
 /// The byte that begins a sequence of a special key, and is the Escape key without one.
 const ESCAPE: u8 = 0x1b;
 /// The byte of Ctrl-C: a terminal in raw mode makes no signal of it.
@@ -92,22 +97,53 @@ enum Key {
 
 /// Waits for keys, a signal, or the next drawing. crossterm would wait for ever at a terminal that has hung up.
 fn wait(input: BorrowedFd<'_>, signals: &SignalFd) -> io::Result<Next> {
-    let mut waited = [input, signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-    match poll(&mut waited, PollTimeout::from(PAUSE_MS)) {
-        Ok(0) | Err(Errno::EINTR) => return Ok(Next::Draw),
-        polled => polled?,
-    };
-    let lost = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    let has_hung_up = waited[0].revents().is_some_and(|events| events.intersects(lost));
-    if has_hung_up || waited[1].any() == Some(true) {
-        return Ok(Next::End);
+    let (mut typed, mut rest_until) = (Vec::new(), None);
+    loop {
+        let pause = rest_until.map_or(PollTimeout::from(PAUSE_MS), rest_pause);
+        let mut waited = [input, signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        match poll(&mut waited, pause) {
+            Ok(0) | Err(Errno::EINTR) if typed.is_empty() => return Ok(Next::Draw),
+            Ok(0) => return Ok(Next::Keys(keys(&typed))),
+            Err(Errno::EINTR) => continue,
+            polled => polled?,
+        };
+        let lost = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+        let has_hung_up = waited[0].revents().is_some_and(|events| events.intersects(lost));
+        if has_hung_up || waited[1].any() == Some(true) {
+            return Ok(Next::End);
+        }
+        let mut bytes = [0; KEYS_BYTES_MAX];
+        match unistd::read(input, &mut bytes) {
+            Ok(0) | Err(Errno::EIO) => return Ok(Next::End),
+            Err(Errno::EINTR | Errno::EAGAIN) if typed.is_empty() => return Ok(Next::Draw),
+            Err(Errno::EINTR | Errno::EAGAIN) => continue,
+            read => typed.extend_from_slice(&bytes[..read?]),
+        }
+        if !lacks_rest(&typed) || typed.len() >= KEYS_BYTES_MAX {
+            return Ok(Next::Keys(keys(&typed)));
+        }
+        rest_until.get_or_insert_with(|| Instant::now() + REST_TIME);
     }
-    let mut bytes = [0; 256];
-    Ok(match unistd::read(input, &mut bytes) {
-        Ok(0) | Err(Errno::EIO) => Next::End,
-        Err(Errno::EINTR | Errno::EAGAIN) => Next::Draw,
-        read => Next::Keys(keys(&bytes[..read?])),
-    })
+}
+
+/// Returns how long to wait for the rest of a key.
+fn rest_pause(until: Instant) -> PollTimeout {
+    PollTimeout::try_from(until.saturating_duration_since(Instant::now())).unwrap_or(PollTimeout::ZERO)
+}
+
+/// Returns whether a special key may have begun whose rest is missing.
+fn lacks_rest(typed: &[u8]) -> bool {
+    let last = typed.iter().rposition(|byte| *byte == ESCAPE).map(|at| &typed[at + 1..]);
+    match last {
+        Some([b'[' | b'O', special @ ..]) => !special.iter().any(ends_key),
+        Some(rest) => rest.is_empty(),
+        None => false,
+    }
+}
+
+/// Returns whether this is the last byte of a special key.
+fn ends_key(byte: &u8) -> bool {
+    (0x40..=0x7e).contains(byte)
 }
 
 /// Returns the keys with a meaning in what was typed.
@@ -117,8 +153,7 @@ fn keys(mut bytes: &[u8]) -> Vec<Key> {
         let (key, left) = match bytes {
             [] => return keys,
             [ESCAPE, b'[' | b'O', special @ ..] => {
-                let is_last = |byte: &u8| (0x40..=0x7e).contains(byte);
-                let length = special.iter().position(is_last).map_or(special.len(), |at| at + 1);
+                let length = special.iter().position(ends_key).map_or(special.len(), |at| at + 1);
                 let (special, left) = special.split_at(length);
                 let key = match special {
                     [b'A'] => Some(Key::Up),
@@ -212,6 +247,8 @@ fn node_row(line: &NodeLine) -> Row<'static> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use nix::sys::signal::SigSet;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -237,6 +274,26 @@ mod tests {
             assert_eq!(keys(quits).first(), Some(&Key::Quit), "{quits:?}");
         }
         assert_eq!(keys(b"\x1b[1;5A\x1b[15~\x1bx\x1b["), [], "other keys, and a part of one");
+    }
+
+    #[test]
+    fn a_key_that_arrives_in_pieces_is_one_key() {
+        for begun in [&b"\x1b"[..], b"j\x1b", b"\x1b[", b"\x1bO", b"\x1b[1;5"] {
+            assert!(lacks_rest(begun), "{begun:?}");
+        }
+        for whole in [&b"j"[..], b"\x1b[B", b"\x1bOA", b"\x1bx", b"\x1b[1;5Aq", b""] {
+            assert!(!lacks_rest(whole), "{whole:?}");
+        }
+        let signals = SignalFd::new(&SigSet::empty()).unwrap();
+        // Each read takes one datagram.
+        let (keyboard, terminal) = UnixDatagram::pair().unwrap();
+        let read = |pieces: &[&[u8]]| {
+            pieces.iter().for_each(|piece| assert_eq!(keyboard.send(piece).unwrap(), piece.len()));
+            wait(terminal.as_fd(), &signals).unwrap()
+        };
+        assert_eq!(read(&[b"\x1b", b"[B"]), Next::Keys(vec![Key::Down]));
+        assert_eq!(read(&[b"k\x1b", b"O", b"A"]), Next::Keys(vec![Key::Up, Key::Up]));
+        assert_eq!(read(&[b"\x1b"]), Next::Keys(vec![Key::Quit]), "the key Escape, which nothing follows");
     }
 
     #[test]
