@@ -16,6 +16,10 @@ use crate::pool::message::{NodeChange, ToClient, ToController, packed};
 use crate::pool::nodes::{Health, Node, NodeNumber};
 use crate::pool::schedule::Input;
 
+/// The hint about nodes that were not added because one of them could not be.
+const ALL_OR_NONE: &str =
+    "the hosts of one 'scela pool add' are added all or none: type it again without those that cannot be started";
+
 impl Actor {
     /// Tells the schedule that the health of nodes has changed.
     pub(super) fn note_health(&mut self, changed: Vec<(NodeNumber, Health)>) {
@@ -179,13 +183,18 @@ fn failures<'a>(nodes: impl Iterator<Item = (NodeNumber, &'a Node)>) -> Failures
     failures
 }
 
-/// Returns the error about nodes that were not added.
+/// Returns the error about nodes that were not added. Those with the same reason were started together.
 fn not_added(failures: &Failures) -> String {
     let line = |(why, nodes): (&String, &BTreeMap<NodeNumber, String>)| {
         let were = if nodes.len() == 1 { "was" } else { "were" };
         format!("{} {were} not added: {why}", fold(nodes.values()))
     };
-    failures.iter().map(line).collect::<Vec<_>>().join("\n")
+    let mut text = failures.iter().map(line).collect::<Vec<_>>().join("\n");
+    if failures.values().any(|nodes| nodes.len() > 1) {
+        text.push_str("\n  hint: ");
+        text.push_str(ALL_OR_NONE);
+    }
+    text
 }
 
 fn tell(client: &WatchedPackets, changed: Result<(), String>) {
@@ -210,7 +219,12 @@ mod tests {
         let nodes = [("n1", down("no answer")), ("n2", Health::Up), ("n3", down("no answer")), ("n4", down("no name"))]
             .map(|(name, health)| Node::new(name, 1, health));
         let text = not_added(&failures(nodes.iter().enumerate()));
-        assert_eq!(text, "n[1,3] were not added: no answer\nn4 was not added: no name");
+        let lines = "n[1,3] were not added: no answer\nn4 was not added: no name";
+        assert_eq!(text, format!("{lines}\n  hint: {ALL_OR_NONE}"));
+        assert_eq!(
+            not_added(&failures(nodes[2..].iter().enumerate())),
+            "n3 was not added: no answer\nn4 was not added: no name"
+        );
         assert!(failures(nodes[1..2].iter().enumerate()).is_empty());
     }
 }
