@@ -159,9 +159,12 @@ fn jobs_that_use_accelerators_share_none() {
     let second = job("echo $CUDA_VISIBLE_DEVICES").spawn();
     second.wait_for_error("it needs 1 slot on nodes whose devices no other job uses, and 0 are free\n");
     pool.job().np(1).program(sh("echo other")).run().is_quiet_success();
+    let absent = pool.job().args(["--gres", "fpga"]).np(1).program(sh("true")).spawn();
+    absent.wait_for_error("waits in the pool");
     first.signal(Signal::SIGTERM);
     first.finish().has_code(143);
     second.finish().has_code(0).wrote("7\n");
+    absent.finish().has_code(251).says("with gres= in the file of 'scela pool start -f'");
 }
 
 #[test]
@@ -171,6 +174,8 @@ fn each_job_gets_devices_of_its_own_where_the_list_of_hosts_has_them() {
     std::fs::write(&list, "localhost gres=fpga:x:1,fpga:y:1,gpu:1@3\n").unwrap();
     let pool = Pool::start(&["--slots", "4", "-f", list.to_str().unwrap()]);
     let job = |gres, script: &str| pool.job().args(["--gres", gres]).np(1).program(sh(script));
+    let more = pool.job().args(["--gres", "gpu"]).np(2).program(sh("true")).run();
+    more.has_code(2).says("2 ranks need gpu:1 each, and there is room for 1").says("--gres of 'scela pool start' and ");
     let stays = "exec 2>/dev/null\necho here $SCELA_GRES_FPGA\nwhile :; do sleep 0.02; done";
     let first = job("fpga", stays).spawn();
     first.wait_for("here 0\n");

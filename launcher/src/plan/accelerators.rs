@@ -43,7 +43,7 @@ pub(super) fn with_devices(request: &Request, node_list: NodeList) -> Result<Nod
     let Request { options, commands } = request;
     let requests = requests(&options.accelerators)?;
     let typed = commands.iter().filter_map(|command| command.nprocs).fold(0, u32::saturating_add);
-    check(&requests, &node_list, typed.max(1))?;
+    check(&requests, &node_list, typed.max(1), options.pool.is_some())?;
     let rooms = rooms(&requests, &node_list).filter(|_| options.hosts.rankmap.is_none()).unwrap_or_default();
     let without = rooms.iter().enumerate().filter(|(_, room)| **room == 0).map(|(at, _)| at).collect();
     Ok(node_list.without(&without))
@@ -60,8 +60,9 @@ pub(super) fn limited(
     node_list: &NodeList,
     rule: &Rule,
     cores: u32,
+    in_pool: bool,
 ) -> Result<NodeList, Refusal> {
-    check(requests, node_list, 1)?;
+    check(requests, node_list, 1, in_pool)?;
     let rooms = rooms(requests, node_list).filter(|_| !matches!(rule, Rule::Map(_)));
     let Some(rooms) = rooms else { return Ok(node_list.clone()) };
     let most = |max_slots: Option<u32>, room: u32| Some(max_slots.map_or(room, |most| most.min(room)));
@@ -80,8 +81,8 @@ pub(super) fn limited(
     })
 }
 
-/// Checks that the hosts have room for `size` ranks.
-pub(super) fn check(requests: &Resources, node_list: &NodeList, size: u32) -> Result<(), Refusal> {
+/// Checks that the hosts, or those that the job has got in a pool, have room for `size` ranks.
+pub(super) fn check(requests: &Resources, node_list: &NodeList, size: u32, in_pool: bool) -> Result<(), Refusal> {
     let Some(rooms) = rooms(requests, node_list) else { return Ok(()) };
     let room: u64 = rooms.iter().map(|room| u64::from(*room)).sum();
     if u64::from(size) <= room {
@@ -103,7 +104,12 @@ pub(super) fn check(requests: &Resources, node_list: &NodeList, size: u32) -> Re
         1 => format!("1 rank needs {requests}; {kinds}"),
         _ => format!("{size} ranks need {requests} each, and there is room for {room}: {kinds}"),
     };
-    let hint = "start fewer ranks, or name hosts that offer more, with gres= in the file of -f";
+    let hint = match in_pool {
+        true => {
+            "start fewer ranks; --gres of 'scela pool start' and 'scela pool add' says what the nodes of a pool have"
+        }
+        false => "start fewer ranks, or name hosts that offer more, with gres= in the file of -f",
+    };
     Err(Refusal::new(text, hint))
 }
 
@@ -166,8 +172,8 @@ mod tests {
         let text = |error: Refusal| error.to_string();
         let list = with_devices(&request(requests), listed(file)).map_err(text)?;
         let requests = requests.parse().unwrap();
-        let limited = limited(&requests, &list, rule, 2).map_err(text)?;
-        check(&requests, &list, size).map_err(text)?;
+        let limited = limited(&requests, &list, rule, 2, false).map_err(text)?;
+        check(&requests, &list, size, false).map_err(text)?;
         let placement = place(size, limited.nodes(), rule).map_err(text)?;
         let mut counts: LiteMap<String, u32> = LiteMap::new();
         for run in placement.runs() {
@@ -201,7 +207,7 @@ mod tests {
         assert_eq!(placed("a\nb\n", "gpu:a100", 4, &BLOCK), counts(&[("a", 2), ("b", 2)]));
         let list = listed(FILE);
         assert_eq!(with_devices(&request(""), list.clone()), Ok(list.clone()));
-        assert_eq!(limited(&Resources::NONE, &list, &BLOCK, 2), Ok(list));
+        assert_eq!(limited(&Resources::NONE, &list, &BLOCK, 2, false), Ok(list));
     }
 
     #[test]
@@ -209,8 +215,11 @@ mod tests {
         // In the order of the offers.
         let expected = "7 ranks need gpu:a100:1 each, and there is room for 6: \
                         a has none; d has gpu:a100:2,fpga:x:1; b has gpu:a100:4; c has gpu:v100:4";
-        let error = check(&"gpu:a100".parse().unwrap(), &listed(FILE), 7).unwrap_err();
+        let error = check(&"gpu:a100".parse().unwrap(), &listed(FILE), 7, false).unwrap_err();
         assert_eq!(error.to_string(), expected);
+        let hint = |in_pool| check(&"gpu".parse().unwrap(), &listed(FILE), 70, in_pool).unwrap_err().hint().to_owned();
+        assert!(hint(false).contains("file of -f") && hint(true).contains("'scela pool add'"));
+        assert!(!hint(true).contains("-f"), "it cannot be given with --pool");
         let error = placed("n[1-3] gres=gpu:1\n", "fpga", 1, &BLOCK).unwrap_err();
         assert_eq!(error, "1 rank needs fpga:1; n[1-3] has gpu:1");
         let many: String = (1..=9).map(|count| format!("n{count} gres=gpu:{count}\n")).collect();
@@ -221,14 +230,14 @@ mod tests {
     #[test]
     fn this_machine_has_room_for_what_it_offers() {
         let here = |slots| NodeList::Local { slots, max_slots: None, gres: "fpga:3".parse().unwrap() };
-        let slots = |slots, cores| match limited(&"fpga".parse().unwrap(), &here(slots), &BLOCK, cores) {
+        let slots = |slots, cores| match limited(&"fpga".parse().unwrap(), &here(slots), &BLOCK, cores, false) {
             Ok(NodeList::Local { slots, max_slots, .. }) => (slots, max_slots),
             other => panic!("{other:?}"),
         };
         assert_eq!(slots(None, 2), (Some(2), Some(3)));
         assert_eq!(slots(None, 8), (Some(3), Some(3)));
         assert_eq!(slots(Some(1), 8), (Some(1), Some(3)));
-        let error = check(&"gpu".parse().unwrap(), &here(None), 1).unwrap_err();
+        let error = check(&"gpu".parse().unwrap(), &here(None), 1, false).unwrap_err();
         assert_eq!(error.to_string(), "1 rank needs gpu:1; this machine has fpga:3");
     }
 
@@ -257,6 +266,6 @@ mod tests {
         request.options.hosts.rankmap = Some("3,1".into());
         let (list, map) = (listed(FILE), Rule::Map(RankMap::parse("3,1").unwrap()));
         assert_eq!(with_devices(&request, list.clone()), Ok(list.clone()));
-        assert_eq!(limited(&request.options.accelerators.gres, &list, &map, 2), Ok(list));
+        assert_eq!(limited(&request.options.accelerators.gres, &list, &map, 2, false), Ok(list));
     }
 }

@@ -138,7 +138,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let mut remarks = Vec::new();
     let rule = rule(options)?;
     let requests = accelerators::requests(&options.accelerators)?;
-    let limited = accelerators::limited(&requests, node_list, &rule, machine.cores)?;
+    let limited = accelerators::limited(&requests, node_list, &rule, machine.cores, options.pool.is_some())?;
     let sizes = sizes(commands, options, machine, &limited, &rule)?;
     let commands: Vec<CommandPlan> = commands
         .iter()
@@ -147,7 +147,7 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
         .collect();
     // `sizes` has checked that the sum is at most RANKS_MAX.
     let size = commands.iter().map(|command| command.nprocs).sum();
-    accelerators::check(&requests, node_list, size)?;
+    accelerators::check(&requests, node_list, size, options.pool.is_some())?;
     let (stdin, input) = stdin(options, size, machine)?;
     let AgentLayout { nodes, placement, mapping, node_of_agent, remark, mut talked } =
         agent_layout(size, stdin.len() as u32, options, machine, &limited, &rule)?;

@@ -24,6 +24,9 @@ use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
 use crate::run::trace::Traced;
 
+/// Words of agents about an option that a job in a pool does not take, and those about the pool's.
+const DEVICES_OF_FILE: [&str; 2] = ["in the file of -f", "in the file of 'scela pool start -f'"];
+
 /// The reports that the user asked for.
 pub(super) struct Reports {
     pub(super) demo: bool,
@@ -31,6 +34,8 @@ pub(super) struct Reports {
     pub(super) fanout: u32,
     /// Whether ranks of MPI programs are to find scela-run (no `--mpi none`).
     pub(super) serves_mpi: bool,
+    /// Whether the job runs in a pool.
+    pub(super) in_pool: bool,
 }
 
 /// Whether several ranks ran and none spoke PMI.
@@ -141,6 +146,10 @@ impl Session {
                 && let Some(doubt) = doubt(outcome, exit, self.locations.of_agent(exit.agent))
             {
                 text.push_str(&format!("\n  {doubt}"));
+            }
+            if self.reports.in_pool {
+                let [of_job, of_pool] = DEVICES_OF_FILE;
+                text = text.replace(of_job, of_pool);
             }
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
             let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);

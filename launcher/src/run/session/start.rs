@@ -171,6 +171,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
             timing: options.timing,
             fanout: options.fanout(),
             serves_mpi: options.mpi != Mpi::None,
+            in_pool: options.pool.is_some(),
         },
     })))
 }
