@@ -206,7 +206,11 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
         ),
         JobRefusal::TooFewNodes { asks, has } => (
             format!("the job asks for {}, and the pool '{pool}' has {has}", counted((*asks).into(), "node")),
-            "'scela pool add' adds nodes",
+            match has {
+                // This machine is the only node of a pool that was not started on hosts.
+                1 => "'scela pool add' adds nodes to a pool that was started with --hosts",
+                _ => "'scela pool add' adds nodes",
+            },
         ),
         JobRefusal::NoDevices(devices) => (
             format!("no node of the pool '{pool}' has {devices}"),
@@ -248,6 +252,13 @@ mod tests {
         assert_eq!(handed.lost_text(), format!("scela-run: {text}"), "it is no second error");
         let garbage = Packet { bytes: vec![0xc1], descriptors: Vec::new() };
         assert_eq!(handed.on_launcher(Some(&garbage)), Some(Event::Lost));
+    }
+
+    #[test]
+    fn a_pool_of_one_node_may_be_on_this_machine_only() {
+        let hint = |has| refused("night", &JobRefusal::TooFewNodes { asks: 3, has }).hint().to_owned();
+        assert_eq!(hint(2), "'scela pool add' adds nodes");
+        assert_eq!(hint(1), "'scela pool add' adds nodes to a pool that was started with --hosts");
     }
 
     #[test]
