@@ -193,6 +193,23 @@ fn each_job_gets_devices_of_its_own_where_the_list_of_hosts_has_them() {
 }
 
 #[test]
+fn a_word_after_the_option_may_be_meant_as_a_pool() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let job = |word: &str| pool.job().program(vec![word.into(), "-np".into(), "1".into(), "true".into()]);
+    job("night")
+        .run()
+        .has_code(251)
+        .says("program 'night' was not found")
+        .says("hint: a pool is named by '--pool=night'\n");
+    assert!(pool.scela(&["pool", "start", "night"]).status.success());
+    assert!(pool.scela(&["pool", "stop"]).status.success());
+    let none = "there is no pool 'default' on this host\n  hint: ";
+    job("night").run().has_code(251).says(&format!("{none}a pool is named by '--pool=night'\n"));
+    job("evening").run().has_code(251).says(&format!("{none}'scela pool start' starts it"));
+    assert!(pool.scela(&["pool", "stop", "night"]).status.success());
+}
+
+#[test]
 fn a_client_that_waits_withdraws_its_job() {
     let pool = Pool::start(&["--slots", "1"]);
     let first = pool.job().np(1).program(sh(STAYS)).spawn();
@@ -316,28 +333,6 @@ fn a_second_stop_may_kill_what_does_not_end() {
 }
 
 #[test]
-fn a_launcher_that_does_not_answer_keeps_no_client() {
-    let pool = Pool::start(&[]);
-    let runs = pool.job().np(1).program(sh(STAYS)).spawn();
-    runs.wait_for("here");
-    let launcher = Process::of(pool.state()["jobs"][0]["launcher_pid"].as_i64().unwrap() as i32).unwrap();
-    launcher.signal(Signal::SIGSTOP);
-    // Signals that are pending at the same time count once.
-    let text = "the launcher of the job does not answer";
-    let asked = || {
-        runs.signal(Signal::SIGINT);
-        runs.stderr().text().contains(text).then_some(())
-    };
-    assert!(eventually(asked).is_some(), "{:?}", runs.stderr());
-    launcher.signal(Signal::SIGCONT);
-    runs.finish_killed().has_code(130);
-    pool.wait_for_jobs(0, 0);
-}
-
-#[test]
-fn a_client_that_is_continued_at_once_goes_on() {
-    let pool = Pool::start(&[]);
-#[test]
 fn a_stop_whose_controller_is_stopped_says_so_and_waits() {
     let pool = Pool::start(&[]);
     let runs = pool.job().np(1).args(["--kill-grace", "3600"]).program(sh(&format!("trap '' TERM\n{STAYS}"))).spawn();
@@ -360,6 +355,28 @@ fn a_stop_whose_controller_is_stopped_says_so_and_waits() {
     pool.wait_for_end();
 }
 
+#[test]
+fn a_launcher_that_does_not_answer_keeps_no_client() {
+    let pool = Pool::start(&[]);
+    let runs = pool.job().np(1).program(sh(STAYS)).spawn();
+    runs.wait_for("here");
+    let launcher = Process::of(pool.state()["jobs"][0]["launcher_pid"].as_i64().unwrap() as i32).unwrap();
+    launcher.signal(Signal::SIGSTOP);
+    // Signals that are pending at the same time count once.
+    let text = "the launcher of the job does not answer";
+    let asked = || {
+        runs.signal(Signal::SIGINT);
+        runs.stderr().text().contains(text).then_some(())
+    };
+    assert!(eventually(asked).is_some(), "{:?}", runs.stderr());
+    launcher.signal(Signal::SIGCONT);
+    runs.finish_killed().has_code(130);
+    pool.wait_for_jobs(0, 0);
+}
+
+#[test]
+fn a_client_that_is_continued_at_once_goes_on() {
+    let pool = Pool::start(&[]);
     let runs = pool.job().np(1).program(sh(&format!("trap 'echo got 1' USR1\n{STAYS}"))).spawn();
     runs.wait_for("here");
     for round in 1..=20 {

@@ -73,6 +73,9 @@ pub(super) fn build(segments: Vec<Segment>, read_file: ReadFile<'_>) -> Result<T
         None => {
             typed.apply(&segments)?;
             conflicts::check(&typed.session, segments.iter())?;
+            let before_program = segments.first().and_then(|segment| segment.items.last());
+            typed.session.pool_before_program =
+                before_program.is_some_and(|item| item.spec.id == Id::Global(Global::Pool) && item.values.is_empty());
             commands_of_line(segments)?
         }
     };

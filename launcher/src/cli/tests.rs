@@ -139,6 +139,15 @@ fn options_of_a_command() {
 }
 
 #[test]
+fn the_program_may_be_meant_as_the_name_of_a_pool() {
+    for (line, is_meant) in
+        [("--pool", true), ("-np 4 --pool", true), ("--pool -np 4", false), ("--pool=a", false), ("", false)]
+    {
+        assert_eq!(options(line).pool_before_program, is_meant, "{line}");
+    }
+}
+
+#[test]
 fn options_of_the_session() {
     check_options(&["-ppn 2", "--ppn=2", "-N 2", "--N 2", "-npernode 2", "--npernode 2"], |o| {
         o.ppn = Some(2);

@@ -12,6 +12,7 @@ use nla::sys;
 
 use crate::plan::elf;
 use crate::plan::pattern;
+use crate::plan::pool_name::check_pool_name;
 use crate::plan::request::{Options, StdinTo};
 use crate::refusal::Refusal;
 
@@ -108,25 +109,33 @@ pub fn missing_programs(session: &SessionPlan, commands: &[CommandPlan]) -> Vec<
     missing
 }
 
-/// Returns a hint if `why` is that a program was not found in PATH: a similar name on this machine, and PATH itself if
-/// `shows_path`.
+/// Returns how to name a pool, if `program` may be meant as the name of one: it follows `--pool` at once.
+pub(crate) fn pool_hint(program: &str, follows_pool: bool) -> Option<String> {
+    let is_meant = follows_pool && check_pool_name(program).is_ok();
+    is_meant.then(|| format!("a pool is named by '--pool={program}'"))
+}
+
+/// Returns a hint if `why` is that a program was not found in PATH: what is meant if it `follows_pool`, or a similar name on this
+/// machine, and PATH itself if `shows_path`.
 pub(crate) fn missing_program_hint(
     why: &str,
     session: &SessionPlan,
     commands: &[CommandPlan],
     shows_path: bool,
+    follows_pool: bool,
 ) -> Option<String> {
-    let is_missing = |command: &&CommandPlan| {
+    let is_missing = |command: &CommandPlan| {
         why.contains(&format!("program '{}' was not found in PATH", String::from_utf8_lossy(&command.program)))
     };
-    let command = commands.iter().find(is_missing)?;
+    let (at, command) = commands.iter().enumerate().find(|(_, command)| is_missing(command))?;
     let search = elf::variable(session, command, "PATH")?;
-    let similar = similar_program(&String::from_utf8_lossy(&command.program), search);
-    let similar = similar.map(|similar| format!("did you mean '{similar}'?"));
+    let program = String::from_utf8_lossy(&command.program);
+    let similar = || similar_program(&program, search).map(|similar| format!("did you mean '{similar}'?"));
+    let meant = pool_hint(&program, follows_pool && at == 0).or_else(similar);
     let path = shows_path.then(|| format!("PATH is {}", search.to_string_lossy()));
-    match (similar, path) {
-        (Some(similar), Some(path)) => Some(format!("{similar} {path}")),
-        (similar, path) => similar.or(path),
+    match (meant, path) {
+        (Some(meant), Some(path)) => Some(format!("{meant} {path}")),
+        (meant, path) => meant.or(path),
     }
 }
 
@@ -204,6 +213,12 @@ mod tests {
         let expected = ["-outfile-pattern 'out.%h' has no %r: ranks share files, line by line"];
         assert_eq!(shared_files(&options, 2), expected);
         assert!(shared_files(&options, 1).is_empty());
+    }
+
+    #[test]
+    fn a_program_after_the_option_of_a_pool_may_be_meant_as_its_name() {
+        assert_eq!(pool_hint("m", true).as_deref(), Some("a pool is named by '--pool=m'"));
+        assert_eq!([pool_hint("m", false), pool_hint("./m", true)], [None, None]);
     }
 
     #[test]

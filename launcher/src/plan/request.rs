@@ -281,6 +281,8 @@ pub struct Options {
     pub explain: bool,
     /// `--pool`: the pool that runs the job.
     pub pool: Option<String>,
+    /// Whether the first program follows `--pool` without a name at once: it may be meant as the name.
+    pub pool_before_program: bool,
     /// `--priority`: the job's priority in the pool.
     pub pool_priority: Option<i32>,
     /// `--no-wait`: the job must start at once.

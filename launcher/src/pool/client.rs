@@ -27,11 +27,12 @@ use super::watch::Watch;
 use super::{directory, handover};
 use crate::exit::{self, EarlyEnd};
 use crate::plan::accelerators;
+use crate::plan::checks::pool_hint;
 use crate::plan::environment::environment_of_process;
 use crate::plan::machine::is_background;
 use crate::plan::placing::{Faults, NO_HISTORY};
 use crate::plan::pool_name::POOL_DEFAULT;
-use crate::plan::request::{Options, Request as JobRequest};
+use crate::plan::request::{Options, Program, Request as JobRequest};
 use crate::refusal::{Refusal, shown};
 use crate::run::front::ToJob;
 use crate::run::output;
@@ -59,7 +60,7 @@ pub fn run(
     let options = &request.options;
     let pool = options.pool.as_deref().unwrap_or(POOL_DEFAULT);
     let failed = |error: io::Error| handover::failed(pool, &error);
-    let controller = directory::connect(pool)?;
+    let controller = directory::connect(pool).map_err(|refusal| meant(request).unwrap_or(refusal))?;
     let ask = Ask {
         ranks: ranks(request),
         per_node: options.ppn,
@@ -96,6 +97,15 @@ pub fn run(
         is_quiet: options.quiet,
     };
     client.wait(pool)
+}
+
+/// Returns the refusal of a job whose default pool does not exist, if its program is the name of a pool that does.
+fn meant(request: &JobRequest) -> Option<Refusal> {
+    let Program::Named(program) = &request.commands.first()?.program else { return None };
+    let name = program.to_str()?;
+    let hint = pool_hint(name, request.options.pool_before_program)?;
+    let is_pool = directory::names().is_ok_and(|names| names.iter().any(|known| known == name));
+    is_pool.then(|| Refusal::new(format!("there is no pool '{POOL_DEFAULT}' on this host"), hint).of_system())
 }
 
 /// Returns how long the job goes on without a client, if it has none.

@@ -133,7 +133,7 @@ fn missing(plan: &Plan, is_local: bool) -> Vec<String> {
     let (session, commands) = (&plan.settings.session, &plan.settings.first.commands);
     let mut missing = checks::missing_programs(session, commands);
     for why in missing.iter_mut().filter(|_| is_local) {
-        if let Some(hint) = checks::missing_program_hint(why, session, commands, plan.options.verbose > 0) {
+        if let Some(hint) = checks::missing_program_hint(why, session, commands, plan.options.verbose > 0, false) {
             why.push_str(&format!("\n  hint: {hint}"));
         }
     }

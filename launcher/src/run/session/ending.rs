@@ -36,6 +36,8 @@ pub(super) struct Reports {
     pub(super) serves_mpi: bool,
     /// Whether the job runs in a pool.
     pub(super) in_pool: bool,
+    /// Whether the first program may be meant as the name of a pool.
+    pub(super) follows_pool: bool,
 }
 
 /// Whether several ranks ran and none spoke PMI.
@@ -152,7 +154,8 @@ impl Session {
                 text = text.replace(of_job, of_pool);
             }
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
-            let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path);
+            let follows_pool = self.reports.follows_pool;
+            let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path, follows_pool);
             if let Some(hint) = hint {
                 text.push_str(&format!("\n  hint: {hint}"));
             }

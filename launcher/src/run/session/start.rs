@@ -172,6 +172,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
             fanout: options.fanout(),
             serves_mpi: options.mpi != Mpi::None,
             in_pool: options.pool.is_some(),
+            follows_pool: options.pool_before_program,
         },
     })))
 }
