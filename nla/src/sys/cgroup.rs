@@ -10,15 +10,15 @@
 //! take 0.4 ms. The guardian stays outside: it kills the cgroup and removes it. If agent and guardian were killed together,
 //! the launcher does both for the guardians that it has started ([`end_group_of`]).
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use super::attributes::attribute;
 use super::cgroup_files::{cgroup_mount, cgroup_mounts};
 
 /// How long killed processes may take to leave a cgroup before its directory stays.
@@ -134,15 +134,13 @@ fn is_delegated(group: &Path) -> bool {
 
 /// Returns whether the extended attribute is "1".
 fn is_set(path: &Path, name: &CStr) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    let mut value = [0u8; 2];
-    // SAFETY: two NUL-terminated strings, and a buffer with its size.
-    let length = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
-    length == 1 && value[0] == b'1'
+    let mut value = [0; 2];
+    attribute(path, name, &mut value) == Some(1) && value[0] == b'1'
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::attributes::set_attribute;
     use super::*;
 
     #[test]
@@ -162,12 +160,9 @@ mod tests {
     #[test]
     fn a_mark_is_read() {
         let place = tempfile::tempdir().unwrap();
-        let path = CString::new(place.path().as_os_str().as_bytes()).unwrap();
+        let name = c"user.delegate";
         for (value, expected) in [("1", true), ("0", false), ("11", false), ("", false)] {
-            let (name, length) = (c"user.delegate", value.len());
-            // SAFETY: two NUL-terminated strings, and a buffer with its size.
-            let set = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), length, 0) };
-            if set < 0 {
+            if !set_attribute(place.path(), name, value.as_bytes()) {
                 return; // a file system without attributes
             }
             assert_eq!(is_set(place.path(), name), expected, "{value:?}");

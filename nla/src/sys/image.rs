@@ -14,8 +14,13 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{AccessFlags, faccessat};
 
+use super::attributes::attribute;
+
 /// The search path if the environment has no PATH.
 pub const PATH_DEFAULT: &[u8] = b"/usr/local/bin:/bin:/usr/bin";
+
+/// The attribute of a file with its capabilities.
+const CAPABILITIES: &CStr = c"security.capability";
 
 /// How many bytes of a program are read to distinguish a script without `#!` from a foreign binary.
 const SNIFF_BYTES: u64 = 128;
@@ -241,14 +246,12 @@ fn ends_interpreter_with_cr(start: &[u8]) -> bool {
 
 /// Returns whether a program has file capabilities. The dynamic loader ignores LD_PRELOAD in such a program, unless root runs it.
 pub fn has_capabilities(program: &Path) -> bool {
-    let Ok(path) = CString::new(program.as_os_str().as_bytes()) else { return false };
-    // SAFETY: two NUL-terminated strings. The kernel only returns the length for a buffer of size 0.
-    let length = unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) };
-    length > 0
+    attribute(program, CAPABILITIES, &mut []).is_some_and(|length| length > 0)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::attributes::set_attribute;
     use super::*;
 
     #[test]
@@ -261,10 +264,7 @@ mod tests {
         assert!(!has_capabilities(&plain) && !has_capabilities(&place.path().join("missing")));
         // Version 2 of the attribute, effective, with CAP_NET_BIND_SERVICE.
         let value: Vec<u8> = [0x0200_0001u32, 1 << 10, 0, 0, 0].into_iter().flat_map(u32::to_le_bytes).collect();
-        let path = CString::new(capable.as_os_str().as_bytes()).unwrap();
-        let (name, start) = (c"security.capability", value.as_ptr().cast());
-        // SAFETY: two NUL-terminated strings, and a buffer with its size.
-        if unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), start, value.len(), 0) } < 0 {
+        if !set_attribute(&capable, CAPABILITIES, &value) {
             return; // no right to set it, or a file system without attributes
         }
         assert!(has_capabilities(&capable));

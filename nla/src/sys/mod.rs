@@ -21,6 +21,7 @@
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
 pub mod allocator;
+mod attributes;
 pub mod below;
 mod cgroup;
 mod cgroup_files;
