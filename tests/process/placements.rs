@@ -24,6 +24,13 @@ impl Place {
         file
     }
 
+    /// A history in which each of these hosts was lost just now, one after the other.
+    fn history(&self, lost: &[&str]) -> PathBuf {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
+        let events: String = lost.iter().map(|host| format!("{now} {host}\n")).collect();
+        self.file("faults", &format!("scela-faults 1\n{events}"))
+    }
+
     /// Four ranks of which each sends to the one after the next.
     fn matrix(&self) -> PathBuf {
         self.file("m", "scela-comm 1 ranks 4 pairs 4\n0 2 1000 1\n2 0 1000 1\n1 3 1000 1\n3 1 1000 1\n")
@@ -137,8 +144,7 @@ fn a_matrix_that_cannot_be_used_is_refused() {
 #[test]
 fn hosts_that_were_lost_are_used_last_if_the_user_asks_for_it() {
     let place = Place::new();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
-    let history = place.file("faults", &format!("scela-faults 1\n{now} a\n"));
+    let history = place.history(&["a"]);
     let run = || explained("a:4,b:4").arg("--fault-history").arg(&history);
     run().run().has_code(0).wrote_among_others("a: 4 ranks");
     let outcome = run().arg("--avoid-faults").run();
@@ -148,8 +154,7 @@ fn hosts_that_were_lost_are_used_last_if_the_user_asks_for_it() {
 #[test]
 fn a_plan_says_what_hosts_that_may_fail_have_decided() {
     let place = Place::new();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
-    let history = place.file("faults", &format!("scela-faults 1\n{now} b\n"));
+    let history = place.history(&["b"]);
     let matrix = place.file("pair", "scela-comm 1 ranks 3 pairs 1\n0 1 1000 1\n");
     // On the ring of four hosts, messages from a to c pass b, which gets no rank.
     let run = scela().np(3).args(["-hosts", "a:1,b:1,c:1,d:1", "--explain", "--avoid-faults", "--topology", "torus:4"]);
@@ -161,8 +166,7 @@ fn a_plan_says_what_hosts_that_may_fail_have_decided() {
 #[test]
 fn messages_keep_away_from_a_host_that_may_fail_and_is_not_listed() {
     let place = Place::new();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
-    let history = place.file("faults", &format!("scela-faults 1\n{now} h1\n"));
+    let history = place.history(&["h1"]);
     let matrix = place.file("pair", "scela-comm 1 ranks 2 pairs 1\n0 1 1000 1\n");
     let ring = "- topology: t\n  cluster_default: true\n  torus3d:\n    toruses:\n      - name: x\n        \
                 dims: {x: 16, y: 1, z: 1}\n        nodes: \"h[0-15]\"\n";
@@ -177,8 +181,7 @@ fn messages_keep_away_from_a_host_that_may_fail_and_is_not_listed() {
 #[test]
 fn spares_are_sound_hosts_if_there_are_enough() {
     let place = Place::new();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs();
-    let history = place.file("faults", &format!("scela-faults 1\n{now} b\n{now} b\n{now} c\n"));
+    let history = place.history(&["b", "b", "c"]);
     let run = |spares: &str| {
         let run = explained("a:4,b:4,c:4,d:4").args(["--avoid-faults", "--spares", spares, "--fault-history"]);
         run.arg(&history).run()
