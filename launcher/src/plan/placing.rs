@@ -175,7 +175,7 @@ fn without_faults(
         remarks.push(format!("--avoid-faults: hosts that may fail are {how}: {}", faults.words_of(&names)));
     }
     // Messages may pass hosts that the job does not use.
-    let risks = faults.likeliest().into_iter().map(|name| (name.to_owned(), faults.probability(name))).collect();
+    let risks = faults.outages.into_iter().map(|(name, outage)| (name, outage.probability)).collect();
     let used: Vec<Node> = sound.iter().chain(&risky[..needed]).map(|at| listed[*at].clone()).collect();
     Ok((NodeList::Named { nodes: used, allocation }, risks))
 }
