@@ -212,7 +212,7 @@ fn check_files_read<'a>(
     let of_ranks = options.stage_files.iter().map(|staged| (Global::StageFile, &staged.path)).chain(input);
     let of_ranks = of_ranks.filter_map(|(reader, file)| of_option((Id::Global(reader), file.clone())));
     let programs = programs.map(|(program, file)| (format!("the program '{}'", shown(program)), file));
-    // A host or a session could have the name of any program.
+    // A placeholder for a host or a session may stand for any name, so such a pattern is compared with the launcher's own lists only.
     let read = lists.chain(of_ranks.chain(programs).map(|read| (read, false)));
     for ((what, file), counts_names) in read {
         let file = sys::true_path(&file);

@@ -27,7 +27,7 @@ use crate::run::suspension::Suspension;
 
 /// Bytes that are read from a file at a time.
 const PIECE_BYTES: usize = 64 * 1024;
-/// The time between two looks at files of which the kernel does not tell that they grow.
+/// The time between two looks at files that inotify does not watch.
 const LOOK_TIME: Duration = Duration::from_millis(200);
 
 /// Attaches this process to a job until the job ends. Returns the job's exit code. SIGHUP, or the end of this process, leaves the
@@ -99,7 +99,8 @@ impl Followed {
     }
 }
 
-/// Tells that files may have grown. Has nothing if the kernel does not tell it: a user has 128 instances of inotify by default.
+/// Watches files that grow. `None` if the kernel has no instance of inotify left for the user, who has 128 by default: then the files
+/// are looked at again and again.
 struct Growth(Option<Inotify>);
 
 impl Growth {
