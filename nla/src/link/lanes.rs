@@ -18,8 +18,8 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
-use super::batches::Batches;
 use super::handshake::Accepted;
+use super::pace::{Pacer, Rates, Staged};
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
 use super::ticks::{Ticker, Ticks};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
@@ -67,9 +67,12 @@ impl Receipt {
     }
 }
 
-/// Counts the bytes written to all links of a process.
+/// Measures what all links of a process write.
 #[derive(Clone, Default, Debug)]
-pub struct Meter(Arc<Written>);
+pub struct Meter {
+    written: Arc<Written>,
+    rates: Arc<Mutex<Rates>>,
+}
 
 #[derive(Default, Debug)]
 struct Written {
@@ -80,22 +83,22 @@ struct Written {
 impl Meter {
     /// Returns the bytes passed to the kernel: whole records.
     pub fn link_bytes(&self) -> u64 {
-        self.0.all.load(Ordering::Relaxed)
+        self.written.all.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of lanes with a window that these records carried, the length prefixes of messages included.
     pub fn stream_bytes(&self) -> u64 {
-        self.0.streams.load(Ordering::Relaxed)
+        self.written.streams.load(Ordering::Relaxed)
     }
 
     // Relaxed: no other memory access depends on these counts.
 
     fn note_written(&self, bytes: usize) {
-        self.0.all.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.written.all.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     fn note_stream(&self, bytes: usize) {
-        self.0.streams.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.written.streams.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
@@ -230,7 +233,7 @@ impl Link {
             ticks: ticks.clone(),
         };
         let ticker = ticks.subscribe();
-        let writer = Writer { shared: Arc::clone(&shared), sealer, ticker, passed_on: Vec::new(), meter };
+        let writer = Writer { shared: Arc::clone(&shared), peer, sealer, ticker, passed_on: Vec::new(), meter };
         let (dead_time, ticker) = (ticks.dead_time(), ticks.subscribe());
         tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
             // The first of them to end ends the link. Their order is random, so that none of them starves another.
@@ -368,6 +371,7 @@ async fn watch(
 
 struct Writer {
     shared: Arc<Shared>,
+    peer: AgentId,
     sealer: Sealer,
     ticker: Ticker,
     passed_on: Vec<Receipt>,
@@ -377,7 +381,7 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut stream: WriteHalf) -> LossReason {
         let mut out = Vec::new();
-        let mut batches = Batches::default();
+        let mut pacer = Pacer::new(self.peer, Arc::clone(&self.meter.rates));
         let mut wrote = Instant::now();
         loop {
             let Filled { overflow, closing, staged } = self.fill(&mut out);
@@ -385,7 +389,7 @@ impl Writer {
                 return LossReason::NotReading;
             }
             if !out.is_empty() {
-                if let Err(error) = batches.write(&mut stream, &out, staged).await {
+                if let Err(error) = pacer.write(&mut stream, &out, staged).await {
                     return LossReason::ConnectionFailed(error.to_string());
                 }
                 wrote = Instant::now();
@@ -444,6 +448,11 @@ impl Writer {
             }
             staged |= lane == Lane::Stage;
         }
+        let staged = match (staged, queues.lanes[Lane::Stage.index()].is_empty()) {
+            (false, _) => Staged::Nothing,
+            (true, true) => Staged::All,
+            (true, false) => Staged::MoreWaits,
+        };
         let closing = queues.closing && Lane::ALL.iter().all(|lane| queues.lanes[lane.index()].is_empty());
         Filled { overflow: queues.overflow, closing, staged }
     }
@@ -455,8 +464,8 @@ struct Filled {
     overflow: bool,
     /// The link is closing, with nothing left to send.
     closing: bool,
-    /// Bytes of staged files are among those to be sent.
-    staged: bool,
+    /// The staged bytes among those to be sent.
+    staged: Staged,
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 //! [`crate::bootstrap`] and [`crate::driver`] both build on this module. It uses [`crate::wire`] and [`crate::sys`], and
 //! does not know how agents are started or what their messages mean.
 
-mod batches;
 mod clock;
 mod handshake;
 mod key;
 mod lanes;
 pub(crate) mod listener;
+mod pace;
 mod stream;
 mod ticks;
 mod unproven;

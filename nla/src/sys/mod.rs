@@ -58,8 +58,8 @@ pub mod stage_cache;
 pub mod stage_directory;
 mod survivors;
 mod task_limits;
+mod tcp_pace;
 pub mod tcp_peer;
-mod tcp_rate;
 mod timer;
 #[cfg(test)]
 mod users;
@@ -116,6 +116,6 @@ pub use stage_cache::StageCache;
 pub use stage_directory::{StageDirectory, StageNote, StageRoom, is_in_memory, set_modified, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use task_limits::{TaskLimit, TaskLimitPlace, reached_limit};
+pub use tcp_pace::{Delivery, delivery, limit_rate};
 pub use tcp_peer::{SocketDiag, uid_in_table};
-pub use tcp_rate::delivery_rate;
 pub use timer::Timer;

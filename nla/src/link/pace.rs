@@ -1,0 +1,339 @@
+//! The pace of staged files over a link: they leave room for other messages where the network is slow.
+//!
+//! A connection that sends as fast as it can fills the queue in front of the slowest part of its way. Messages of all other
+//! connections, such as another job's fences, wait behind these bytes: at 200 Mbit/s, four connections delay each of them by 2 ms
+//! per link. A connection that sends a little slower than it could leaves this queue empty. So each link measures, for a
+//! short time in each second, the rate that it reaches without a limit, and then stays below it. All links of a node are measured
+//! at the same time: each finds its share of what they have in common.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use litemap::LiteMap;
+use nix::time::{ClockId, clock_gettime};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio_util::either::Either;
+
+use super::stream::WriteHalf;
+use crate::core::AgentId;
+use crate::sys::{Delivery, delivery, limit_rate};
+
+/// The time from the start of one measurement to the next one.
+const PERIOD: Duration = Duration::from_secs(1);
+/// A measurement takes at least this time,
+const MEASURED_TIME: Duration = Duration::from_millis(50);
+/// and until this many bytes have reached the peer: a burst says nothing.
+const MEASURED_BYTES: u64 = 128 << 10;
+/// From this rate on, in bytes per second, nobody waits long behind staged bytes: there is no limit.
+const FAST_RATE: u64 = 125_000_000;
+/// If packets of a connection wait at least this time on their way, a queue has formed in front of its slowest part.
+const QUEUE: Duration = Duration::from_millis(4);
+/// The best rate of this time counts: a busy processor makes single measurements too low, and nothing makes them too high.
+const KEPT: Duration = Duration::from_secs(3);
+/// Staging is over when there was nothing staged to send for this time.
+const OVER: Duration = Duration::from_millis(200);
+
+/// The staged bytes in one write.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Staged {
+    Nothing,
+    /// All that there were to send.
+    All,
+    /// Some. More of them wait.
+    MoreWaits,
+}
+
+/// Writes to a link's stream, at the pace of its network.
+pub(super) struct Pacer {
+    peer: AgentId,
+    rates: Arc<Mutex<Rates>>,
+    /// Whether a network is between the ends of the connection. `None` before the first staged bytes.
+    has_network: Option<bool>,
+    /// The time of the last staged bytes.
+    staged: Duration,
+    pace: Pace,
+}
+
+impl Pacer {
+    /// The pace of the link to this peer. All links of a process share their `rates`.
+    pub(super) fn new(peer: AgentId, rates: Arc<Mutex<Rates>>) -> Self {
+        Self { peer, rates, has_network: None, staged: Duration::ZERO, pace: Pace::default() }
+    }
+
+    /// Writes all bytes. Only staged bytes may be slowed down.
+    pub(super) async fn write(&mut self, stream: &mut WriteHalf, bytes: &[u8], staged: Staged) -> io::Result<()> {
+        // A pipe belongs to a remote shell, which has the connection.
+        if let Either::Left(half) = stream {
+            self.keep_pace(half.as_ref(), now(), staged);
+        }
+        stream.write_all(bytes).await
+    }
+
+    /// Limits the connection's rate, or removes the limit, if it is time to. A failure costs speed, not correctness.
+    fn keep_pace(&mut self, connection: &TcpStream, now: Duration, staged: Staged) {
+        if staged == Staged::Nothing {
+            if now > self.staged + OVER && self.pace.end() {
+                let _ = limit_rate(connection, None);
+            }
+            return;
+        }
+        self.staged = now;
+        self.pace.note_write(staged == Staged::MoreWaits);
+        if *self.has_network.get_or_insert_with(|| has_network(connection))
+            && self.pace.is_due(now)
+            && let Ok(delivery) = delivery(connection)
+            && let Some(found) = self.pace.advance(now, delivery)
+        {
+            let limit = found.map(|found| match found {
+                Found::All(rate) => {
+                    self.rates.lock().unwrap_or_else(PoisonError::into_inner).share(self.peer, now, rate) / 5 * 4
+                }
+                // What is not slowed down goes out evenly, even if it came in large pieces.
+                Found::NoMore(rate) => rate / 2 * 3,
+            });
+            let _ = limit_rate(connection, limit);
+        }
+    }
+}
+
+/// The rates that the links of a process have reached lately, in bytes per second. Usually the network of their node is the slowest
+/// part of their ways. They divide it unequally while it is measured, and equally in the long run.
+#[derive(Default, Debug)]
+pub(super) struct Rates {
+    last: LiteMap<AgentId, (Duration, u64)>,
+    means: VecDeque<(Duration, u64)>,
+}
+
+impl Rates {
+    /// Notes the rate of the link to this peer. Returns the rate that is its share: the best mean of [`KEPT`], or its own rate if
+    /// something else slows this link down.
+    fn share(&mut self, peer: AgentId, now: Duration, rate: u64) -> u64 {
+        self.last.retain(|_, (at, _)| now < *at + 2 * PERIOD);
+        self.last.insert(peer, (now, rate));
+        let mean = self.last.values().map(|(_, rate)| rate).sum::<u64>() / self.last.len() as u64;
+        self.means.retain(|(at, _)| now < *at + KEPT);
+        self.means.push_back((now, mean));
+        let best = self.means.iter().map(|(_, mean)| *mean).max();
+        if rate < mean / 2 { rate } else { best.unwrap_or(mean) }
+    }
+}
+
+/// The time of a clock that is the same for all processes of a node.
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+/// Returns whether a network is between the ends of a connection: the peer is not on this machine.
+fn has_network(connection: &TcpStream) -> bool {
+    match (connection.local_addr(), connection.peer_addr()) {
+        (Ok(local), Ok(peer)) => local.ip() != peer.ip(),
+        (Err(_), _) | (_, Err(_)) => true,
+    }
+}
+
+/// A rate that was measured, in bytes per second.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Found {
+    /// All that the connection can carry.
+    All(u64),
+    /// All that there was to send. The network may be faster.
+    NoMore(u64),
+}
+
+/// Decides when a connection's rate is measured. Times are those of [`now`].
+#[derive(Default)]
+enum Pace {
+    #[default]
+    Free,
+    /// Measures the rate, without a limit. After `full` of the `writes`, more bytes waited.
+    Measuring { began: Duration, acknowledged: u64, writes: u32, full: u32 },
+    /// The last measurement holds until the next one begins.
+    Measured { until: Duration },
+}
+
+impl Pace {
+    /// Returns whether [`Self::advance`] has something to decide. It then needs the state of the delivery, a system call.
+    fn is_due(&self, now: Duration) -> bool {
+        match self {
+            Self::Free => true,
+            Self::Measuring { began, .. } => now >= *began + MEASURED_TIME,
+            Self::Measured { until } => now >= *until,
+        }
+    }
+
+    /// Begins or ends a measurement. Returns the rate of which the connection's limit follows: `Some(None)` removes the limit,
+    /// `None` leaves it as it is.
+    fn advance(&mut self, now: Duration, delivery: Delivery) -> Option<Option<Found>> {
+        let Delivery { acknowledged, waiting } = delivery;
+        let Self::Measuring { began, acknowledged: before, writes, full } = *self else {
+            *self = Self::begin(now, acknowledged);
+            return Some(None);
+        };
+        let (time, bytes) = (now.saturating_sub(began), acknowledged.saturating_sub(before));
+        if bytes < MEASURED_BYTES {
+            return None;
+        }
+        let rate = bytes as f64 / time.as_secs_f64().max(1e-3);
+        let is_full = full > writes / 2 && waiting >= QUEUE;
+        if !is_full && time > PERIOD / 2 {
+            *self = Self::begin(now, acknowledged);
+            return None;
+        }
+        *self = Self::Measured { until: next_period(now) };
+        let rate = rate as u64;
+        if rate >= FAST_RATE {
+            return Some(None);
+        }
+        Some(Some(if is_full { Found::All(rate) } else { Found::NoMore(rate) }))
+    }
+
+    fn begin(now: Duration, acknowledged: u64) -> Self {
+        Self::Measuring { began: now, acknowledged, writes: 0, full: 0 }
+    }
+
+    /// Notes a write of staged bytes, and whether more of them wait.
+    fn note_write(&mut self, more_waits: bool) {
+        if let Self::Measuring { writes, full, .. } = self {
+            *writes += 1;
+            *full += u32::from(more_waits);
+        }
+    }
+
+    /// Ends the pace, since other messages follow. Returns whether there was one.
+    fn end(&mut self) -> bool {
+        !matches!(std::mem::take(self), Self::Free)
+    }
+}
+
+/// Returns the end of the period in which `now` is, the same on all links of a node. A rest that is too short for a
+/// measurement is skipped.
+fn next_period(now: Duration) -> Duration {
+    let periods = (now + MEASURED_TIME * 2).as_nanos() / PERIOD.as_nanos() + 1;
+    PERIOD * u32::try_from(periods).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// The delivery of so many bytes, with a queue on their way.
+    fn after(acknowledged: u64) -> Delivery {
+        Delivery { acknowledged, waiting: 9 * MS }
+    }
+
+    /// Measures from `now` on for 100 ms, with ten writes, after `full` of which more bytes waited. Returns the limit that follows.
+    fn measured(pace: &mut Pace, now: Duration, bytes: u64, full: u32) -> Option<Option<Found>> {
+        assert!(pace.is_due(now));
+        assert_eq!(pace.advance(now, after(1000)), Some(None), "it is measured without a limit");
+        assert!(!pace.is_due(now + 49 * MS));
+        (0..10).for_each(|write| pace.note_write(write < full));
+        assert!(pace.is_due(now + 100 * MS));
+        pace.advance(now + 100 * MS, after(1000 + bytes))
+    }
+
+    #[test]
+    fn a_full_connection_is_measured_once_in_a_period() {
+        let mut pace = Pace::default();
+        assert_eq!(measured(&mut pace, 5200 * MS, 1_000_000, 6), Some(Some(Found::All(10_000_000))));
+        assert!(!pace.is_due(5999 * MS));
+        // The next measurement begins from the rate that is reached now, not from that of before.
+        assert_eq!(measured(&mut pace, 6000 * MS, 2_000_000, 10), Some(Some(Found::All(20_000_000))));
+    }
+
+    #[test]
+    fn a_connection_that_had_no_more_to_send_may_be_faster() {
+        assert_eq!(measured(&mut Pace::default(), 5200 * MS, 1_000_000, 5), Some(Some(Found::NoMore(10_000_000))));
+        let mut pace = Pace::default();
+        pace.advance(5200 * MS, after(0));
+        pace.note_write(true);
+        let found = pace.advance(5300 * MS, Delivery { acknowledged: 1_000_000, waiting: Duration::ZERO });
+        assert_eq!(found, Some(Some(Found::NoMore(10_000_000))), "the peer was slow, not the network");
+    }
+
+    #[test]
+    fn a_measurement_with_a_pause_is_repeated() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.advance(5200 * MS, after(0)), Some(None));
+        assert_eq!(pace.advance(9200 * MS, after(300_000)), None, "there was nothing to send for some seconds");
+        pace.note_write(true);
+        assert_eq!(pace.advance(9300 * MS, after(1_300_000)), Some(Some(Found::All(10_000_000))));
+    }
+
+    #[test]
+    fn a_fast_connection_has_no_limit() {
+        assert_eq!(measured(&mut Pace::default(), 5200 * MS, 12_500_000, 10), Some(None));
+    }
+
+    #[test]
+    fn a_few_bytes_are_no_measurement() {
+        let mut pace = Pace::default();
+        assert_eq!(measured(&mut pace, 5200 * MS, 100_000, 10), None);
+        assert_eq!(pace.advance(5400 * MS, after(1000 + 200_000)), Some(Some(Found::All(1_000_000))));
+    }
+
+    #[test]
+    fn links_share_what_they_have_in_common() {
+        let mut rates = Rates::default();
+        assert_eq!(rates.share(AgentId(1), 5300 * MS, 4_000), 4_000);
+        assert_eq!(rates.share(AgentId(2), 5310 * MS, 8_000), 6_000);
+        assert_eq!(rates.share(AgentId(1), 6300 * MS, 6_000), 7_000, "its last rate counts");
+        assert_eq!(rates.share(AgentId(3), 6310 * MS, 1_000), 1_000, "its own way is slow");
+        assert_eq!(rates.share(AgentId(1), 8290 * MS, 6_000), 7_000, "the best mean of some seconds");
+        assert_eq!(rates.share(AgentId(1), 9400 * MS, 5_000), 6_000, "the other links have long ended");
+    }
+
+    #[test]
+    fn all_links_are_measured_at_the_same_time() {
+        let until = |at| next_period(at * MS);
+        assert_eq!([until(5000), until(5300), until(5899)], [6000 * MS; 3]);
+        assert_eq!([until(5950), until(6000)], [7000 * MS; 2], "a rest of a period is no period");
+    }
+
+    #[test]
+    fn other_messages_end_the_limit() {
+        let mut pace = Pace::default();
+        assert!(!pace.end());
+        measured(&mut pace, 5200 * MS, 1_000_000, 6);
+        assert!(pace.end());
+        assert!(!pace.end());
+    }
+
+    #[tokio::test]
+    async fn paced_bytes_arrive_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        assert!(!has_network(&near));
+        // As if a network were between them.
+        let mut pacer = Pacer { has_network: Some(true), ..Pacer::new(AgentId(3), Arc::default()) };
+        let (_read, half) = near.into_split();
+        let mut stream = Either::Left(half);
+        let content: Vec<u8> = (0..5_000_000_u32).map(|index| (index % 251) as u8).collect();
+        let reading = async {
+            let mut read = vec![0; content.len()];
+            far.read_exact(&mut read).await.unwrap();
+            read
+        };
+        let writing = async {
+            for piece in content.chunks(64 << 10) {
+                pacer.write(&mut stream, piece, Staged::MoreWaits).await.unwrap();
+            }
+            assert!(!matches!(pacer.pace, Pace::Free));
+            pacer.write(&mut stream, b"", Staged::Nothing).await.unwrap();
+            assert!(!matches!(pacer.pace, Pace::Free), "more may follow");
+            pacer.staged -= 2 * OVER;
+            pacer.write(&mut stream, b"", Staged::Nothing).await.unwrap();
+            assert!(matches!(pacer.pace, Pace::Free));
+        };
+        let (read, ()) = tokio::join!(reading, writing);
+        assert!(read == content);
+    }
+}
