@@ -1,7 +1,9 @@
-//! Passes the commit to the program, if git knows it, and exports the function that libpmix calls.
+//! Passes the commit to the program, if git knows it, exports the function that libpmix calls, and orders functions in the program.
 
-use std::path::Path;
-use std::process::Command;
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 fn main() {
     let git = |words: &[&str]| {
@@ -19,6 +21,9 @@ fn main() {
     }
     if !is_static() {
         println!("cargo::rustc-link-arg-bins=-no-pie");
+    }
+    if let Some(script) = start_script() {
+        println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", script.display());
     }
     // Built from an archive, git may find the repository of another project around it.
     let is_own = git(&["ls-files", "--error-unmatch", "build.rs"]).is_some();
@@ -58,4 +63,52 @@ fn static_unwinder() -> Option<String> {
     let path = String::from_utf8(output.stdout).ok()?.trim().to_owned();
     // A compiler that does not know the file prints its name only.
     Path::new(&path).is_absolute().then_some(path).filter(|path| Path::new(path).exists())
+}
+
+/// Returns a linker script that puts the functions of a small job's start at one place of the text: a process maps 64 KiB of text
+/// with each page fault, and a small job would touch nearly all of it, in three processes. docs/performance.md says how the list of
+/// functions is made. A function that it lacks, or that no longer exists, costs time only.
+///
+/// `None` without optimization, where functions are too many and differ, and if the linker does not accept the script.
+fn start_script() -> Option<PathBuf> {
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("start_functions.txt");
+    println!("cargo::rerun-if-changed={}", list.display());
+    if std::env::var("OPT_LEVEL").is_ok_and(|level| level == "0") {
+        return None;
+    }
+    let mut text = String::from("SECTIONS\n{\n  .text.start : {\n");
+    for line in fs::read_to_string(list).ok()?.lines().filter(|line| !line.starts_with('#')) {
+        let (crate_name, function) = line.split_once(' ')?;
+        // Archives of crates have objects whose names begin with that of the crate.
+        let object = if crate_name == "*" { "*".to_owned() } else { format!("*:{crate_name}-*") };
+        writeln!(text, "    {object}(.text.{function})").ok()?;
+    }
+    text.push_str("  }\n}\nINSERT BEFORE .text;\n");
+    let directory = PathBuf::from(std::env::var_os("OUT_DIR")?);
+    let script = directory.join("start.ld");
+    fs::write(&script, text).ok()?;
+    links_with(&script, &directory).then_some(script)
+}
+
+/// Returns whether the linker accepts the script: lld and GNU ld do, others may not.
+fn links_with(script: &Path, directory: &Path) -> bool {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let source = directory.join("empty.rs");
+    if fs::write(&source, "fn main() {}\n").is_err() {
+        return false;
+    }
+    let flags = variable("CARGO_ENCODED_RUSTFLAGS");
+    let linker = std::env::var("RUSTC_LINKER").map(|linker| format!("-Clinker={linker}"));
+    Command::new(variable("RUSTC"))
+        .args(["--target", &variable("TARGET"), "-Copt-level=1"])
+        .args(flags.split('\x1f').filter(|flag| !flag.is_empty()))
+        .args(linker)
+        .arg(format!("-Clink-arg=-Wl,-T,{}", script.display()))
+        .arg("-o")
+        .arg(directory.join("empty"))
+        .arg(source)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }
