@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::attributes::attribute;
 use super::cgroup_files::{cgroup_mount, cgroup_mounts};
+use super::kernel_files::read_text;
 
 /// How long killed processes may take to leave a cgroup before its directory stays.
 const REMOVE_TIME: Duration = Duration::from_millis(200);
@@ -104,11 +105,16 @@ pub fn end_group_of(guardian: u32) {
     }
 }
 
-/// Returns this process's cgroup if it is delegated to this user.
+/// Looks up this process's cgroup. [`end_group_of`] does it otherwise, at the end of a session.
+pub fn look_up_cgroup() {
+    let _ = delegated();
+}
+
+/// Returns this process's cgroup if it is delegated to this user. Looked up once.
 pub(super) fn delegated() -> Option<&'static Path> {
     static OWN: OnceLock<Option<PathBuf>> = OnceLock::new();
     let own = OWN.get_or_init(|| {
-        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let groups = read_text("/proc/self/cgroup").ok()?;
         let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
         own_directory(path, cgroup_mounts()).filter(|own| is_delegated(own))
     });

@@ -1,8 +1,9 @@
 //! The files of a controller in this process's cgroups, of version 1 and version 2.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+
+use super::kernel_files::read_text;
 
 /// A file that a controller has in each of its cgroups.
 pub(super) struct ControllerFile {
@@ -18,7 +19,7 @@ impl ControllerFile {
     /// Returns the files of this process's cgroup and of those above it, the nearest first. In version 2 not each of them
     /// exists: a cgroup may lack the controller.
     pub(super) fn of_this_process(&self) -> Vec<PathBuf> {
-        self.among(cgroup_mounts(), &fs::read_to_string("/proc/self/cgroup").unwrap_or_default())
+        self.among(cgroup_mounts(), &read_text("/proc/self/cgroup").unwrap_or_default())
     }
 
     fn among(&self, mounts: &str, groups: &str) -> Vec<PathBuf> {
@@ -49,7 +50,7 @@ impl ControllerFile {
 pub(super) fn cgroup_mounts() -> &'static str {
     static MOUNTS: OnceLock<String> = OnceLock::new();
     MOUNTS.get_or_init(|| {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = read_text("/proc/self/mountinfo").unwrap_or_default();
         mounts.split_inclusive('\n').filter(|line| line.contains(" - cgroup")).collect()
     })
 }
@@ -76,8 +77,8 @@ pub(super) fn process_limits() -> Vec<(PathBuf, u64, u64)> {
 /// `files` are the files `pids.max`, of which some may not exist.
 fn process_limits_in(files: Vec<PathBuf>) -> Vec<(PathBuf, u64, u64)> {
     let limit = |max: PathBuf| {
-        let current = fs::read_to_string(max.with_file_name("pids.current")).ok()?;
-        let (limit, used) = process_limit_of(&fs::read_to_string(&max).ok()?, &current)?;
+        let current = read_text(max.with_file_name("pids.current")).ok()?;
+        let (limit, used) = process_limit_of(&read_text(&max).ok()?, &current)?;
         Some((max, limit, used))
     };
     files.into_iter().filter_map(limit).collect()
@@ -93,9 +94,9 @@ pub fn memory_limits() -> Vec<(PathBuf, u64)> {
 /// `files` are the files with the limits, of which some may not exist.
 fn memory_limits_in(files: Vec<PathBuf>) -> Vec<(PathBuf, u64)> {
     let left = |max: PathBuf| {
-        let read = |name: &str| fs::read_to_string(max.with_file_name(name)).ok();
+        let read = |name: &str| read_text(max.with_file_name(name)).ok();
         let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
-        let left = memory_left_of(&fs::read_to_string(&max).ok()?, &used, &read("memory.stat")?)?;
+        let left = memory_left_of(&read_text(&max).ok()?, &used, &read("memory.stat")?)?;
         Some((max, left))
     };
     files.into_iter().filter_map(left).collect()
@@ -121,6 +122,8 @@ fn process_limit_of(max: &str, current: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -260,7 +260,12 @@ pub enum Forked {
 /// launcher by its arguments would end the agents and their guardians with it, and nobody would clean up.
 pub fn fork_guardians(mut forked: ForkedGuardians, count: u32, label: &str) -> io::Result<Forked> {
     if forked.guardians.is_empty() {
-        prepare()?;
+        // Two descriptors for each guardian.
+        descriptors::raise_limit()?;
+    }
+    if count > 1 {
+        // Looked up once for all of them. A single one does it while the launcher makes the plan.
+        cgroup::look_up_cgroup();
     }
     let held = forked.signals_held.take().map_or_else(SignalsHeld::new, Ok)?;
     Ok(match fork_until(count, forked)? {
@@ -272,12 +277,11 @@ pub fn fork_guardians(mut forked: ForkedGuardians, count: u32, label: &str) -> i
     })
 }
 
-/// Prepares this process before its first fork.
+/// Prepares this process before it forks for other sessions than its own.
 fn prepare() -> io::Result<()> {
-    // Two descriptors for each guardian.
     descriptors::raise_limit()?;
     // Looked up once, before the forks, which inherit the answer.
-    let _ = cgroup::delegated();
+    cgroup::look_up_cgroup();
     Ok(())
 }
 

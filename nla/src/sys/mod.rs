@@ -35,6 +35,7 @@ pub mod guardian;
 pub mod identity;
 pub mod image;
 pub mod inherited;
+mod kernel_files;
 mod launching;
 pub mod new_file;
 pub mod output_file;
@@ -66,7 +67,7 @@ mod users;
 
 pub use allocator::{LargePages, keep_freed_memory};
 pub use below::{Below, BelowEntry};
-pub use cgroup::end_group_of;
+pub use cgroup::{end_group_of, look_up_cgroup};
 pub use cgroup_files::memory_limits;
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{

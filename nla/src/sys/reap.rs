@@ -20,6 +20,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::cgroup_files::ControllerFile;
+use super::kernel_files::read_text;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -312,7 +313,7 @@ pub fn out_of_memory_kills() -> Option<u64> {
         ControllerFile { controller: "memory", v1: "memory.oom_control", v2: "memory.events" };
     // In version 2 the nearest ancestor with the memory controller has it.
     let all = COUNTERS.of_this_process().into_iter().chain([PathBuf::from("/proc/vmstat")]);
-    all.into_iter().find_map(|file| counter(&fs::read_to_string(file).ok()?, "oom_kill"))
+    all.into_iter().find_map(|file| counter(&read_text(file).ok()?, "oom_kill"))
 }
 
 /// Returns the number after `name` at the start of a line.

@@ -22,6 +22,8 @@ const SHARED_MEMORY: &str = "/dev/shm";
 const MAPS_BYTES_MAX: u64 = 8 << 20;
 /// The most bytes of a process's list of children.
 const CHILDREN_BYTES_MAX: u64 = 64 << 10;
+/// The usual length of /proc/PID/stat and of shorter files, at most.
+const STAT_BYTES: u64 = 1024;
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 const FILE: OFlag = OFlag::O_RDONLY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
@@ -126,7 +128,7 @@ impl ProcessFiles {
 
     /// Reads a file of the process, at most `bytes_max` bytes.
     pub(super) fn read(&self, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
-        let mut text = Vec::new();
+        let mut text = Vec::with_capacity(bytes_max.min(STAT_BYTES) as usize);
         let file = File::from(openat(self.directory.as_fd(), name, FILE, Mode::empty())?);
         file.take(bytes_max).read_to_end(&mut text)?;
         Ok(text)

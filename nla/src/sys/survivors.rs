@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::kernel_files::read_text;
 use super::reap::signal_by;
 use super::shared_files::{ProcessFiles, processes, user};
 
@@ -31,7 +32,7 @@ fn find_machine() -> Option<u64> {
     if own.to_str()?.parse() != Ok(std::process::id()) {
         return None;
     }
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let boot = read_text("/proc/sys/kernel/random/boot_id").ok()?;
     let boot = u128::from_str_radix(&boot.trim().replace('-', ""), 16).ok()?;
     let namespace = fs::metadata("/proc/self/ns/pid").ok()?.ino();
     Some(boot as u64 ^ (boot >> 64) as u64 ^ namespace.rotate_left(32))

@@ -9,6 +9,7 @@ use nix::unistd::{geteuid, getuid};
 
 use super::cgroup_files::process_limits;
 use super::descriptors::open_files_max;
+use super::kernel_files::read_text;
 
 /// The highest value that the kernel accepts for pid_max.
 const PID_MAX_MAX: u64 = 1 << 22;
@@ -155,7 +156,7 @@ fn nearest_task_limit() -> Option<String> {
 fn user_limit() -> Option<u64> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NPROC).ok()?;
     let is_root = getuid().is_root() || geteuid().is_root();
-    let is_exempt = || is_root && fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| has_all_users(&map));
+    let is_exempt = || is_root && read_text("/proc/self/uid_map").is_ok_and(|map| has_all_users(&map));
     (soft != RLIM_INFINITY && !is_exempt()).then_some(soft)
 }
 
@@ -167,7 +168,7 @@ fn has_all_users(map: &str) -> bool {
 
 /// Returns the number of all processes and threads of the machine.
 fn total() -> Option<u64> {
-    total_of(&fs::read_to_string("/proc/loadavg").ok()?)
+    total_of(&read_text("/proc/loadavg").ok()?)
 }
 
 /// `text` is /proc/loadavg.

@@ -400,6 +400,7 @@ impl Session {
                 // The agents get the job first: they start ranks while the thread starts here.
                 yield_now().await;
                 self.start_input();
+                sys::look_up_cgroup();
             }
         }
     }
