@@ -59,6 +59,15 @@ const REAP_PAUSE: Duration = Duration::from_millis(1);
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
 
+/// What the process of an agent does after its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Afterwards {
+    /// It exits.
+    Exit,
+    /// It stands by for another session.
+    Stay,
+}
+
 /// The actor of one agent process.
 pub(super) struct AgentDriver {
     pub(super) core: Agent,
@@ -211,7 +220,7 @@ impl AgentDriver {
     }
 
     /// Runs until the session is over. Returns the exit code: 253 after a panic in a task, of which the parent is informed.
-    pub(super) async fn run(mut self: Box<Self>, panics: &mut Panics) -> u8 {
+    pub(super) async fn run(mut self: Box<Self>, panics: &mut Panics, afterwards: Afterwards) -> u8 {
         let span = tracing::error_span!("agent", id = %self.here.head());
         async {
             let mut code = panics.watch("agent", self.live()).await.unwrap_or_else(|panic| {
@@ -231,6 +240,10 @@ impl AgentDriver {
                 code = PANICKED;
             }
             self.leave_parent().await;
+            if afterwards == Afterwards::Exit {
+                // The exit ends the threads that start ranks. To end themselves, they would compete with it for a processor.
+                std::mem::forget(self.startup.take());
+            }
             code
         }
         .instrument(span)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::{self, Runtime};
 use tokio::task::LocalSet;
 
-use super::agent::{AgentDriver, PANICKED};
+use super::agent::{Afterwards, AgentDriver, PANICKED};
 use crate::bootstrap::{self, BootOrder, JoinOutcome, Joined, OwnProcess, StartFailure, StartPhase};
 use crate::core::limits::RANKS_PER_AGENT;
 use crate::link::Clock;
@@ -76,7 +76,7 @@ fn run_session(
         let mut panics = Panics::new("agent");
         let tasks = panics.tasks();
         match bootstrap::join_and_stand_by(order, clock, own, &guardian, standby)? {
-            JoinOutcome::Joined(joined) => take_part(*joined, guardian, order, &tasks, &mut panics).await,
+            JoinOutcome::Joined(joined) => take_part(*joined, guardian, order, &tasks, &mut panics, Afterwards::Stay).await,
             JoinOutcome::Exit(code) => Ok(code),
         }
     });
@@ -120,7 +120,7 @@ async fn run(
             return Ok(PANICKED);
         }
     };
-    take_part(joined, guardian, order, &tasks, &mut panics).await
+    take_part(joined, guardian, order, &tasks, &mut panics, Afterwards::Exit).await
 }
 
 /// Takes part in the tree until the session is over. Returns the exit code.
@@ -130,9 +130,10 @@ async fn take_part(
     order: &BootOrder,
     tasks: &Tasks,
     panics: &mut Panics,
+    afterwards: Afterwards,
 ) -> Result<u8, StartFailure> {
     let driver = Box::new(AgentDriver::new(joined, guardian, order, tasks).map_err(limits)?);
-    Ok(Box::pin(driver.run(panics)).await)
+    Ok(Box::pin(driver.run(panics, afterwards)).await)
 }
 
 fn limits(error: io::Error) -> StartFailure {
