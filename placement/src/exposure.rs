@@ -27,7 +27,7 @@ impl Exposure {
         let needed = needed(matrix, topology, place_of);
         let is_exposed = |place: &u32| needed[*place as usize] && outages[*place as usize] > 0.0;
         let places: Vec<u32> = (0..topology.places()).filter(is_exposed).collect();
-        let rate = |place: &u32| -(-outages[*place as usize].min(PROBABILITY_MAX)).ln_1p();
+        let rate = |place: &u32| -libm::log1p(-outages[*place as usize].min(PROBABILITY_MAX));
         Self { rate: places.iter().map(rate).sum(), places }
     }
 
@@ -43,7 +43,7 @@ impl Exposure {
 
     /// Returns the probability that one of the places fails, so that the job is aborted.
     pub fn probability(&self) -> f64 {
-        1.0 - (-self.rate).exp()
+        1.0 - libm::exp(-self.rate)
     }
 
     /// Compares the probabilities of an abort.

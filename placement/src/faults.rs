@@ -146,14 +146,14 @@ impl History {
         let mut rates = BTreeMap::<&str, (f64, u32, u64)>::new();
         for Event { at_s, hosts } in self.events.iter().filter(|event| is_past(event, now_s)) {
             let age = now_s.saturating_sub(*at_s) as f64 / HALF_LIFE_S as f64;
-            let each = 0.5f64.powf(age) / hosts.len() as f64;
+            let each = libm::exp2(-age) / hosts.len() as f64;
             for host in hosts {
                 let (rate, events, last_s) = rates.entry(host.as_str()).or_default();
                 (*rate, *events, *last_s) = (*rate + each, *events + 1, (*last_s).max(*at_s));
             }
         }
         let outage =
-            |(rate, events, last_s): (f64, u32, u64)| Outage { probability: 1.0 - (-rate).exp(), events, last_s };
+            |(rate, events, last_s): (f64, u32, u64)| Outage { probability: 1.0 - libm::exp(-rate), events, last_s };
         rates.into_iter().map(|(host, rate)| (host, outage(rate))).collect()
     }
 }

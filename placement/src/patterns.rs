@@ -67,7 +67,7 @@ pub fn grid<const N: usize>(ranks: u32) -> [u32; N] {
     let mut rest = ranks.max(1);
     for (at, size) in sizes.iter_mut().enumerate() {
         let left = (N - at) as f64;
-        let goal = f64::from(rest).powf(1.0 / left).round().max(1.0) as u32;
+        let goal = libm::pow(f64::from(rest), 1.0 / left).round().max(1.0) as u32;
         let factor =
             (1..=rest).filter(|factor| rest.is_multiple_of(*factor)).min_by_key(|factor| factor.abs_diff(goal));
         *size = if at + 1 == N { rest } else { factor.unwrap_or(1) };
@@ -201,7 +201,7 @@ fn geometric(ranks: u32, random: &mut Random, send: &mut impl FnMut(u32, u32, u6
             for near_y in y.saturating_sub(1)..=(y + 1).min(cells - 1) {
                 for other in &of_cell[near_x * cells + near_y] {
                     let to = points[*other as usize];
-                    let apart = (point.0 - to.0).hypot(point.1 - to.1);
+                    let apart = libm::hypot(point.0 - to.0, point.1 - to.1);
                     if *other != rank && apart < radius {
                         send(rank, *other, 1024 + ((1.0 - apart / radius) * 65_536.0) as u64, 1);
                     }

@@ -12,6 +12,7 @@ pub(crate) const DEPENDENCIES: &[&str] = &[
     "clap",
     "dashmap",
     "libc",
+    "libm",
     "litemap",
     "lz4_flex",
     "lru",

@@ -53,15 +53,15 @@ impl HeatMap {
         if sum == 0 {
             return None;
         }
-        let (least, most) = ((self.least as f64).ln(), (self.most as f64).ln());
-        let part = if most > least { ((sum as f64).ln() - least) / (most - least) } else { 1.0 };
+        let (least, most) = (libm::log(self.least as f64), libm::log(self.most as f64));
+        let part = if most > least { (libm::log(sum as f64) - least) / (most - least) } else { 1.0 };
         Some((part * (SHADES - 1) as f64).round() as usize)
     }
 
     /// Returns the value that a shade stands for.
     pub(super) fn value_of(&self, shade: usize) -> u64 {
-        let (least, most) = ((self.least.max(1) as f64).ln(), (self.most.max(1) as f64).ln());
-        (least + (most - least) * shade as f64 / (SHADES - 1) as f64).exp().round() as u64
+        let (least, most) = (libm::log(self.least.max(1) as f64), libm::log(self.most.max(1) as f64));
+        libm::exp(least + (most - least) * shade as f64 / (SHADES - 1) as f64).round() as u64
     }
 }
 

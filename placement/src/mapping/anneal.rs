@@ -63,7 +63,7 @@ impl Refiner<'_> {
                     break;
                 }
                 let part = work as f64 / schedule.work as f64;
-                temperature = start * (end / start).powf(part);
+                temperature = start * libm::pow(end / start, part);
                 excess_cost = per_byte * (EXCESS_LINKS.0 + (EXCESS_LINKS.1 - EXCESS_LINKS.0) * part);
                 if work >= next_hot {
                     next_hot += schedule.work.div_ceil(HOT_TURNS);
@@ -79,7 +79,7 @@ impl Refiner<'_> {
             let Some(change) = self.drawn(rank, random) else { continue };
             work += self.degree(change);
             let cost = self.cost(change);
-            let bound = -temperature * random.fraction().max(f64::MIN_POSITIVE).ln();
+            let bound = -temperature * libm::log(random.fraction().max(f64::MIN_POSITIVE));
             // A change takes away at most all excess.
             if cost as f64 > bound + excess as f64 * excess_cost {
                 continue;

@@ -181,7 +181,7 @@ impl Search<'_> {
             }
             next.apply(frame, &digits, &mut host_of);
             let next_length = edges.length(distances, &host_of);
-            let bound = now_length as f64 - temperature * random.fraction().max(f64::MIN_POSITIVE).ln();
+            let bound = now_length as f64 - temperature * libm::log(random.fraction().max(f64::MIN_POSITIVE));
             if next_length as f64 > bound {
                 continue;
             }
