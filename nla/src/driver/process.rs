@@ -76,7 +76,9 @@ fn run_session(
         let mut panics = Panics::new("agent");
         let tasks = panics.tasks();
         match bootstrap::join_and_stand_by(order, clock, own, &guardian, standby)? {
-            JoinOutcome::Joined(joined) => take_part(*joined, guardian, order, &tasks, &mut panics, Afterwards::Stay).await,
+            JoinOutcome::Joined(joined) => {
+                take_part(*joined, guardian, order, &tasks, &mut panics, Afterwards::Stay).await
+            }
             JoinOutcome::Exit(code) => Ok(code),
         }
     });
