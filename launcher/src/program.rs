@@ -178,7 +178,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
             EarlyEnd::Usage.code()
         }
         Ok(Subcommand::Start(options)) => return start_pool(&options),
-        Ok(Subcommand::Attach(pool, job)) => attach(&pool, job).unwrap_or_else(|refusal| refuse(&refusal)),
+        Ok(Subcommand::Attach(pool, job)) => attach(&pool, job, false).unwrap_or_else(|refusal| refuse(&refusal)),
         Ok(Subcommand::Ask(question)) => match commands::ask(&question) {
             Ok(answer) => {
                 let printed = print(&answer.text);

@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use bytes::Bytes;
+use launcher::pool::absences::{AbsenceKind, Absent, AbsentNodes};
 use launcher::pool::message::{
     Ask, Description, JobRefusal, JobState, NodeChange, PoolState, Request, ToClient, ToController,
 };
@@ -397,6 +398,11 @@ fn pools() -> Vec<Vec<u8>> {
     let wait = Some(Wait { why: Why::Room(Room { needs, ..room }), ahead: 0 });
     let job =
         JobState { job: 3, launcher: Some(4712), slots: 4, priority: 0, age_ms: 1500, wait, is_returned: true, words };
+    let group =
+        |kind, why: &str| AbsentNodes { names: "n[1-2]".to_owned(), count: 2, kind, why: why.to_owned(), age_ms: 1500 };
+    let groups =
+        vec![group(AbsenceKind::Down, "no route"), group(AbsenceKind::Drained, ""), group(AbsenceKind::Starting, "")];
+    let absent = Absent { groups, others: 1 };
     let environment = vec![("PATH".into(), "/bin".into())];
     let configfile = Some(("file".into(), b"-np 1 true\n".to_vec()));
     let description = Description::of_process(vec!["scela-run".into(), "true".into()], configfile, environment);
@@ -409,9 +415,9 @@ fn pools() -> Vec<Vec<u8>> {
             "n[1-4]:2".to_owned(),
         )),
         encode(&ToController::Signal(vec![1, 2], 15)),
-        encode(&ToClient::Waits(3, Wait { why: Why::Room(room), ahead: 2 })),
-        encode(&ToClient::Waits(4, Wait { why: Why::Kept(3), ahead: 1 })),
-        encode(&ToClient::Refused(JobRefusal::Busy(Why::Launcher))),
+        encode(&ToClient::Waits(3, Wait { why: Why::Room(room), ahead: 2 }, absent.clone())),
+        encode(&ToClient::Waits(4, Wait { why: Why::Kept(3), ahead: 1 }, Absent::default())),
+        encode(&ToClient::Refused(JobRefusal::Busy(Why::Launcher, absent))),
         encode(&ToClient::Refused(JobRefusal::NoDevices("gpu:a100:2".parse().expect("it is a list")))),
         encode(&ToClient::Pool(pool)),
         encode(&ToClient::Job(job)),

@@ -70,6 +70,7 @@ mod output;
 mod output_files;
 mod panics;
 mod placements;
+mod pool_nodes;
 mod pools;
 mod profiles;
 mod recordings;

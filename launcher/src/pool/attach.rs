@@ -31,8 +31,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 const LOOK_TIME: Duration = Duration::from_millis(200);
 
 /// Attaches this process to a job until the job ends. Returns the job's exit code. SIGHUP, or the end of this process, leaves the
-/// job alone.
-pub fn attach(pool: &str, job: JobNumber) -> Result<u8, Refusal> {
+/// job alone. It says which nodes the job lacks, unless `is_quiet`.
+pub fn attach(pool: &str, job: JobNumber, is_quiet: bool) -> Result<u8, Refusal> {
     let failed = |error: io::Error| {
         Refusal::new(format!("job {job} in the pool '{pool}' cannot be followed: {error}"), "").of_system()
     };
@@ -50,7 +50,7 @@ pub fn attach(pool: &str, job: JobNumber) -> Result<u8, Refusal> {
         return Err(Refusal::new(text, "'scela jobs' lists those that wait or run").of_system());
     };
     let (output, errors) = (Followed::new(output), Followed::new(errors));
-    Attached { pool, job, controller, signals, output, errors }.follow().map_err(failed)
+    Attached { pool, job, is_quiet, controller, signals, output, errors }.follow().map_err(failed)
 }
 
 /// A file that grows, and whose beginning may be freed.
@@ -140,6 +140,8 @@ impl Growth {
 struct Attached<'a> {
     pool: &'a str,
     job: JobNumber,
+    /// It does not say why the job waits.
+    is_quiet: bool,
     controller: Packets,
     signals: SignalFd,
     output: Followed,
@@ -202,6 +204,13 @@ impl Attached<'_> {
         match self.controller.receive(false) {
             Ok(Some(packet)) => match unpacked(&packet) {
                 Ok(ToClient::Ended(code)) => Some(code),
+                Ok(ToClient::Waits(job, wait, absent)) => {
+                    if !self.is_quiet {
+                        let text = handover::waits_text(self.pool, job, &wait, &absent);
+                        stderr::line(Kind::Report, &format!("scela: {text}"));
+                    }
+                    self.ended()
+                }
                 Ok(ToClient::Unwritten(text)) => {
                     // Its lines begin with the name of the program that has written them.
                     let _ = io::stderr().write_all(printable(&text).as_bytes());

@@ -74,7 +74,7 @@ pub fn run(
         words: words(&arguments),
     };
     if ask.detached.is_some() {
-        return run_detached(pool, ask, arguments, configfile, options.pool_detach);
+        return run_detached(pool, ask, arguments, configfile, options);
     }
     let signals = signals().map_err(failed)?;
     let (terminal, input) = Terminal::of_input().map_err(failed)?;
@@ -120,9 +120,10 @@ fn run_detached(
     ask: Ask,
     arguments: Vec<OsString>,
     configfile: Option<(PathBuf, Vec<u8>)>,
-    is_left: bool,
+    options: &Options,
 ) -> Result<u8, Refusal> {
     let failed = |error: io::Error| handover::failed(pool, &error);
+    let is_left = options.pool_detach;
     if is_left && sys::stdout_was_closed() {
         return Err(Refusal::new("standard output is closed, and --detach prints the job's number there", ""));
     }
@@ -147,7 +148,7 @@ fn run_detached(
                     }
                 };
             }
-            Some(ToClient::Detached(job)) => return attach(pool, job),
+            Some(ToClient::Detached(job)) => return attach(pool, job, options.quiet),
             Some(ToClient::Refused(why)) => return Err(handover::refused(pool, &why)),
             Some(_) => {}
             None => return Err(handover::pool_ended(pool, " before the job started")),
@@ -315,7 +316,7 @@ impl Client {
             for event in [from_controller, from_launcher].into_iter().flatten() {
                 match event {
                     Event::Started => self.controller = None,
-                    Event::Waits(text) => self.note(&text),
+                    Event::Waits(text, _) => self.note(&text),
                     Event::Refused(JobRefusal::Signalled(signal)) => {
                         self.note(&format!("{}: the job was ended before it started", sys::signal_name(signal)));
                         return Ok(exit::signalled(signal));

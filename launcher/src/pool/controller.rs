@@ -270,7 +270,7 @@ impl Actor {
         for action in actions {
             match action {
                 Action::Start(job, shares) => self.start(job, &shares),
-                Action::TellWaits(job, wait) => self.tell(job, &ToClient::Waits(job, wait)),
+                Action::TellWaits(job, wait, absent) => self.tell(job, &ToClient::Waits(job, wait, absent)),
                 Action::Refuse(job, why) => {
                     self.refuse_detached(job, &why);
                     self.tell(job, &ToClient::Refused(why));
@@ -295,6 +295,7 @@ impl Actor {
             // The end of the connection reports a lost client.
             let _ = waiting.client.try_send(&packed(message), &[]);
         }
+        self.tell_attached(job, message);
     }
 }
 

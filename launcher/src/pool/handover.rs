@@ -11,7 +11,9 @@ use nla::figures::counted;
 use nla::sys::{Packet, Packets};
 use serde::de::DeserializeOwned;
 
+use super::absences::Absent;
 use super::message::{Ask, Description, JobNumber, JobRefusal, Request, ToClient, ToController, packed, unpacked};
+use super::waits::Wait;
 use crate::refusal::Refusal;
 use crate::run::front::FromJob;
 
@@ -66,8 +68,8 @@ impl<'a> Submission<'a> {
 /// Something that has happened to a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It waits, with the text for the user.
-    Waits(String),
+    /// It waits, with the text for the user, and lacks these nodes.
+    Waits(String, Absent),
     /// It has started.
     Started,
     /// It does not start.
@@ -114,8 +116,8 @@ impl Handed {
                 self.job = Some(job);
                 Event::Started
             }
-            Some(ToClient::Waits(job, wait)) => {
-                Event::Waits(format!("job {job} waits in the pool '{}': {wait}", self.pool))
+            Some(ToClient::Waits(job, wait, absent)) => {
+                Event::Waits(waits_text(&self.pool, job, &wait, &absent), absent)
             }
             Some(ToClient::Refused(why)) => Event::Refused(why),
             // Answers to other questions.
@@ -178,6 +180,12 @@ fn message<M: DeserializeOwned>(packet: Option<&Packet>) -> Option<M> {
     packet.and_then(|packet| unpacked(packet).ok())
 }
 
+/// Describes the wait of a job, which lacks these nodes.
+pub(super) fn waits_text(pool: &str, job: JobNumber, wait: &Wait, absent: &Absent) -> String {
+    let text = format!("job {job} waits in the pool '{pool}': {wait}{absent}");
+    if absent.is_empty() { text } else { format!("{text}\n  hint: {}", absent.hint(pool)) }
+}
+
 /// Returns why a job cannot be handed over.
 pub(super) fn failed(pool: &str, error: &io::Error) -> Refusal {
     Refusal::new(format!("the job cannot be handed over to the pool '{pool}': {error}"), "").of_system()
@@ -197,8 +205,10 @@ pub(super) fn pool_ended(pool: &str, when: &str) -> Refusal {
 /// Returns why a job does not start.
 pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
     let (text, hint) = match why {
-        JobRefusal::Busy(why) => {
-            (format!("the job cannot start at once in the pool '{pool}': {why}"), "without --no-wait it waits")
+        JobRefusal::Busy(why, absent) => {
+            let text = format!("the job cannot start at once in the pool '{pool}': {why}{absent}");
+            let hint = if absent.is_empty() { "without --no-wait it waits".to_owned() } else { absent.hint(pool) };
+            return Refusal::new(text, hint).of_system();
         }
         JobRefusal::OtherVersion(version) => (
             format!("the pool '{pool}' was started by another version of this program, {version}"),
@@ -230,7 +240,8 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use super::super::waits::{Wait, Why};
+    use super::super::absences::{AbsenceKind, AbsentNodes};
+    use super::super::waits::Why;
     use super::*;
     use serde::Serialize;
 
@@ -264,10 +275,29 @@ mod tests {
     #[test]
     fn messages_become_events() {
         let mut handed = Handed::new("night");
-        let waits = ToClient::Waits(3, Wait { why: Why::Kept(1), ahead: 2 });
+        let waits = |absent| ToClient::Waits(3, Wait { why: Why::Kept(1), ahead: 2 }, absent);
         let text = "job 3 waits in the pool 'night': the slots for it are kept for job 1, which has waited longer; 2 jobs are \
                     before it";
-        assert_eq!(handed.on_controller(Some(&packet(&waits))), Some(Event::Waits(text.to_owned())));
+        let none = Absent::default();
+        let told = Event::Waits(text.to_owned(), none.clone());
+        assert_eq!(handed.on_controller(Some(&packet(&waits(none)))), Some(told));
+        let nodes = AbsentNodes {
+            names: "n[1-2]".to_owned(),
+            count: 2,
+            kind: AbsenceKind::Drained,
+            why: String::new(),
+            age_ms: 5000,
+        };
+        let some = Absent { groups: vec![nodes], others: 0 };
+        let hint = "'scela pool resume n[1-2] night' uses drained nodes again and tries those that are down at once; \
+                    'scela jobs night' lists the jobs that wait";
+        let text = format!("{text}\n  n[1-2] are drained, for up to 5 s\n  hint: {hint}");
+        let told = Event::Waits(text, some.clone());
+        assert_eq!(handed.on_controller(Some(&packet(&waits(some.clone())))), Some(told));
+        let busy = self::refused("night", &JobRefusal::Busy(Why::Kept(1), some));
+        let text = "the job cannot start at once in the pool 'night': the slots for it are kept for job 1, which has waited \
+                    longer\n  n[1-2] are drained, for up to 5 s";
+        assert_eq!(busy.with_hint(), format!("{text}\n  hint: {hint}"));
         let refused = packet(&ToClient::Refused(JobRefusal::Full));
         assert_eq!(handed.on_controller(Some(&refused)), Some(Event::Refused(JobRefusal::Full)));
         assert_eq!(handed.on_controller(Some(&packet(&ToClient::Done))), None);

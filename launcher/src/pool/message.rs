@@ -21,6 +21,7 @@ use nla::wire::{decode, encode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::absences::Absent;
 use super::nodes::Health;
 use super::waits::{Wait, Why};
 
@@ -130,8 +131,8 @@ pub enum NodeChange {
 /// A message of the controller to a client.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ToClient {
-    /// The job with this number waits, for this reason.
-    Waits(JobNumber, Wait),
+    /// The job with this number waits, for this reason, and lacks these nodes.
+    Waits(JobNumber, Wait, Absent),
     /// The job has started: its launcher answers on the line.
     Started(JobNumber),
     /// The job has this number, and no client.
@@ -161,8 +162,8 @@ pub enum ToClient {
 /// Why a job does not start.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum JobRefusal {
-    /// It would have to wait, for this reason, and may not.
-    Busy(Why),
+    /// It would have to wait, for this reason, lacks these nodes, and may not wait.
+    Busy(Why, Absent),
     /// The pool has as many jobs as it can have.
     Full,
     /// The pool is being stopped.

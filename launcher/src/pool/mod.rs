@@ -18,6 +18,7 @@
 //! If the controller dies, the fork server and all launchers notice the end of their connections: launchers end their jobs, and
 //! clients exit with 252. [`message`] has what they say to each other, `handover` what the messages about a job mean.
 
+pub mod absences;
 pub mod attach;
 mod choice;
 pub mod client;

@@ -328,6 +328,13 @@ impl Nodes {
         }
     }
 
+    /// Returns the nodes that the job needs and cannot have, as they are drained or down; none if the usable nodes suffice once no other
+    /// job has slots of them.
+    pub fn lacking(&self, ask: &Ask) -> impl Iterator<Item = NodeNumber> {
+        let is_lacking = !self.may_suffice(ask);
+        self.offers_of_all(ask).filter(move |offer| is_lacking && !offer.node.is_usable()).map(|offer| offer.at)
+    }
+
     /// Takes the slots of a job, and devices of its nodes if its ranks ask for some.
     pub fn take(&mut self, job: JobNumber, shares: &Shares, requests: &Resources) {
         let knows_devices = self.knows_devices();

@@ -12,6 +12,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use placement::topology::Topology;
 
+use super::absences::{Absences, Absent, Lacking, Telling, Told};
 use super::message::{Ask, JobNumber, JobRefusal};
 use super::nodes::{Health, Node, NodeNumber, Nodes, Shares};
 use super::waits::{Wait, Why};
@@ -76,8 +77,8 @@ pub enum Input {
 pub enum Action {
     /// Start the job on these slots, by a launcher that stands by.
     Start(JobNumber, Shares),
-    /// Tell the client why the job waits.
-    TellWaits(JobNumber, Wait),
+    /// Tell the client why the job waits, and which nodes it lacks.
+    TellWaits(JobNumber, Wait, Absent),
     /// Tell the client that the job is refused, or has ended before it started.
     Refuse(JobNumber, JobRefusal),
     /// Send a signal to a running job.
@@ -102,7 +103,8 @@ struct Waiting {
     blocked: Option<Time>,
     /// The reason for its wait.
     waits_for: WaitsFor,
-    is_told: bool,
+    /// The nodes of which its client was told.
+    told: Option<Told>,
     /// A launcher was given it, and has not taken it.
     is_returned: bool,
 }
@@ -120,7 +122,7 @@ enum WaitsFor {
 
 impl Waiting {
     fn new(job: JobNumber, ask: Ask, since: Time) -> Self {
-        Self { job, ask, since, blocked: None, waits_for: WaitsFor::Launcher, is_told: false, is_returned: false }
+        Self { job, ask, since, blocked: None, waits_for: WaitsFor::Launcher, told: None, is_returned: false }
     }
 
     /// Returns why it waits.
@@ -167,6 +169,7 @@ pub struct Shown<'a> {
 #[derive(Debug)]
 pub struct Schedule {
     nodes: Nodes,
+    absences: Absences,
     idle: Option<Duration>,
     waiting_max: usize,
     /// In the order in which they start.
@@ -188,8 +191,11 @@ pub struct Schedule {
 impl Schedule {
     /// Begins with no jobs. The pool ends when it has had no job for `idle`. At most `waiting_max` jobs wait.
     pub fn new(nodes: Vec<Node>, idle: Option<Duration>, waiting_max: usize) -> Self {
+        let (nodes, mut absences) = (Nodes::new(nodes), Absences::default());
+        nodes.all().for_each(|(at, node)| absences.note(Time::ZERO, at, Some(node)));
         Self {
-            nodes: Nodes::new(nodes),
+            nodes,
+            absences,
             idle,
             waiting_max,
             waiting: BTreeMap::new(),
@@ -223,11 +229,11 @@ impl Schedule {
                 }
             }
             Input::NotTaken(job) => self.wait_again(now, job, actions),
-            Input::NodeAdded(at, node) => self.nodes.add(at, node),
-            Input::NodeRemoved(at) => self.nodes.remove(at),
-            Input::NodeUp(node, cores) => self.nodes.set_up(node, cores),
-            Input::NodeHealth(node, health) => self.nodes.set_health(node, health),
-            Input::NodeDrained(node, is_drained) => self.nodes.set_drained(node, is_drained),
+            Input::NodeAdded(at, node) => self.change_node(now, at, |nodes| nodes.add(at, node)),
+            Input::NodeRemoved(at) => self.change_node(now, at, |nodes| nodes.remove(at)),
+            Input::NodeUp(at, cores) => self.change_node(now, at, |nodes| nodes.set_up(at, cores)),
+            Input::NodeHealth(at, health) => self.change_node(now, at, |nodes| nodes.set_health(at, health)),
+            Input::NodeDrained(at, is_drained) => self.change_node(now, at, |nodes| nodes.set_drained(at, is_drained)),
             Input::StandbyBack => self.standbys += 1,
             Input::StandbyReady => {
                 self.starting = self.starting.saturating_sub(1);
@@ -252,6 +258,11 @@ impl Schedule {
             Input::Timeout => {}
         }
         self.go_on(now, actions);
+    }
+
+    fn change_node(&mut self, now: Time, at: NodeNumber, change: impl FnOnce(&mut Nodes)) {
+        change(&mut self.nodes);
+        self.absences.note(now, at, self.nodes.node(at));
     }
 
     fn submit(&mut self, now: Time, job: JobNumber, ask: Ask, actions: &mut Vec<Action>) {
@@ -342,7 +353,7 @@ impl Schedule {
         &self.nodes
     }
 
-    /// Starts jobs while launchers stand by. Returns when backfill ends.
+    /// Starts jobs while launchers stand by. Returns when backfill ends, or a client is to be told of nodes.
     fn start_jobs(&mut self, now: Time, actions: &mut Vec<Action>) -> Option<Time> {
         // The slots of jobs that wait only for a launcher: later jobs must not take them.
         let mut kept = Vec::new();
@@ -350,6 +361,7 @@ impl Schedule {
         let (mut tellings, mut refusals) = (Vec::new(), Vec::new());
         // The first job that has no room until others end, and when others may overtake it no more.
         let mut blocked: Option<(JobNumber, Time)> = None;
+        let mut tell_at: Option<Time> = None;
         for (ahead, (place, waiting)) in self.waiting.iter_mut().enumerate() {
             let has_room = self.nodes.choose(&waiting.ask);
             // The job for which room is kept, once it was overtaken for long enough.
@@ -372,22 +384,30 @@ impl Schedule {
             if blocked.is_none() && self.nodes.may_suffice(&waiting.ask) {
                 blocked = Some((waiting.job, *waiting.blocked.get_or_insert(now) + BACKFILL_TIME));
             }
+            let lacks = || self.absences.of(self.nodes.lacking(&waiting.ask));
             if !waiting.ask.waits {
-                refused.push(*place);
-            } else if !std::mem::replace(&mut waiting.is_told, true) {
-                told.push((*place, (ahead - started.len()) as u32));
+                refused.push((*place, lacks()));
+                continue;
+            }
+            match Told::telling(waiting.told.as_mut(), now, &self.absences, lacks) {
+                Telling::Now(lacking) => told.push((*place, (ahead - started.len()) as u32, lacking)),
+                Telling::At(time) => tell_at = Some(tell_at.map_or(time, |at| at.min(time))),
+                Telling::No => {}
             }
         }
         // As long as the slots of all jobs that start are taken.
-        for (place, ahead) in told {
-            let waiting = self.waiting.get(&place);
-            let tell =
-                |waiting: &Waiting| Action::TellWaits(waiting.job, Wait { why: waiting.why(&self.nodes), ahead });
-            tellings.extend(waiting.map(tell));
+        let absent = |lacking: &Lacking| self.absences.describe(now, lacking, &self.nodes);
+        for (place, ahead, lacking) in told {
+            if let Some(waiting) = self.waiting.get_mut(&place) {
+                let wait = Wait { why: waiting.why(&self.nodes), ahead };
+                tellings.push(Action::TellWaits(waiting.job, wait, absent(&lacking)));
+                waiting.told = Some(Told::new(now, &self.absences, lacking));
+            }
         }
-        for place in refused {
+        for (place, lacking) in refused {
             if let Some(waiting) = self.waiting.remove(&place) {
-                refusals.push(Action::Refuse(waiting.job, JobRefusal::Busy(waiting.why(&self.nodes))));
+                let busy = JobRefusal::Busy(waiting.why(&self.nodes), absent(&lacking));
+                refusals.push(Action::Refuse(waiting.job, busy));
             }
         }
         kept.iter().for_each(|(job, shares)| self.nodes.give_back(*job, shares));
@@ -399,7 +419,8 @@ impl Schedule {
             }
         }
         actions.extend(refusals.into_iter().chain(tellings));
-        blocked.map(|(_, end)| end).filter(|end| *end > now)
+        let backfill_end = blocked.map(|(_, end)| end).filter(|end| *end > now);
+        backfill_end.into_iter().chain(tell_at).min()
     }
 
     /// Returns the jobs that have slots of a node.
@@ -420,6 +441,14 @@ impl Schedule {
     /// Returns whether the pool is being stopped.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping
+    }
+
+    /// Returns why a job waits, and the nodes that it lacks; `None` if it lacks none.
+    pub fn lack(&self, now: Time, job: JobNumber) -> Option<(Wait, Absent)> {
+        let (ahead, waiting) = self.waiting.values().enumerate().find(|(_, waiting)| waiting.job == job)?;
+        let lacking = self.absences.of(self.nodes.lacking(&waiting.ask));
+        let wait = Wait { why: waiting.why(&self.nodes), ahead: ahead as u32 };
+        (!lacking.is_empty()).then(|| (wait, self.absences.describe(now, &lacking, &self.nodes)))
     }
 
     /// Returns the running jobs, then those that wait, in the order in which they start.

@@ -235,10 +235,15 @@ fn node_line(first: &NodeReport, group: &[&NodeReport]) -> NodeLine {
         free: free.map_or("-".to_owned(), |bytes| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))),
         jobs: fold(first.jobs.iter().map(ToString::to_string)),
         why: match &first.health {
-            Health::Down(why) => Some(shown(&in_a_line(why), WHY_SHOWN)),
+            Health::Down(why) => Some(why_shown(why)),
             Health::Up | Health::Starts => None,
         },
     }
+}
+
+/// Returns the reason why a node is down, in a line.
+pub(super) fn why_shown(why: &str) -> String {
+    shown(&in_a_line(why), WHY_SHOWN)
 }
 
 /// Returns an error of several lines in one, without its hints: `1 of 1 host could not be started: n1: no answer`.

@@ -244,12 +244,23 @@ impl Actor {
         state.attachments += 1;
         let number = state.attachments;
         state.attached.push((number, Rc::clone(&client)));
+        if let Some((wait, absent)) = self.schedule.lack(self.began.elapsed(), job) {
+            let _ = client.try_send(&packed(&ToClient::Waits(job, wait, absent)), &[]);
+        }
         let events = self.events.clone();
         // Nothing but the end of the connection is expected.
         self.tasks.spawn("client", Span::current(), async move {
             let _ = client.receive().await;
             let _ = events.send(Event::Detached(DetachedEvent::Left(job, number))).await;
         });
+    }
+
+    /// Tells the clients that are attached to a job why it waits.
+    pub(super) fn tell_attached(&self, job: JobNumber, message: &ToClient) {
+        if let (Some(state), ToClient::Waits(..)) = (self.detached.get(&job), message) {
+            // The end of the connection reports a lost client.
+            state.attached.iter().for_each(|(_, client)| drop(client.try_send(&packed(message), &[])));
+        }
     }
 
     /// Ends a job after its orphan time, if no client is attached then.

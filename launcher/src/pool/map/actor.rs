@@ -26,9 +26,9 @@ use super::plan::{Action, Input, Plan, Rules};
 use super::printer::Printer;
 use super::spool::{Held, Output, Spool};
 use super::summary;
+use super::waits::Waits;
 use crate::exit;
 use crate::pool::message::packed;
-use crate::pool::watch::Watch;
 use crate::pool::{directory, handover};
 use crate::run::front::{Front, ToJob};
 use crate::run::signals::{Asked, Signals};
@@ -78,7 +78,7 @@ async fn live(setup: Setup) -> io::Result<u8> {
     let (done, printed) = mpsc::channel(1);
     let mut actor = Actor {
         plan: Plan::new(setup.rules, &setup.skipped),
-        watch: Rc::new(RefCell::new(Watch::new(&setup.pool, "commands wait"))),
+        waits: Rc::new(RefCell::new(Waits::new(&setup.pool))),
         pool: setup.pool.into(),
         list: Rc::new(setup.list),
         ranks: setup.ranks,
@@ -157,7 +157,7 @@ struct Actor {
     tasks: Tasks,
     attempts: BTreeMap<usize, Attempt>,
     /// Watches the controller while attempts wait for it.
-    watch: Rc<RefCell<Watch>>,
+    waits: Rc<RefCell<Waits>>,
     /// Outputs of commands that have ended, but for empty ones.
     outputs: HashMap<usize, Kept>,
     held: Held,
@@ -388,11 +388,11 @@ impl Actor {
         let spool = Spool::new(&self.directory)?;
         let line = Rc::new(Line::default());
         let (pool, list, ranks) = (Rc::clone(&self.pool), Rc::clone(&self.list), self.ranks);
-        let (events, own, watch) = (self.events.clone(), Rc::clone(&line), Rc::clone(&self.watch));
+        let (events, own, waits) = (self.events.clone(), Rc::clone(&line), Rc::clone(&self.waits));
         let attempt = async move {
             let words = list.command(command).unwrap_or_default();
             let started = async || drop(events.send(Attempted::Started(command)).await);
-            let end = attempt::run(&pool, words, ranks, &spool, &own, &watch, started).await;
+            let end = attempt::run(&pool, words, ranks, &spool, &own, &waits, started).await;
             let _ = events.send(Attempted::Ended(command, end, spool)).await;
         };
         let task = self.tasks.spawn("attempt", Span::current(), attempt).abort_handle();

@@ -13,12 +13,12 @@ use nla::sys::{self, Packet, Packets, WatchedPackets};
 use tokio::time::sleep;
 
 use super::spool::Spool;
+use super::waits::Waits;
 use crate::exit;
 use crate::plan::environment::environment_of_process;
 use crate::pool::directory;
 use crate::pool::handover::{self, Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
 use crate::pool::message::{Ask, Description, JobRefusal, WORDS_CHARS_MAX};
-use crate::pool::watch::Watch;
 use crate::refusal::{Refusal, shown};
 use crate::run::stderr::{self, Kind};
 
@@ -68,14 +68,14 @@ pub(super) enum End {
 }
 
 /// Runs a command with so many ranks in a pool, and waits for its end. `line` is the connection to the job that was submitted last.
-/// `watch` watches the controller for all attempts. Calls `started` when the job has started. Dropping the future withdraws the job, or ends it.
+/// `waits` has what is said about all attempts that wait. Calls `started` when the job has started. Dropping the future withdraws the job, or ends it.
 pub(super) async fn run(
     pool: &str,
     command: &[u8],
     ranks: u32,
     spool: &Spool,
     line: &Line,
-    watch: &RefCell<Watch>,
+    waits: &RefCell<Waits>,
     started: impl AsyncFn(),
 ) -> End {
     let words = shown(&String::from_utf8_lossy(command), WORDS_CHARS_MAX);
@@ -91,11 +91,12 @@ pub(super) async fn run(
         let Ok(controller) = directory::connect(pool) else { return End::PoolLost(handover::pool_ended(pool, "")) };
         let mut handed = Handed::new(pool);
         let submitted = match submit(&controller, &ask, &description, spool, line).await {
-            Ok(()) => wait_for_start(controller, &mut handed, line, watch).await,
+            Ok(()) => wait_for_start(controller, &mut handed, line, waits).await,
             Err(error) => Err(error),
         };
         match submitted {
             Ok(Event::Started) => {
+                waits.borrow_mut().on_started();
                 started().await;
                 return wait_for_end(&mut handed, line).await;
             }
@@ -135,13 +136,13 @@ async fn wait_for_start(
     controller: Packets,
     handed: &mut Handed,
     line: &Line,
-    watch: &RefCell<Watch>,
+    waits: &RefCell<Waits>,
 ) -> io::Result<Event> {
     let controller = WatchedPackets::of(controller)?;
     // Until the launcher's first message. Later ones are read by `wait_for_end`.
     let mut is_read = true;
     loop {
-        let look_time = watch.borrow().time_left();
+        let look_time = waits.borrow().watch.time_left();
         let packet = tokio::select! {
             biased;
             packet = controller.receive() => packet.ok().flatten(),
@@ -153,14 +154,18 @@ async fn wait_for_start(
                 continue;
             }
             () = sleep(look_time), if is_read => {
-                let text = watch.borrow_mut().look();
-                text.into_iter().for_each(|text| stderr::line(Kind::Report, &format!("scela: {text}")));
+                let text = waits.borrow_mut().watch.look();
+                text.into_iter().for_each(|text| note(&text));
                 continue;
             }
         };
-        watch.borrow_mut().on_answer();
+        waits.borrow_mut().watch.on_answer();
         match handed.on_controller(packet.as_ref()) {
-            Some(Event::Waits(_)) | None => {}
+            Some(Event::Waits(text, absent)) => {
+                let text = waits.borrow_mut().on_waits(text, &absent);
+                text.into_iter().for_each(|text| note(&text));
+            }
+            None => {}
             Some(Event::Started) => {
                 line.has_begun.set(true);
                 return Ok(Event::Started);
@@ -176,6 +181,10 @@ async fn wait_for_start(
             Some(event) => return Ok(event),
         }
     }
+}
+
+fn note(text: &str) {
+    stderr::line(Kind::Report, &format!("scela: {text}"));
 }
 
 fn not_launched(why: &str) -> End {

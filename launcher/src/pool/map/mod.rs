@@ -13,6 +13,7 @@ mod plan;
 mod printer;
 mod spool;
 mod summary;
+mod waits;
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,5 +1,6 @@
 //! Tests of the schedule: each input, and exactly the actions that follow.
 
+use super::super::absences::{AbsenceKind, AbsentNodes};
 use super::super::waits::{Needs, Room, Sharing, Unusable};
 use super::*;
 
@@ -73,7 +74,7 @@ fn no_room(slots: u32, free: u32) -> Why {
 }
 
 fn waits(job: JobNumber, needs: u32, free: u32, ahead: u32) -> Action {
-    Action::TellWaits(job, Wait { why: no_room(needs, free), ahead })
+    Action::TellWaits(job, Wait { why: no_room(needs, free), ahead }, Absent::default())
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn jobs_that_fit_overtake_the_first_only_for_a_while() {
     assert_eq!(pool.wake, Some(BACKFILL_TIME));
     pool.now = BACKFILL_TIME;
     assert_eq!(pool.end(3), []);
-    let kept = Action::TellWaits(4, Wait { why: Why::Kept(2), ahead: 1 });
+    let kept = Action::TellWaits(4, Wait { why: Why::Kept(2), ahead: 1 }, Absent::default());
     assert_eq!(pool.submit(4, 1), [kept], "the slot is kept for job 2");
     assert_eq!(pool.reasons(), [(2, no_room(4, 1)), (4, Why::Kept(2))]);
     assert_eq!(pool.end(1), [starts(2, 4)]);
@@ -199,22 +200,73 @@ fn a_job_that_may_not_wait_is_refused() {
     let mut pool = Pool::of(2);
     let at_once = |ranks| Ask { waits: false, ..ask(ranks) };
     assert_eq!(pool.handle(Input::Submitted(1, at_once(2))), [starts(1, 2)]);
-    let busy = JobRefusal::Busy(no_room(1, 0));
+    let busy = JobRefusal::Busy(no_room(1, 0), Absent::default());
     assert_eq!(pool.handle(Input::Submitted(2, at_once(1))), [Action::Refuse(2, busy)]);
     assert!(!pool.schedule.knows(2));
+}
+
+/// Nodes that a job lacks: their names, kinds of absence and seconds.
+fn absent(nodes: &[(&str, AbsenceKind, u64)]) -> Absent {
+    let group = |(names, kind, seconds): &(&str, AbsenceKind, u64)| AbsentNodes {
+        names: (*names).to_owned(),
+        count: 1,
+        kind: *kind,
+        why: if *kind == AbsenceKind::Down { "lost".to_owned() } else { String::new() },
+        age_ms: seconds * 1000,
+    };
+    Absent { groups: nodes.iter().map(group).collect(), others: 0 }
+}
+
+#[test]
+fn a_job_is_told_which_nodes_it_lacks_and_when_that_changes() {
+    let mut pool = Pool { schedule: Schedule::new(vec![], None, 100), now: Time::ZERO, wake: None };
+    (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new(format!("n{at}"), 2, Health::Up)))));
+    pool.handle(Input::NodeDrained(0, true));
+    pool.now += 5 * SECOND;
+    assert_eq!(pool.submit(1, 4), [Action::Start(1, [(1, 2), (2, 2)].into())]);
+    // It has enough nodes, and waits for the first job.
+    let room = |slots, free, drained, down| {
+        let needs = Needs::Slots { slots, sharing: Sharing::Any };
+        Why::Room(Room { needs, free, unusable: Unusable { drained, down, starting: 0 } })
+    };
+    let tell =
+        |job, why, nodes: &[(&str, AbsenceKind, u64)]| Action::TellWaits(job, Wait { why, ahead: 0 }, absent(nodes));
+    assert_eq!(pool.submit(2, 4), [tell(2, room(4, 0, 1, 0), &[])]);
+    assert_eq!(pool.schedule.lack(pool.now, 2), None);
+    pool.wake = None;
+    assert_eq!(pool.handle(Input::NodeHealth(1, Health::Down("lost".to_owned()))), []);
+    assert_eq!(pool.wake, Some(pool.now + Told::PAUSE), "many nodes may be lost now");
+    pool.now += Told::PAUSE;
+    let both = [("n1", AbsenceKind::Down, 10), ("n0", AbsenceKind::Drained, 15)];
+    assert_eq!(pool.handle(Input::Timeout), [tell(2, room(4, 0, 1, 1), &both)]);
+    assert_eq!(pool.handle(Input::Timeout), []);
+    // A client that attaches itself now is told, too.
+    let wait = Wait { why: room(4, 0, 1, 1), ahead: 0 };
+    assert_eq!(pool.schedule.lack(pool.now, 2), Some((wait, absent(&both))));
+    assert_eq!(pool.schedule.lack(pool.now, 1), None);
+    // A job that may not wait is refused for the same.
+    let at_once = Input::Submitted(3, Ask { waits: false, ..ask(4) });
+    let busy = JobRefusal::Busy(room(4, 0, 1, 1), absent(&both));
+    assert_eq!(pool.handle(at_once), [Action::Refuse(3, busy)]);
+    // The first job ends. That changes what is free, and not what is lacking.
+    assert_eq!(pool.end(1), []);
+    pool.now += Told::PAUSE;
+    assert_eq!(pool.handle(Input::NodeHealth(1, Health::Starts)), []);
+    assert_eq!(pool.handle(Input::NodeUp(1, 2)), [Action::Start(2, [(1, 2), (2, 2)].into())]);
 }
 
 #[test]
 fn the_reason_to_wait_is_the_one_of_now() {
     let mut pool = Pool { schedule: Schedule::new(vec![], None, 100), now: Time::ZERO, wake: None };
-    (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new("node", 2, Health::Up)))));
+    (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new(format!("n{at}"), 2, Health::Up)))));
     let on_three = |job| Input::Submitted(job, Ask { nodes: Some(3), ..ask(6) });
     let missing = |free, drained, down| {
         let needs = Needs::Nodes { nodes: 3, each: Some(2), sharing: Sharing::Any };
         Why::Room(Room { needs, free, unusable: Unusable { drained, down, starting: 0 } })
     };
     pool.handle(Input::NodeDrained(0, true));
-    let told = Action::TellWaits(1, Wait { why: missing(2, 1, 0), ahead: 0 });
+    let drained = absent(&[("n0", AbsenceKind::Drained, 0)]);
+    let told = Action::TellWaits(1, Wait { why: missing(2, 1, 0), ahead: 0 }, drained);
     assert_eq!(pool.handle(on_three(1)), [told]);
     assert_eq!(pool.handle(Input::NodeHealth(1, Health::Down("lost".to_owned()))), []);
     assert_eq!(pool.reasons(), [(1, missing(1, 1, 1))]);
