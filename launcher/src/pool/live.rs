@@ -194,9 +194,17 @@ fn draw(frame: &mut Frame<'_>, Found { reports, refused, .. }: &Found, mut scrol
 }
 
 fn draw_pool(frame: &mut Frame<'_>, report: &PoolReport, scrolled: usize, area: Rect) {
-    let nodes = status::node_lines(&report.nodes);
-    let heights =
-        [Constraint::Length(1), Constraint::Length(1), Constraint::Length(nodes.len() as u16 + 1), Constraint::Min(2)];
+    let (mut node_rows, mut reasons) = (Vec::new(), Vec::new());
+    for line in status::node_lines(&report.nodes) {
+        node_rows.push(node_row(&line));
+        if let Some(why) = line.why {
+            reasons.push((node_rows.len() as u16, why));
+            // The reason takes its place.
+            node_rows.push(Row::new([""]));
+        }
+    }
+    let node_height = Constraint::Length(node_rows.len() as u16 + 1);
+    let heights = [Constraint::Length(1), Constraint::Length(1), node_height, Constraint::Min(2)];
     let [head, gauge, node_area, job_area] = Layout::vertical(heights).areas(area);
     frame.render_widget(Line::from(status::headline(report)).bold(), head);
     let busy = report.totals.busy;
@@ -205,8 +213,14 @@ fn draw_pool(frame: &mut Frame<'_>, report: &PoolReport, scrolled: usize, area: 
     frame.render_widget(bar.label(format!("{busy} of {} slots busy", report.pool.slots)), gauge);
     let widths = [NAMES_SHOWN as u16, 8, 6, 6, 7, 9].map(Constraint::Length).into_iter().chain([Constraint::Fill(1)]);
     let heads = ["NODES", "STATE", "SLOTS", "BUSY", "LOAD", "FREE", "JOBS"];
-    let table = Table::new(nodes.iter().map(node_row), widths).header(Row::new(heads).bold());
-    frame.render_widget(table, node_area);
+    frame.render_widget(Table::new(node_rows, widths).header(Row::new(heads).bold()), node_area);
+    for (row, why) in reasons {
+        let place = Rect { y: node_area.y + 1 + row, height: 1, ..node_area };
+        if place.y < node_area.bottom() {
+            let why = status::cut(&format!("  {why}"), node_area.width.into());
+            frame.render_widget(Line::from(why).red(), place);
+        }
+    }
     let rows = report.jobs.iter().skip(scrolled).map(|job| {
         let state = if job.launcher.is_some() { "runs" } else { "waits" };
         let style = if job.launcher.is_some() { Style::new() } else { Style::new().fg(Color::Yellow) };
@@ -253,6 +267,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use super::super::message::NodeReport;
+    use super::super::nodes::Health;
     use super::*;
 
     fn lines(reports: &[PoolReport], scrolled: usize) -> Vec<String> {
@@ -326,6 +342,33 @@ mod tests {
         let refused = vec![Refusal::new("the pool 'b' does not answer", "")];
         let shown = lines_of(&Found { reports: vec![status::example()], refused, ..Found::default() }, 0);
         assert!(shown[0].starts_with("pool night") && shown[10] == "the pool 'b' does not answer", "{shown:?}");
+    }
+
+    #[test]
+    fn nodes_that_are_down_have_a_line_with_their_reason() {
+        let mut report = status::example();
+        let first = report.nodes[0].clone();
+        let node = |name: &str, why: &str| NodeReport {
+            name: name.to_owned(),
+            busy: 0,
+            jobs: Vec::new(),
+            health: Health::Down(why.to_owned()),
+            state: None,
+            ..first.clone()
+        };
+        let long = "1 of 1 host could not be started\n  n3: ".to_owned() + &"a".repeat(100);
+        let down = [node("n2", "its keeper was lost"), node("n4", "its keeper was lost"), node("n3", &long)];
+        report.nodes.extend(down);
+        let shown = lines(&[report.clone()], 0);
+        assert_eq!(shown[4], "n[2,4]                   down     4      0      -       -");
+        assert_eq!(shown[5], "  its keeper was lost");
+        assert_eq!(shown[6], "n3                       down     4      0      -       -");
+        assert_eq!(shown[7], format!("  1 of 1 host could not be started: n3: {}…", "a".repeat(37)));
+        assert_eq!(shown[8], "JOB      STATE  SLOTS  PRIORITY  SINCE    COMMAND");
+        // As many of them as fit.
+        report.nodes.extend((5..9).map(|at| node(&format!("n{at}"), &format!("reason {at}"))));
+        let shown = lines(&[report], 0);
+        assert!(shown[9].starts_with("JOB ") && shown[10].starts_with("13 ") && shown[11] == KEYS, "{shown:?}");
     }
 
     #[test]
