@@ -125,6 +125,7 @@ pub(super) fn check<'a>(
     }
     check_files(options, both)?;
     check_files_read(options, &items, segments.filter_map(program_file))?;
+    check_files_staged(options, &items)?;
     if let (Some(at), None) = (last(Global::ProfileCommCollectives), &options.profile_comm) {
         let typed = &items[at].typed;
         let text = format!("option '{typed}' has no effect without '--profile-comm FILE'");
@@ -225,6 +226,25 @@ fn check_files_read<'a>(
         if let Some(writer) = writer.filter(|_| !file.metadata().is_ok_and(|found| !found.is_file())) {
             let text = |option: &str| format!("{option} would overwrite {what}");
             return Err(writer.error(text, format!("name another file for '{}'", writer.typed)));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no report is a file of a directory that every node gets: it would be made before the directory is read, or be replaced
+/// meanwhile. The ranks' output is written later. `items` are the typed options.
+fn check_files_staged(options: &Options, items: &[&Item]) -> Result<(), UsageError> {
+    // A directory that does not exist is an error of its own.
+    let directories: Vec<PathBuf> =
+        options.stage_dirs.iter().filter_map(|staged| staged.path.canonicalize().ok()).collect();
+    for (option, report) in reports(options) {
+        let writer = items.iter().rfind(|item| item.spec.id == Id::Global(option));
+        let (Some(report), Some(writer)) = (report.map(sys::true_path), writer) else { continue };
+        if let Some(directory) = directories.iter().find(|directory| report.starts_with(directory)) {
+            let text = |option: &str| {
+                format!("{option} would write into '{}', which every node gets (--stage-dir)", directory.display())
+            };
+            return Err(writer.error(text, format!("name a file for '{}' outside this directory", writer.typed)));
         }
     }
     Ok(())

@@ -287,6 +287,51 @@ fn conflicts() {
 }
 
 #[test]
+fn reports_are_not_written_into_staged_directories() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().canonicalize().unwrap();
+    for directory in ["project/out", "project2"] {
+        std::fs::create_dir_all(path.join(directory)).unwrap();
+    }
+    std::os::unix::fs::symlink(path.join("project"), path.join("link")).unwrap();
+    std::os::unix::fs::symlink(path.join("project/trace"), path.join("to-trace")).unwrap();
+    std::os::unix::fs::symlink(path.join("outside"), path.join("project/outwards")).unwrap();
+    let line = |staged: &str, report: &str| {
+        let at = |name: &str| path.join(name).display().to_string();
+        let (option, file) = report.split_once('=').unwrap();
+        words(&format!("--stage-dir {} {option}={} ./a", at(staged), at(file)))
+    };
+    for (staged, report) in [
+        ("project", "--trace=project/trace"),
+        ("project", "--stats=project/out/../out/stats.json"),
+        ("project/out", "--profile-comm=link/out/new"),
+        ("link", "--save-rankmap=project/map"),
+        ("link", "--trace=to-trace"),
+        ("project2 --stage-dir {}/project", "--fault-history=project/history"),
+    ] {
+        let staged = staged.replace("{}", &path.display().to_string());
+        let error = error_of(line(&staged, report), &no_file);
+        let (option, directory) =
+            (report.split('=').next().unwrap(), if staged.ends_with("out") { "/out" } else { "" });
+        let directory = format!("{}/project{directory}", path.display());
+        let text = format!("option '{option}' would write into '{directory}', which every node gets (--stage-dir)");
+        assert_eq!(error.to_string(), text, "{staged} {report}");
+        assert_eq!(error.hint(), format!("name a file for '{option}' outside this directory"));
+    }
+    for (staged, report) in [
+        ("project2", "--trace=project/trace"),
+        ("project/out", "--trace=project/trace"),
+        ("project", "--trace=project2"),
+        ("project", "--trace=project/outwards"),
+        // It is written once all nodes have the directory.
+        ("project", "-outfile-pattern=project/out/%r"),
+        ("missing", "--trace=missing/trace"),
+    ] {
+        request_of(line(staged, report), &no_file);
+    }
+}
+
+#[test]
 fn options_without_conflict() {
     for line in [
         "--map-by ppr:4:node -ppn 4",
