@@ -1,6 +1,7 @@
-//! Pools whose nodes are drained.
+//! Pools whose nodes are drained, and clients that leave while the controller is stopped.
 
-use tests::{Pool, Running, sh};
+use nix::sys::signal::Signal;
+use tests::{Pool, Running, eventually, sh};
 
 /// Returns the names of a pool's nodes.
 fn names(pool: &Pool<'_>) -> Vec<String> {
@@ -36,4 +37,28 @@ fn jobs_that_lack_a_drained_node_say_so() {
     job.finish().has_code(0).wrote("here\nhere\n");
     orphan.finish().has_code(0).wrote("orphan\n");
     map.finish().has_code(0).wrote("a\nb\n");
+}
+
+#[test]
+fn a_job_that_was_withdrawn_while_the_controller_was_stopped_never_begins() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let controller = pool.controller();
+    controller.signal(Signal::SIGSTOP);
+    eventually(|| controller.has_stopped().then_some(())).expect("it stops");
+    let job = pool.job().np(1).program(sh("echo never")).spawn();
+    let stopped = format!(
+        "scela-run: the controller of the pool 'default', process {0}, is stopped, and the job waits for it: 'kill -CONT {0}' \
+         continues it\n",
+        controller.pid
+    );
+    job.wait_for_error(&stopped);
+    let client = job.launcher();
+    client.signal(Signal::SIGINT);
+    let withdrawn = "scela-run: INT: the job is withdrawn\n";
+    job.wait_for_error(withdrawn).wait_until("its client ends", || client.has_ended().then_some(()));
+    controller.signal(Signal::SIGCONT);
+    job.finish().has_code(130).wrote("").says_only(&format!("{stopped}{withdrawn}"));
+    pool.job().np(1).program(sh("echo next")).run().is_quiet_success().wrote("next\n");
+    pool.wait_for_jobs(0, 0);
+    assert_eq!(pool.state()["jobs_ended"], 1);
 }

@@ -45,6 +45,8 @@ pub enum Input {
     Signal(Vec<JobNumber>, i32),
     /// A running job has ended.
     Ended(JobNumber),
+    /// The client of this job, which was to be started, has left. The launcher still stands by.
+    NotWanted(JobNumber),
     /// A launcher has not taken this job, which waits again. The launcher is gone.
     NotTaken(JobNumber),
     /// A launcher stands by again after its job.
@@ -226,6 +228,12 @@ impl Schedule {
                 if let Some(Running { shares, .. }) = self.running.remove(&job) {
                     self.nodes.give_back(job, &shares);
                     self.ended += 1;
+                }
+            }
+            Input::NotWanted(job) => {
+                if let Some(Running { shares, .. }) = self.running.remove(&job) {
+                    self.nodes.give_back(job, &shares);
+                    self.standbys += 1;
                 }
             }
             Input::NotTaken(job) => self.wait_again(now, job, actions),

@@ -9,8 +9,8 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    connect, getsockopt, listen, recv, recvmsg, sendmsg, socket, socketpair, sockopt,
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr,
+    accept4, bind, connect, getsockopt, listen, recv, recvmsg, sendmsg, shutdown, socket, socketpair, sockopt,
 };
 
 use super::descriptors::set_nonblocking;
@@ -72,6 +72,11 @@ impl Packets {
         receive(self.as_fd(), waits)
     }
 
+    /// Ends the connection in this direction: the other end receives no more, and may still send.
+    pub fn end_sending(&self) -> io::Result<()> {
+        Ok(shutdown(self.socket.as_raw_fd(), Shutdown::Write)?)
+    }
+
     /// Waits until there is a message, or the connection has ended, or `end` is readable. Returns false in the last case.
     pub fn wait_until(&self, end: BorrowedFd<'_>) -> bool {
         let mut both = [self.as_fd(), end].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
@@ -124,6 +129,12 @@ impl WatchedPackets {
     pub fn has_message(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
         recv(self.socket.as_fd().as_raw_fd(), &mut [0], flags).is_ok_and(|length| length > 0)
+    }
+
+    /// Returns whether the other end is closed, or has ended its sending, and all messages were received.
+    pub fn has_ended(&self) -> bool {
+        let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
+        !matches!(recv(self.socket.as_fd().as_raw_fd(), &mut [0], flags), Ok(1..) | Err(Errno::EAGAIN | Errno::EINTR))
     }
 
     /// As [`Packets::send`], for the task that waits.
@@ -273,6 +284,25 @@ mod tests {
         File::from(read).read_to_string(&mut text).expect("it is the reading end");
         assert_eq!(text, "through");
         assert!(other.receive(true).expect("the end is no error").is_none());
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_seen_without_waiting() {
+        let [one, other] = Packets::pair().expect("descriptors are left");
+        one.send(b"first", &[], true).expect("it is sent");
+        let other = WatchedPackets::of(other).expect("descriptors are left");
+        one.end_sending().expect("it is connected");
+        assert!(!other.has_ended(), "a message is left");
+        assert_eq!(other.receive().await.expect("it arrives").expect("it is no end").bytes, b"first");
+        assert!(other.has_ended());
+        assert!(other.receive().await.expect("the end is no error").is_none());
+        other.try_send(b"answer", &[]).expect("the other direction is open");
+        assert_eq!(one.receive(true).expect("it arrives").expect("it is no end").bytes, b"answer");
+        let [one, other] = Packets::pair().expect("descriptors are left");
+        let other = WatchedPackets::of(other).expect("descriptors are left");
+        assert!(!other.has_ended());
+        drop(one);
+        assert!(other.has_ended());
     }
 
     #[test]

@@ -92,6 +92,10 @@ impl Actor {
     }
 
     fn submit(&mut self, client: Rc<WatchedPackets>, ask: Ask, descriptors: Vec<OwnedFd>) {
+        // This process may have been stopped since the job was sent.
+        if client.has_ended() {
+            return;
+        }
         let ask = Ask { words: shown(&ask.words, WORDS_CHARS_MAX), ..ask };
         let job = self.next_job;
         self.next_job += 1;

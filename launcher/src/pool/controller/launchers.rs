@@ -109,6 +109,10 @@ impl Actor {
     /// Passes a job to a launcher that stands by.
     pub(super) fn start(&mut self, job: JobNumber, shares: &Shares) {
         let Some(waiting) = self.waiting.remove(&job) else { return };
+        if !self.detached.contains_key(&job) && waiting.client.has_ended() {
+            // The event that says so has not been handled.
+            return self.handle(Input::NotWanted(job));
+        }
         let slots = shares.values().sum();
         let nodes = self.schedule.nodes();
         let hosts = self.fleet.as_ref().and_then(|_| {

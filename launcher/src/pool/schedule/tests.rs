@@ -145,6 +145,17 @@ fn no_slots_are_kept_for_a_job_that_waits_for_nodes() {
 }
 
 #[test]
+fn a_job_whose_client_has_left_gives_back_its_slots_and_its_launcher() {
+    let mut pool = Pool::of(2);
+    assert_eq!(pool.submit(1, 2), [starts(1, 2)]);
+    for _ in 0..2 {
+        assert_eq!(pool.handle(Input::NotWanted(1)), []);
+        assert_eq!(pool.schedule.standbys, STANDBYS + 1, "another one was started for the next job");
+    }
+    assert_eq!((pool.submit(2, 2), pool.schedule.ended()), (vec![starts(2, 2)], 0));
+}
+
+#[test]
 fn a_job_that_no_launcher_has_taken_is_started_again_before_later_ones() {
     let mut pool = Pool::of(2);
     assert_eq!(pool.submit(1, 2), [starts(1, 2)]);
