@@ -181,7 +181,7 @@ fn run_subcommand(mut arguments: Vec<OsString>) -> (u8, Duration) {
         Ok(Subcommand::Attach(pool, job)) => attach(&pool, job, false).unwrap_or_else(|refusal| refuse(&refusal)),
         Ok(Subcommand::Ask(question)) => match commands::ask(&question) {
             Ok(answer) => {
-                let printed = print(&answer.text);
+                let printed = answer.interrupted.map_or_else(|| print(&answer.text), exit::signalled);
                 answer.refusals.iter().fold(printed, |_, refusal| refuse(refusal))
             }
             Err(refusal) => refuse(&refusal),

@@ -1,7 +1,10 @@
-//! Pools whose nodes are drained, and clients that leave while the controller is stopped.
+//! Pools whose nodes are drained or added, and clients that leave while the controller is stopped.
+
+use std::fs;
+use std::process::Stdio;
 
 use nix::sys::signal::Signal;
-use tests::{Pool, Running, eventually, sh};
+use tests::{Pool, Process, Running, eventually, sh};
 
 /// Returns the names of a pool's nodes.
 fn names(pool: &Pool<'_>) -> Vec<String> {
@@ -37,6 +40,30 @@ fn jobs_that_lack_a_drained_node_say_so() {
     job.finish().has_code(0).wrote("here\nhere\n");
     orphan.finish().has_code(0).wrote("orphan\n");
     map.finish().has_code(0).wrote("a\nb\n");
+}
+
+#[test]
+fn an_addition_that_is_interrupted_adds_nothing() {
+    let (pool, directory) = (Pool::unstarted(), tempfile::tempdir().unwrap());
+    let (shell, begun) = (directory.path().join("remote-shell"), directory.path().join("begun"));
+    // The other hosts hang.
+    let script = format!("host=$1; shift\n[ $host = n1 ] && exec \"$@\"\n>{}\nexec sleep 1000\n", begun.display());
+    fs::write(&shell, script).unwrap();
+    let bootstrap = format!("exec:sh {} {{host}}", shell.display());
+    let options = ["--hosts", "n1:1", "--connect-back", "127.0.0.1", "--bootstrap", &bootstrap];
+    let started = pool.scela(&[&["pool", "start"][..], &options].concat());
+    assert!(started.status.success(), "{started:?}");
+    let add = pool.command(&["pool", "add", "n[2-3]"]).stderr(Stdio::piped()).spawn().unwrap();
+    eventually(|| begun.exists().then_some(())).expect("the remote shell is opened");
+    Process::of(add.id().cast_signed()).unwrap().signal(Signal::SIGINT);
+    let output = add.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "scela: INT: not added: n[2-3]\n");
+    assert_eq!(names(&pool), ["n1"]);
+    let hangs = |process: &Process| process.argv.last().is_some_and(|word| word == "1000");
+    let is_over = || (!pool.processes().iter().any(hangs)).then_some(());
+    assert!(eventually(is_over).is_some(), "{:?}", pool.processes());
+    pool.job().np(1).program(sh("echo here")).run().is_quiet_success().wrote("here\n");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::start::Options;
 use super::states::Found;
 use super::status::{self, Parts, Selection};
 use super::watch::Watch;
-use super::{directory, live, map};
+use super::{changes, directory, live, map};
 use crate::cli;
 use crate::cluster::hosts::expand;
 use crate::comm;
@@ -89,9 +89,7 @@ pub enum Question {
 /// How long a controller may take to answer.
 pub(super) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// How long a command waits before it looks whether the controller is stopped.
-const LOOK_TIME: Duration = Duration::from_millis(200);
-/// The most bytes of a list of nodes.
-const LIST_BYTES_MAX: usize = 24 * 1024;
+pub(super) const LOOK_TIME: Duration = Duration::from_millis(200);
 /// The most jobs that one command names.
 const JOBS_MAX: usize = 1000;
 
@@ -444,6 +442,8 @@ pub struct Answer {
     pub text: String,
     /// Why a part of the answer is missing.
     pub refusals: Vec<Refusal>,
+    /// The signal that has interrupted the command.
+    pub interrupted: Option<i32>,
 }
 
 /// Asks pools.
@@ -454,7 +454,10 @@ pub fn ask(question: &Question) -> Result<Answer, Refusal> {
             return states(pool.as_deref(), *json, *parts, selection);
         }
         Question::Kill { pool, jobs, signal } => kill(pool, jobs, *signal),
-        Question::Nodes { pool, change, list } => change_nodes(pool, change, list),
+        Question::Nodes { pool, change, list } => {
+            let interrupted = changes::change_nodes(pool, change, list)?;
+            return Ok(Answer { interrupted, ..Answer::default() });
+        }
         Question::Stop { pool, kills } => stop(pool, *kills),
     };
     done.map(|()| Answer::default())
@@ -469,7 +472,7 @@ fn states(pool: Option<&str>, json: bool, parts: Parts, selection: &Selection) -
         false => status::text(&reports, parts, selection),
     };
     refused.extend(unknown);
-    Ok(Answer { text, refusals: refused })
+    Ok(Answer { text, refusals: refused, interrupted: None })
 }
 
 /// Sends a signal to jobs.
@@ -482,22 +485,6 @@ fn kill(pool: &str, jobs: &[JobNumber], signal: i32) -> Result<(), Refusal> {
             let text = format!("there is no job {} in the pool '{pool}'", names.join(", "));
             Err(Refusal::new(text, "'scela jobs' lists those that wait or run").of_system())
         }
-        _ => Err(broken(pool, &"it gave no answer")),
-    }
-}
-
-/// Adds nodes, or changes whether they get jobs.
-fn change_nodes(pool: &str, change: &NodeChange, list: &str) -> Result<(), Refusal> {
-    if list.len() > LIST_BYTES_MAX {
-        let hint = "name fewer at a time, or fold them: node[1-400]";
-        return Err(Refusal::new("the list of nodes is too long", hint));
-    }
-    let controller = asked(pool, &ToController::Nodes(change.clone(), list.to_owned()))?;
-    // The controller bounds the time.
-    let limit = if matches!(change, NodeChange::Add { .. }) { None } else { Some(ANSWER_TIME) };
-    match answer_within(&controller, pool, limit)? {
-        Some(ToClient::Done) => Ok(()),
-        Some(ToClient::NodesRefused(why)) => Err(Refusal::new(why, "").of_system()),
         _ => Err(broken(pool, &"it gave no answer")),
     }
 }
@@ -532,12 +519,7 @@ pub(super) fn asked(pool: &str, question: &ToController) -> Result<Packets, Refu
 
 /// Waits for the next message of the controller. Returns `None` at the end of the connection.
 pub(super) fn answer(controller: &Packets, pool: &str) -> Result<Option<ToClient>, Refusal> {
-    answer_within(controller, pool, Some(ANSWER_TIME))
-}
-
-/// The same, for so long, or without a limit.
-fn answer_within(controller: &Packets, pool: &str, limit: Option<Duration>) -> Result<Option<ToClient>, Refusal> {
-    wait(controller, pool, limit)?;
+    wait(controller, pool, Some(ANSWER_TIME))?;
     let packet = controller.receive(true).map_err(|error| broken(pool, &error))?;
     match packet.map(|packet| unpacked(&packet)).transpose().map_err(|error| broken(pool, &error))? {
         Some(ToClient::Refused(JobRefusal::OtherVersion(version))) => {

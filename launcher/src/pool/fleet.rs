@@ -170,6 +170,10 @@ impl Fleet {
         self.retries.forget(node);
         for session in self.sessions.values_mut() {
             session.pending.remove(&node);
+            if session.nodes.iter().all(|node| !self.hosts.contains_key(node)) {
+                // It may still start agents.
+                session.end = None;
+            }
         }
     }
 

@@ -20,6 +20,7 @@
 
 pub mod absences;
 pub mod attach;
+mod changes;
 mod choice;
 pub mod client;
 pub mod commands;

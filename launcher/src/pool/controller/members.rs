@@ -7,6 +7,7 @@ use std::rc::Rc;
 use nla::core::Resources;
 use nla::sys::WatchedPackets;
 use tokio::time::timeout;
+use tracing::Span;
 
 use super::{Actor, Event};
 use crate::cluster::hosts::{HostsError, expand, fold, parse_list};
@@ -35,8 +36,16 @@ impl Actor {
     /// Changes nodes for a client, and answers it, now or once added nodes are up.
     pub(super) async fn change_nodes(&mut self, client: Rc<WatchedPackets>, change: NodeChange, list: &str) {
         let changed = match change {
+            // This process may have been stopped since it was asked.
+            NodeChange::Add { .. } if client.has_ended() => return,
             NodeChange::Add { gres } => match self.add_nodes(list, &gres).await {
                 Ok(nodes) => {
+                    let (events, follow, first) = (self.events.clone(), Rc::clone(&client), nodes.start);
+                    // Nothing but the end of the connection is expected.
+                    self.tasks.spawn("client", Span::current(), async move {
+                        let _ = follow.receive().await;
+                        let _ = events.send(Event::AddLeft(first)).await;
+                    });
                     self.adding.push((client, nodes));
                     return self.answer_added();
                 }
@@ -144,6 +153,28 @@ impl Actor {
         Ok(nodes)
     }
 
+    /// Removes the nodes from this number on that a client is adding, as far as no jobs run there. Nothing happens if the client has
+    /// its answer.
+    pub(super) fn withdraw_added(&mut self, first: NodeNumber) {
+        let Some(at) = self.adding.iter().position(|(_, added)| added.start == first) else { return };
+        let (client, added) = self.adding.swap_remove(at);
+        let nodes = self.schedule.nodes();
+        let known = added.filter_map(|at| Some((at, nodes.node(at)?)));
+        let (kept, removed): (Vec<_>, Vec<_>) =
+            known.map(|(at, node)| (at, node.name.clone(), node.busy > 0)).partition(|(.., has_jobs)| *has_jobs);
+        let names = |nodes: &[(NodeNumber, String, bool)]| fold(nodes.iter().map(|(_, name, _)| name.as_str()));
+        let text = withdrawn_text(&names(&removed), &names(&kept), &self.name);
+        removed.into_iter().for_each(|(at, ..)| self.remove_node(at));
+        tell(&client, Err(text));
+    }
+
+    fn remove_node(&mut self, at: NodeNumber) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.remove(at);
+        }
+        self.handle(Input::NodeRemoved(at));
+    }
+
     /// Answers each client whose added nodes have all started or failed, and removes those that are down.
     pub(super) fn answer_added(&mut self) {
         let nodes = self.schedule.nodes();
@@ -154,12 +185,7 @@ impl Actor {
         for (client, added) in settled {
             let nodes = self.schedule.nodes();
             let failed = failures(added.filter_map(|at| Some((at, nodes.node(at)?))));
-            for at in failed.values().flat_map(BTreeMap::keys).copied() {
-                if let Some(fleet) = &mut self.fleet {
-                    fleet.remove(at);
-                }
-                self.handle(Input::NodeRemoved(at));
-            }
+            failed.values().flat_map(BTreeMap::keys).for_each(|at| self.remove_node(*at));
             tell(&client, if failed.is_empty() { Ok(()) } else { Err(not_added(&failed)) });
         }
     }
@@ -197,6 +223,17 @@ fn not_added(failures: &Failures) -> String {
     text
 }
 
+/// Returns the text about an addition to a pool that was withdrawn: of nodes that were removed, and of those where jobs run.
+fn withdrawn_text(removed: &str, kept: &str, pool: &str) -> String {
+    let removed = if removed.is_empty() { String::new() } else { format!("not added: {removed}") };
+    if kept.is_empty() {
+        return removed;
+    }
+    let separator = if removed.is_empty() { "" } else { "; " };
+    let hint = format!("'scela pool drain {kept} {pool}' gives them no more jobs");
+    format!("{removed}{separator}added, because jobs run there: {kept}\n  hint: {hint}")
+}
+
 fn tell(client: &WatchedPackets, changed: Result<(), String>) {
     // A client that is gone needs no answer.
     let _ = client.try_send(&packed(&changed.map_or_else(ToClient::NodesRefused, |()| ToClient::Done)), &[]);
@@ -211,6 +248,17 @@ mod tests {
         let text = |list: &str| of_list(&expand(list.as_bytes()).unwrap_err());
         assert!(text("").starts_with("the list is empty\n  hint: name hosts"), "{}", text(""));
         assert!(text("a,,b").starts_with("the list, "), "{}", text("a,,b"));
+    }
+
+    #[test]
+    fn a_withdrawn_addition_names_the_nodes_that_have_jobs() {
+        assert_eq!(withdrawn_text("n[1-2]", "", "night"), "not added: n[1-2]");
+        let hint = "\n  hint: 'scela pool drain n3 night' gives them no more jobs";
+        assert_eq!(withdrawn_text("", "n3", "night"), format!("added, because jobs run there: n3{hint}"));
+        assert_eq!(
+            withdrawn_text("n1", "n3", "night"),
+            format!("not added: n1; added, because jobs run there: n3{hint}")
+        );
     }
 
     #[test]
