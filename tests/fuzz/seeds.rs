@@ -18,10 +18,10 @@ use nla::bootstrap::{
 };
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, Blob, BoundRanks, CachePolicy, Cause,
-    CleanShm, CommandPlan, Contribution, CpuSet, Down, Failure, FailurePolicy, GuardianAt, Inherit, Input, Inquiry,
-    InquiryKind, Level, NamespaceId, NamespacePlan, Piece, RankGroup, RankSessions, ReleaseContent, Reply, Requester,
-    RingPosition, RingSegment, SessionPlan, SpanKind, StagePlan, StagedFile, StagedKind, Stats, Subtree, Timing,
-    TraceScope, TraceSpan, Up, Update, pack,
+    CleanShm, CommandPlan, Contribution, CpuSet, DeviceRemedy, Down, Failure, FailurePolicy, GuardianAt, Inherit,
+    Input, Inquiry, InquiryKind, LackOfDevices, Level, NamespaceId, NamespacePlan, NotStartedReason, Piece, RankGroup,
+    RankSessions, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, SpanKind, StagePlan,
+    StagedFile, StagedKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update, pack,
 };
 use nla::core::{
     CacheBounds, CollectPattern, CollectPlan, Collected, CollectedFile, InMemory, StageUp, StagedTree, TreeEntry,
@@ -271,6 +271,13 @@ fn ups() -> Vec<Up> {
         Up::Got { namespace: NS, number: 1, result: LookUpResult::Absent("k".into()) },
         Up::Waiting { namespace: NS, number: 0 },
         Up::Exited { namespace: NS, fences: 1, unfinished: true, ranks: Ranks::range(2..4) },
+        failure(Cause::NotStarted { why: NotStartedReason::Reported("no memory".to_owned()) }),
+        failure(Cause::NotStarted {
+            why: NotStartedReason::LackOfDevices(LackOfDevices {
+                text: "rank 3 needs 1 gpu".to_owned(),
+                remedy: DeviceRemedy::DeclareTypes,
+            }),
+        }),
         failure(Cause::Code(3)),
         failure(Cause::Signal { signal: 11, core: true, out_of_memory: false }),
         failure(Cause::Abort { code: 1, message: "out of luck".to_owned() }),

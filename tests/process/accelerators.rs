@@ -52,10 +52,14 @@ fn ranks_get_the_names_of_gpus_that_a_manager_has_listed() {
     assert_eq!(outcome.sorted_lines(), ["0 GPU-8932f937 PCI_BUS_ID", "1 MIG-4c1 PCI_BUS_ID"]);
     let outcome = told(run(), variables);
     assert_eq!(outcome.sorted_lines(), ["0 GPU-8932f937,MIG-4c1,3", "1 GPU-8932f937,MIG-4c1,3"], "not asked for");
-    told(run().args(["--gpus-per-rank", "2"]), "").has_code(251).says(&format!(
-        " on {} could not be started: rank 1 needs 2 gpus, and 1 of the host's gpu:3 is free: rank 0 has 2; start fewer",
-        host()
-    ));
+    let outcome = told(run().args(["--gpus-per-rank", "2"]), "");
+    outcome
+        .has_code(251)
+        .says(&format!(
+            " on {} could not be started: rank 1 needs 2 gpus, and 1 of the host's gpu:3 is free: rank 0 has 2\n",
+            host()
+        ))
+        .says("\n  hint: start fewer ranks on it, or ask for fewer devices\n");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! hosts offer. Each agent then shares out the devices of its node.
 
 use litemap::LiteMap;
-use nla::core::{AgentId, GPU, Resource, ResourceError, Resources};
+use nla::core::{AgentId, DeviceRemedy, GPU, Resource, ResourceError, Resources};
 use pmi::Ranks;
 
 use crate::cluster::hosts::fold;
@@ -111,6 +111,17 @@ pub(super) fn check(requests: &Resources, node_list: &NodeList, size: u32, in_po
         false => "start fewer ranks, or name hosts that offer more, with gres= in the file of -f",
     };
     Err(Refusal::new(text, hint))
+}
+
+/// Returns what may help against a lack of devices that an agent has found, in a pool's job or another one.
+pub(crate) fn remedy_text(remedy: DeviceRemedy, in_pool: bool) -> String {
+    let file = if in_pool { "the file of 'scela pool start -f'" } else { "the file of -f" };
+    match remedy {
+        DeviceRemedy::Declare => format!("declare its devices with gres= in {file}"),
+        DeviceRemedy::DeclareTypes => format!("types are known only from gres= in {file}"),
+        DeviceRemedy::OtherHosts => format!("ask for fewer, or name hosts that offer more with gres= in {file}"),
+        DeviceRemedy::Fewer => "start fewer ranks on it, or ask for fewer devices".to_owned(),
+    }
 }
 
 /// Returns what the nodes of ranks offer, if the host list says so.

@@ -5,12 +5,13 @@ use std::io;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nla::core::{AgentId, Cause, Failure, FileReport, NamespaceId, Notice, Outcome, Subtree};
+use nla::core::{AgentId, Cause, Failure, FileReport, NamespaceId, NotStartedReason, Notice, Outcome, Subtree};
 use nla::figures;
 use nla::sys::signal_name;
 use pmi::Ranks;
 
 use crate::cluster::hosts::fold_within;
+use crate::plan::accelerators::remedy_text;
 use crate::plan::needs::agent_files;
 use crate::plan::request::Options;
 use crate::refusal::{counted, shown};
@@ -252,6 +253,8 @@ pub struct HostNeeds {
     pub ranks: u32,
     /// The host.
     pub host: NeedyHost,
+    /// Whether the job runs in a pool.
+    pub in_pool: bool,
 }
 
 /// A host that may have too low limits.
@@ -287,6 +290,9 @@ fn hint(failure: &Failure, needs: Option<&HostNeeds>) -> Option<String> {
         }
         Cause::Lost { .. } => {
             "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
+        }
+        Cause::NotStarted { why: NotStartedReason::LackOfDevices(lack) } => {
+            remedy_text(lack.remedy, needs.is_some_and(|needs| needs.in_pool))
         }
         Cause::NotStarted { why } if why.to_string().contains("Too many open files") => {
             let HostNeeds { ranks, host, .. } = needs?;

@@ -1,5 +1,7 @@
 //! Tests of the full texts of reports.
 
+use nla::core::{DeviceRemedy, LackOfDevices};
+
 use super::*;
 
 fn failure(ranks: &str, cause: Cause) -> Failure {
@@ -17,7 +19,7 @@ fn report_of(size: u32, others: u64, first: Failure) -> String {
 }
 
 fn report_at(host: NeedyHost, size: u32, others: u64, first: Failure) -> String {
-    let needs = HostNeeds { tasks: 77, ranks: size, host };
+    let needs = HostNeeds { tasks: 77, ranks: size, host, in_pool: false };
     epilogue(&Outcome::Failed { first, others }, size, Some(&needs), None, |_| "n0427".to_owned(), &[]).unwrap()
 }
 
@@ -145,6 +147,29 @@ fn a_directory_that_cannot_be_written_gets_a_hint() {
              hint: name another directory in TMPDIR"
         )
     );
+}
+
+#[test]
+fn a_lack_of_devices_gets_a_hint_about_the_place_of_their_declarations() {
+    let text = |remedy, in_pool| {
+        let lack = LackOfDevices { text: "rank 3 needs 1 gpu, and there is none".to_owned(), remedy };
+        let first = failure("3", Cause::NotStarted { why: NotStartedReason::LackOfDevices(lack) });
+        let host = NeedyHost::Remote("n0427".to_owned());
+        let needs = HostNeeds { tasks: 77, ranks: 4, host, in_pool };
+        let outcome = Outcome::Failed { first, others: 0 };
+        epilogue(&outcome, 4, Some(&needs), None, |_| "n0427".to_owned(), &[]).unwrap()
+    };
+    let first = "rank 3 on n0427 could not be started: rank 3 needs 1 gpu, and there is none\n  no rank was left running\n  hint: ";
+    for (remedy, before) in [
+        (DeviceRemedy::Declare, "declare its devices with gres="),
+        (DeviceRemedy::DeclareTypes, "types are known only from gres="),
+        (DeviceRemedy::OtherHosts, "ask for fewer, or name hosts that offer more with gres="),
+    ] {
+        assert_eq!(text(remedy, false), format!("{first}{before} in the file of -f"));
+        assert_eq!(text(remedy, true), format!("{first}{before} in the file of 'scela pool start -f'"));
+    }
+    let fewer = format!("{first}start fewer ranks on it, or ask for fewer devices");
+    assert_eq!([false, true].map(|in_pool| text(DeviceRemedy::Fewer, in_pool)), [fewer.clone(), fewer]);
 }
 
 #[test]

@@ -45,8 +45,8 @@ mod turn;
 mod words;
 
 pub use accelerators::{
-    AcceleratorPlan, Device, FoundDevice, FoundDevices, GPU, Holding, Resource, ResourceError, Resources, TooFew,
-    Vendor, listed, offered, share, variables,
+    AcceleratorPlan, Device, DeviceRemedy, FoundDevice, FoundDevices, GPU, Holding, LackOfDevices, Resource,
+    ResourceError, Resources, TooFew, Vendor, listed, offered, share, variables,
 };
 pub use agent::{Action, Agent, Input};
 pub use binding::{

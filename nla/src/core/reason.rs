@@ -3,7 +3,7 @@
 //! Each reason has one [`Display`](std::fmt::Display): the text that the user reads behind "was lost:" or "could not be
 //! started:". In messages and recordings a reason travels as that text, on one line and cut to
 //! [`TEXT_BYTES_MAX`](super::limits::TEXT_BYTES_MAX), so that the receiver needs no list of the sender's reasons: it
-//! reads the text back as `Reported`.
+//! reads the text back as `Reported`. Only a lack of devices travels as a value: the launcher adds what may help.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use pmi::{Rank, Ranks};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
+use super::accelerators::LackOfDevices;
 use super::fence::FenceError;
 use super::group::GroupError;
 use super::ids::{AgentId, NamespaceId};
@@ -196,34 +197,58 @@ pub enum NotStartedReason {
     /// The agent was lost before its parent had received the session's plan.
     #[error("it was lost before the session began: {0}")]
     Lost(LossReason),
+    /// The node has too few devices for its ranks.
+    #[error("{}", .0.text)]
+    LackOfDevices(LackOfDevices),
     /// The program that was to start them, or another process, reported the failure in these words.
     #[error("{0}")]
     Reported(String),
 }
 
-/// Lets a reason travel as its text.
-macro_rules! travels_as_text {
-    ($reason:ty) => {
-        impl Serialize for $reason {
-            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.serialize_str(&one_line(self.to_string()))
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $reason {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserialize_one_line(deserializer).map(Self::Reported)
-            }
-        }
-    };
+impl Serialize for LossReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&one_line(self.to_string()))
+    }
 }
 
-travels_as_text!(LossReason);
-travels_as_text!(NotStartedReason);
+impl<'de> Deserialize<'de> for LossReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserialize_one_line(deserializer).map(Self::Reported)
+    }
+}
+
+/// A [`NotStartedReason`] on its way.
+#[derive(Serialize, Deserialize)]
+enum SentReason {
+    Text(#[serde(deserialize_with = "deserialize_one_line")] String),
+    LackOfDevices(LackOfDevices),
+}
+
+impl Serialize for NotStartedReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let sent = match self {
+            Self::LackOfDevices(lack) => {
+                SentReason::LackOfDevices(LackOfDevices { text: one_line(lack.text.clone()), remedy: lack.remedy })
+            }
+            other => SentReason::Text(one_line(other.to_string())),
+        };
+        sent.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for NotStartedReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match SentReason::deserialize(deserializer)? {
+            SentReason::Text(text) => Self::Reported(text),
+            SentReason::LackOfDevices(lack) => Self::LackOfDevices(lack),
+        })
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::accelerators::DeviceRemedy;
     use crate::core::limits::TEXT_BYTES_MAX;
     use crate::wire::{decode, encode};
 
@@ -236,6 +261,20 @@ mod tests {
         let reason = NotStartedReason::NotJoined(Duration::from_secs(60));
         let read: NotStartedReason = decode(&encode(&reason)).unwrap();
         assert_eq!(read.to_string(), "it, or an agent below it, had not joined after 60 s");
+    }
+
+    #[test]
+    fn a_lack_of_devices_travels_as_a_value() {
+        let lack = |text: &str| {
+            let text = text.to_owned();
+            NotStartedReason::LackOfDevices(LackOfDevices { text, remedy: DeviceRemedy::Declare })
+        };
+        let read: NotStartedReason = decode(&encode(&lack("rank 3 needs 1 gpu"))).unwrap();
+        assert_eq!((read.to_string().as_str(), &read), ("rank 3 needs 1 gpu", &lack("rank 3 needs 1 gpu")));
+        let read: NotStartedReason = decode(&encode(&lack(&"\n".repeat(TEXT_BYTES_MAX)))).unwrap();
+        let text = read.to_string();
+        assert!(matches!(read, NotStartedReason::LackOfDevices(_)) && text.len() <= TEXT_BYTES_MAX, "{}", text.len());
+        assert!(!text.contains('\n'));
     }
 
     #[test]

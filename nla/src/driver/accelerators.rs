@@ -9,8 +9,8 @@ use pmi::Rank;
 use super::node_devices::node_devices;
 use crate::core::limits::DEVICES_MAX;
 use crate::core::{
-    AcceleratorPlan, CpuSet, Device, FoundDevices, Resources, TooFew, Variable, Vendor, listed, offered, share,
-    variables,
+    AcceleratorPlan, CpuSet, Device, FoundDevices, LackOfDevices, Resources, TooFew, Variable, Vendor, listed, offered,
+    share, variables,
 };
 
 /// The lists of a Slurm job's graphics processors on this node, that of the step first.
@@ -95,7 +95,7 @@ impl Accelerators {
     ///
     /// # Errors
     ///
-    /// The node has too few devices for its ranks. The text says so.
+    /// The node has too few devices for its ranks.
     pub fn of(
         &self,
         rank: Rank,
@@ -103,7 +103,7 @@ impl Accelerators {
         ranks: u32,
         near: impl Fn(u32) -> CpuSet,
         rank_of: impl Fn(u32) -> Rank,
-    ) -> Result<RankDevices, String> {
+    ) -> Result<RankDevices, LackOfDevices> {
         let key = (self.plan.offers.iter().position(|(ranks, _)| ranks.contains(rank)), ranks);
         let known = self.last.borrow().as_ref().filter(|(of, _)| *of == key).map(|(_, shares)| Rc::clone(shares));
         let shares = known.unwrap_or_else(|| {
@@ -114,7 +114,7 @@ impl Accelerators {
         });
         match shares.as_ref() {
             Ok(shares) => Ok(shares.get(local as usize).cloned().unwrap_or_default()),
-            Err(error) => Err(error.text(rank_of)),
+            Err(error) => Err(error.describe(rank_of)),
         }
     }
 
@@ -214,9 +214,8 @@ mod tests {
         };
         assert_eq!(of(1, 1, 2).as_deref(), Ok("fpga 1"));
         assert_eq!(of(2, 0, 1).as_deref(), Ok("fpga 1"), "the first one is of another type");
-        let error = "rank 3 needs 1 fpga:x, and none of the host's fpga:x:1 is free: rank 2 has 1; \
-                     start fewer ranks on it, or ask for fewer devices";
-        assert_eq!(of(3, 1, 2).unwrap_err(), error);
+        let error = "rank 3 needs 1 fpga:x, and none of the host's fpga:x:1 is free: rank 2 has 1";
+        assert_eq!(of(3, 1, 2).unwrap_err().text, error);
         assert!(of(3, 1, u32::MAX).is_err());
     }
 }

@@ -12,8 +12,8 @@ use pmi::{Rank, Ranks};
 use super::accelerators::{Accelerators, RankDevices};
 use super::node_topology::this_node;
 use crate::core::{
-    Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, CpuSet, MemoryPolicy,
-    NamespacePlan, Seat, Seating, Topology, describe, seats,
+    Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, CpuSet, LackOfDevices,
+    MemoryPolicy, NamespacePlan, Seat, Seating, Topology, describe, seats,
 };
 use crate::sys::CpuMarks;
 
@@ -97,8 +97,8 @@ impl Binder {
     ///
     /// # Errors
     ///
-    /// The node has too few devices for its ranks. The text says so.
-    pub(super) fn devices(&self, plan: &NamespacePlan, rank: Rank) -> Result<RankDevices, String> {
+    /// The node has too few devices for its ranks.
+    pub(super) fn devices(&self, plan: &NamespacePlan, rank: Rank) -> Result<RankDevices, LackOfDevices> {
         let asks = plan.spawner.is_none() && !self.accelerators.are_none();
         let Some((local, ranks)) = self.local(plan, rank).filter(|_| asks) else { return Ok(RankDevices::default()) };
         let node = plan.mapping.node_of(rank);

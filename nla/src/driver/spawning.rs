@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::Notify;
 
 use super::trace::StartTrace;
-use crate::core::{Seat, TraceSpan, Variable};
+use crate::core::{LackOfDevices, NotStartedReason, Seat, TraceSpan, Variable};
 use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, SpawnStep, Spawner};
 use crate::tasks::Tasks;
 
@@ -54,6 +54,36 @@ impl Program {
     /// Returns the working directory, for messages.
     pub(super) fn wdir(&self) -> String {
         self.image().map_or_else(|why| why, |image| image.wdir().display().to_string())
+    }
+}
+
+/// Why a rank cannot be started. Ranks with the same reason are reported together.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum WhyNot {
+    /// For this reason.
+    Text(String),
+    /// There are too few devices.
+    LackOfDevices(LackOfDevices),
+}
+
+impl From<String> for WhyNot {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<LackOfDevices> for WhyNot {
+    fn from(lack: LackOfDevices) -> Self {
+        Self::LackOfDevices(lack)
+    }
+}
+
+impl From<WhyNot> for NotStartedReason {
+    fn from(why: WhyNot) -> Self {
+        match why {
+            WhyNot::Text(text) => Self::Reported(text),
+            WhyNot::LackOfDevices(lack) => Self::LackOfDevices(lack),
+        }
     }
 }
 

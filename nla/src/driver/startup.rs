@@ -25,7 +25,7 @@ use super::output::OutputPump;
 use super::port::PortServer;
 use super::serving::{Connection, Connections, RankEvent, Scratch, Serving};
 use super::spawners::{Completed, Pending, Spawners};
-use super::spawning::{Command, Done, Program, Programs, StartOrder};
+use super::spawning::{Command, Done, Program, Programs, StartOrder, WhyNot};
 use super::table::RankTable;
 use super::topology_file::{TopologyFile, is_left_to_hwloc};
 use super::turns::Turns;
@@ -375,7 +375,7 @@ impl Startup {
         let began = Instant::now();
         let mut inputs = Vec::new();
         while let Some(mut job) = self.jobs.pop_front() {
-            let mut failed: LiteMap<String, Ranks> = LiteMap::new();
+            let mut failed: LiteMap<WhyNot, Ranks> = LiteMap::new();
             while self.is_prepared(&job)
                 && self.spawners.has_room()
                 && began.elapsed() <= BATCH_TIME
@@ -387,7 +387,7 @@ impl Startup {
                 }
             }
             for (why, ranks) in failed {
-                inputs.push(Input::NotStarted(job.shared.plan.id, ranks, NotStartedReason::Reported(why)));
+                inputs.push(Input::NotStarted(job.shared.plan.id, ranks, why.into()));
             }
             if !job.left.is_empty() {
                 self.jobs.push_front(job);
@@ -398,9 +398,9 @@ impl Startup {
     }
 
     /// Prepares the start of a rank.
-    fn order_of(&self, job: &Job, rank: Rank) -> Result<RankOrder, String> {
+    fn order_of(&self, job: &Job, rank: Rank) -> Result<RankOrder, WhyNot> {
         let shared = &job.shared;
-        let (appnum, _) = shared.plan.command_of(rank).ok_or("the plan has no command for it")?;
+        let (appnum, _) = shared.plan.command_of(rank).ok_or_else(|| "the plan has no command for it".to_owned())?;
         let program = Program { programs: Arc::clone(&shared.programs), command: appnum };
         if shared.programs.get().is_some() {
             program.image()?;

@@ -5,6 +5,7 @@ use nla::driver::{Accelerators, RankDevices, binding_failed, this_node};
 use pmi::{Rank, Ranks};
 
 use crate::plan::Plan;
+use crate::plan::accelerators::remedy_text;
 use crate::run::binding_text::{note_text, seat_text};
 
 /// Returns the lines about the binding of a plan's ranks: those of this machine, or of a node that is like this machine.
@@ -57,7 +58,7 @@ fn on_this_machine(plan: &Plan, ranks: u32, is_local: bool) -> Vec<String> {
         false => Ok(RankDevices::default()),
     };
     if let Err(error) = devices(0) {
-        return vec![format!("ranks could not be started: {error}")];
+        return vec![format!("ranks could not be started: {}; {}", error.text, remedy_text(error.remedy, false))];
     }
     let described = |rank| (Rank(rank), seat(rank), devices(rank).unwrap_or_default().text());
     let bound = describe(&topology, &allowed, (0..ranks).map(described));

@@ -24,9 +24,6 @@ use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
 use crate::run::trace::Traced;
 
-/// Words of agents about an option that a job in a pool does not take, and those about the pool's.
-const DEVICES_OF_FILE: [&str; 2] = ["in the file of -f", "in the file of 'scela pool start -f'"];
-
 /// The reports that the user asked for.
 pub(super) struct Reports {
     pub(super) demo: bool,
@@ -149,10 +146,6 @@ impl Session {
             {
                 text.push_str(&format!("\n  {doubt}"));
             }
-            if self.reports.in_pool {
-                let [of_job, of_pool] = DEVICES_OF_FILE;
-                text = text.replace(of_job, of_pool);
-            }
             let shows_path = self.reporter.verbosity == Verbosity::Verbose;
             let follows_pool = self.reports.follows_pool;
             let hint = missing_program_hint(&text, &self.plan, &self.first.commands, shows_path, follows_pool);
@@ -179,7 +172,8 @@ impl Session {
                 raise: raises_after_failure(tasks),
             },
         };
-        Some(HostNeeds { tasks, ranks: counts.into_iter().max().unwrap_or_default(), host })
+        let (ranks, in_pool) = (counts.into_iter().max().unwrap_or_default(), self.reports.in_pool);
+        Some(HostNeeds { tasks, ranks, host, in_pool })
     }
 
     /// Reports that several ranks ran and none spoke PMI in a successful job: as an error if the program is an MPI program and

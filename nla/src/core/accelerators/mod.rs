@@ -10,7 +10,7 @@ mod sharing;
 
 pub use devices::{Device, FoundDevice, FoundDevices, GPU, Vendor, listed, offered, variables};
 pub use resource::{Resource, ResourceError, Resources};
-pub use sharing::{Holding, TooFew, share};
+pub use sharing::{DeviceRemedy, Holding, LackOfDevices, TooFew, share};
 
 use pmi::Ranks;
 use serde::{Deserialize, Serialize};

@@ -2,9 +2,12 @@
 
 use pmi::{Rank, Ranks};
 
+use serde::{Deserialize, Serialize};
+
 use super::devices::Device;
 use super::resource::{Resource, Resources};
 use crate::core::binding::CpuSet;
+use crate::core::words::deserialize_one_line;
 
 /// The devices of a node with one name and type.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,33 +33,57 @@ pub struct TooFew {
     pub holdings: Vec<Holding>,
 }
 
+/// What may help against a lack of devices. The launcher words it: it knows where hosts were declared.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub enum DeviceRemedy {
+    /// Declare the devices of the host.
+    Declare,
+    /// Declare the types of its devices, which agents do not find out.
+    DeclareTypes,
+    /// Ask for fewer devices, or declare hosts that have more.
+    OtherHosts,
+    /// Fewer ranks on the host, or fewer devices for each.
+    Fewer,
+}
+
+/// A lack of devices for a rank, in words, and what may help.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct LackOfDevices {
+    /// The rank, its needs, and the devices of the host.
+    #[serde(deserialize_with = "deserialize_one_line")]
+    pub text: String,
+    /// What may help.
+    pub remedy: DeviceRemedy,
+}
+
 impl TooFew {
-    /// Describes it, with the rank of each local rank, and says what to try.
-    pub fn text(&self, rank_of: impl Fn(u32) -> Rank) -> String {
+    /// Describes it, with the rank of each local rank.
+    pub fn describe(&self, rank_of: impl Fn(u32) -> Rank) -> LackOfDevices {
         let Self { local_rank, wanted, holdings } = self;
         let is_meant = |holding: &&Holding| match wanted.kind() {
             Some(_) => holding.label == wanted.label(),
             None => holding.label.split(':').next() == Some(wanted.name()),
         };
         let meant: Vec<&Holding> = holdings.iter().filter(is_meant).collect();
-        let (has, hint) = if holdings.is_empty() {
-            ("no device was found on the host".to_owned(), "declare its devices with gres= in the file of -f")
+        let (has, remedy) = if holdings.is_empty() {
+            ("no device was found on the host".to_owned(), DeviceRemedy::Declare)
         } else if meant.iter().any(|holding| holding.taken > 0) {
             let free: Vec<String> = meant.into_iter().map(|holding| holding.free_text(&rank_of)).collect();
-            (free.join(", "), "start fewer ranks on it, or ask for fewer devices")
+            (free.join(", "), DeviceRemedy::Fewer)
         } else {
             let all: Vec<String> =
                 holdings.iter().map(|Holding { label, count, .. }| format!("{label}:{count}")).collect();
             let is_of_unknown_type = holdings.iter().any(|holding| holding.label == wanted.name());
-            let hint = match wanted.kind() {
-                Some(_) if is_of_unknown_type => "types are known only from gres= in the file of -f",
-                _ => "ask for fewer, or name hosts that offer more with gres= in the file of -f",
+            let remedy = match wanted.kind() {
+                Some(_) if is_of_unknown_type => DeviceRemedy::DeclareTypes,
+                _ => DeviceRemedy::OtherHosts,
             };
-            (format!("the host has {}", all.join(", ")), hint)
+            (format!("the host has {}", all.join(", ")), remedy)
         };
         let plural = if wanted.kind().is_none() && wanted.count() > 1 { "s" } else { "" };
         let rank = rank_of(*local_rank);
-        format!("rank {rank} needs {} {}{plural}, and {has}; {hint}", wanted.count(), wanted.label())
+        let text = format!("rank {rank} needs {} {}{plural}, and {has}", wanted.count(), wanted.label());
+        LackOfDevices { text, remedy }
     }
 }
 
@@ -156,9 +183,9 @@ mod tests {
         nodes.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    fn shared(devices: &[Device], nodes: &[&str], requests: &str) -> Result<Vec<Vec<usize>>, String> {
+    fn shared(devices: &[Device], nodes: &[&str], requests: &str) -> Result<Vec<Vec<usize>>, LackOfDevices> {
         let shares = share(devices, &near(nodes), &requests.parse().unwrap());
-        shares.map_err(|error| error.text(|local| Rank(local + 10)))
+        shares.map_err(|error| error.describe(|local| Rank(local + 10)))
     }
 
     #[test]
@@ -181,38 +208,26 @@ mod tests {
     #[test]
     fn too_few_devices_say_who_has_them() {
         let devices = [device("gpu", "v100", 0, None), device("gpu", "v100", 1, None), device("fpga", "x", 0, None)];
-        let check = |devices: &[Device], ranks: usize, requests, expected: &str| {
-            assert_eq!(shared(devices, &vec![""; ranks], requests), Err(expected.to_owned()));
+        let check = |devices: &[Device], ranks: usize, requests, text: &str, remedy| {
+            let text = text.to_owned();
+            assert_eq!(shared(devices, &vec![""; ranks], requests), Err(LackOfDevices { text, remedy }));
         };
-        let fewer = "start fewer ranks on it, or ask for fewer devices";
-        let text =
-            format!("rank 12 needs 1 gpu:v100, and none of the host's gpu:v100:2 is free: ranks 10-11 have 2; {fewer}");
-        check(&devices, 3, "gpu:v100:1", &text);
+        let (fewer, more) = (DeviceRemedy::Fewer, DeviceRemedy::OtherHosts);
+        let text = "rank 12 needs 1 gpu:v100, and none of the host's gpu:v100:2 is free: ranks 10-11 have 2";
+        check(&devices, 3, "gpu:v100:1", text, fewer);
         let three: Vec<Device> = (0..3).map(|at| device("gpu", "", at, None)).collect();
-        let text = format!("rank 11 needs 2 gpus, and 1 of the host's gpu:3 is free: rank 10 has 2; {fewer}");
-        check(&three, 2, "gpu:2", &text);
+        let text = "rank 11 needs 2 gpus, and 1 of the host's gpu:3 is free: rank 10 has 2";
+        check(&three, 2, "gpu:2", text, fewer);
         let both = [devices.as_slice(), &[device("gpu", "a100", 2, None)]].concat();
-        let text = format!(
-            "rank 11 needs 2 gpus, and none of the host's gpu:v100:2 is free: rank 10 has 2, \
-             1 of the host's gpu:a100:1 is free; {fewer}"
-        );
-        check(&both, 2, "gpu:2", &text);
-        let more = "ask for fewer, or name hosts that offer more with gres= in the file of -f";
-        check(
-            &devices,
-            5000,
-            "gpu:a100:1",
-            &format!("rank 10 needs 1 gpu:a100, and the host has gpu:v100:2, fpga:x:1; {more}"),
-        );
-        check(&devices, 1, "gpu:3", &format!("rank 10 needs 3 gpus, and the host has gpu:v100:2, fpga:x:1; {more}"));
-        let declare = "declare its devices with gres= in the file of -f";
-        check(&[], 1, "gpu", &format!("rank 10 needs 1 gpu, and no device was found on the host; {declare}"));
-        let types = "types are known only from gres= in the file of -f";
-        check(
-            &[device("gpu", "", 0, None)],
-            1,
-            "gpu:a100",
-            &format!("rank 10 needs 1 gpu:a100, and the host has gpu:1; {types}"),
-        );
+        let text = "rank 11 needs 2 gpus, and none of the host's gpu:v100:2 is free: rank 10 has 2, \
+                    1 of the host's gpu:a100:1 is free";
+        check(&both, 2, "gpu:2", text, fewer);
+        let text = "rank 10 needs 1 gpu:a100, and the host has gpu:v100:2, fpga:x:1";
+        check(&devices, 5000, "gpu:a100:1", text, more);
+        check(&devices, 1, "gpu:3", "rank 10 needs 3 gpus, and the host has gpu:v100:2, fpga:x:1", more);
+        let text = "rank 10 needs 1 gpu, and no device was found on the host";
+        check(&[], 1, "gpu", text, DeviceRemedy::Declare);
+        let text = "rank 10 needs 1 gpu:a100, and the host has gpu:1";
+        check(&[device("gpu", "", 0, None)], 1, "gpu:a100", text, DeviceRemedy::DeclareTypes);
     }
 }
