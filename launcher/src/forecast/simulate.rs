@@ -77,20 +77,36 @@ impl SimulateError {
     }
 }
 
-/// Simulates the job with each fan-out and returns the text to print: a report for one fan-out, a table for several.
+/// A fan-out and its result.
+type Simulated = (u32, Result<Report, Refusal>);
+
+/// Simulates the job with each fan-out and returns the text to print: a report for one fan-out, a table for several. The table says
+/// why a fan-out cannot be simulated, as long as another one can.
 ///
 /// A large job takes a minute. `show_progress` gets a line before each fan-out, and an empty one at the end.
+///
+/// # Errors
+///
+/// No fan-out can be simulated, with the reason of the first one; or the simulation has found a bug.
 pub fn run(simulation: &Simulation, show_progress: &mut dyn FnMut(&str)) -> Result<String, SimulateError> {
     let fanouts = &fanouts(simulation);
-    let reports = fanouts.iter().zip(1..).map(|(&fanout, number)| {
+    let results = fanouts.iter().zip(1..).map(|(&fanout, number)| {
         show_progress(&progress(simulation, fanout, (number, fanouts.len())));
-        sim::run(&spec(simulation, fanout)).map_err(|refusal| SimulateError { fanout, refusal })
+        match sim::run(&spec(simulation, fanout)) {
+            Err(refusal @ Refusal::Violated(_)) => Err(SimulateError { fanout, refusal }),
+            result => Ok((fanout, result)),
+        }
     });
-    let reports: Result<Vec<Report>, SimulateError> = reports.collect();
+    let results: Result<Vec<Simulated>, SimulateError> = results.collect();
     show_progress("");
-    Ok(match reports?.as_slice() {
-        [report] => report.to_string(),
-        reports => table(fanouts, reports),
+    let mut results = results?;
+    if results.iter().all(|(_, result)| result.is_err()) && !results.is_empty() {
+        let (fanout, first) = results.swap_remove(0);
+        return first.map(|report| report.to_string()).map_err(|refusal| SimulateError { fanout, refusal });
+    }
+    Ok(match results.as_slice() {
+        [(_, Ok(report))] => report.to_string(),
+        results => table(results),
     })
 }
 
@@ -112,12 +128,16 @@ fn progress(simulation: &Simulation, fanout: u32, (number, all): (usize, usize))
 }
 
 /// Formats a row for each fan-out, and the recommended fan-out.
-fn table(fanouts: &[u32], reports: &[Report]) -> String {
-    let mut text = reports.first().map_or_else(String::new, heading);
-    for (fanout, report) in fanouts.iter().zip(reports) {
-        text.push_str(&row(*fanout, report));
+fn table(results: &[Simulated]) -> String {
+    let reports = || results.iter().filter_map(|(fanout, result)| Some((fanout, result.as_ref().ok()?)));
+    let mut text = reports().next().map_or_else(String::new, |(_, report)| heading(report));
+    for (fanout, result) in results {
+        text.push_str(&match result {
+            Ok(report) => row(*fanout, report),
+            Err(refusal) => format!("{fanout:>7}  not simulated: {refusal}\n"),
+        });
     }
-    if let Some((_, best)) = reports.iter().map(exchange).zip(fanouts).min() {
+    if let Some((_, best)) = reports().map(|(fanout, report)| (exchange(report), fanout)).min() {
         text.push_str(&format!("recommended: --fanout {best}\n"));
     }
     text
@@ -200,6 +220,22 @@ mod tests {
             "",
         ];
         assert_eq!(progress, expected);
+    }
+
+    #[test]
+    fn a_fan_out_that_cannot_be_simulated_leaves_the_others() {
+        let run = |fanouts: &[u32]| {
+            let latency = Some(Duration::from_secs(3));
+            let simulation = Simulation { size: (20, 1), fanouts: fanouts.to_vec(), latency, ..Simulation::default() };
+            super::run(&simulation, &mut |_| {}).map_err(|error| error.to_string())
+        };
+        let why = "a latency of 3.00 s is too long for the deadlines of a session; use a shorter one";
+        let text = run(&[2, 32]).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[2], format!("      2  not simulated: {why}"));
+        assert!(lines[3].starts_with("     32 ") && lines.len() == 5, "{text}");
+        assert_eq!(lines[4], "recommended: --fanout 32");
+        assert_eq!([run(&[2]), run(&[2, 3])], [(); 2].map(|()| Err(format!("fan-out 2: {why}"))));
     }
 
     /// Those of `--calibrate` may differ from typical ones, which the parser of options knows.
