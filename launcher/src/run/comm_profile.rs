@@ -7,7 +7,7 @@ use std::rc::Rc;
 use nla::core::{NamespacePlan, ProfileRows};
 use placement::matrix::{Collector, Traffic};
 
-use super::report_file::ReportFile;
+use super::report_file::{FifoReport, ReportFile};
 use crate::plan::Plan;
 
 /// The schedules of collective operations, which docs/profiling.md describes.
@@ -67,18 +67,19 @@ impl CommProfile {
         }
     }
 
-    /// Writes the file. Without a profile of any rank, the file keeps its contents. Returns a remark about what is missing. An error is
-    /// a sentence for the user.
-    pub(super) fn write(&mut self) -> Result<Option<String>, String> {
-        let Some(file) = self.file.take() else { return Ok(None) };
+    /// Writes the file, or returns what a FIFO is to get. Without a profile of any rank, the file keeps its contents. Returns a remark
+    /// about what is missing, too. An error is a sentence for the user.
+    pub(super) fn write(&mut self) -> Result<(Option<String>, Option<FifoReport>), String> {
+        let Some(file) = self.file.take() else { return Ok((None, None)) };
         let missing = self.rows.missing();
         if missing.len() >= u64::from(self.size) {
             let left = if file.is_new() { "created" } else { "changed" };
-            return Ok(Some(format!(
+            let remark = format!(
                 "warning: no rank has written a communication profile; '{}' was not {left}\n  hint: a profile is written in \
                  MPI_Finalize, by programs that are linked with a shared MPI library",
                 file.path().display()
-            )));
+            );
+            return Ok((Some(remark), None));
         }
         let mut matrix = std::mem::take(&mut self.matrix).finish();
         matrix.add_remark(&format!("{} ranks, by scela-run --profile-comm", self.size));
@@ -101,10 +102,10 @@ impl CommProfile {
         if !missing.is_empty() {
             matrix.add_remark(&format!("without a profile: {missing}"));
         }
-        file.write(|out| matrix.write(out))?;
+        let fifo = file.write(|out| matrix.write(out))?;
         if let Some(reason) = &self.refused {
             return Err(format!("the communication profile is not complete: {reason}"));
         }
-        Ok(remark.map(|remark| format!("warning: {remark}")))
+        Ok((remark.map(|remark| format!("warning: {remark}")), fifo))
     }
 }

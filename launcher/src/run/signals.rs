@@ -82,6 +82,16 @@ impl Signals {
         Ok(Self { asked })
     }
 
+    /// Receives these signals only.
+    #[cfg(test)]
+    pub(crate) fn of(signals: impl IntoIterator<Item = Asked>) -> Self {
+        let (received, asked) = mpsc::channel(64);
+        for signal in signals {
+            let _ = received.try_send(signal);
+        }
+        Self { asked }
+    }
+
     /// Returns a signal that came before the call; `None` if there is none.
     pub(crate) async fn received(&mut self) -> Option<Asked> {
         // The runtime looks for signals before it resumes a task that has yielded. The tasks of `new` run before the second time.

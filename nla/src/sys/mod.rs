@@ -103,7 +103,7 @@ pub use reap::{
     process_state, reap, signal_by, signal_name,
 };
 pub use regular_file::{open_input, open_regular};
-pub use rewrite::{Destination, Rewrite};
+pub use rewrite::{Destination, Fifo, Rewrite};
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use served::{Served, adopt_shell, keep_variables, leave_served};

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,13 @@ use nix::fcntl::AtFlags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::fstatat;
 use nix::unistd::{UnlinkatFlags, unlinkat};
+use tokio::time::timeout;
 
+use super::descriptors::set_nonblocking;
 use super::new_file::{Beside, keeps_mode};
 use super::output_file::{Opened, OutputMode, open};
 use super::path_walk::Walk;
+use super::readiness::{Watched, watch};
 
 /// The launcher gives up on a FIFO whose reader reads nothing for this time.
 const READER_TIME: Duration = Duration::from_secs(5);
@@ -44,6 +47,15 @@ impl Rewrite {
     /// Returns whether the file was made when it was opened.
     pub fn is_new(&self) -> bool {
         self.made.is_some()
+    }
+
+    /// Returns the FIFO that the file is, or the file itself if it is something else. Call it inside a tokio runtime.
+    pub fn into_fifo(self) -> io::Result<Result<Fifo, Self>> {
+        if !self.opened.file.metadata()?.file_type().is_fifo() {
+            return Ok(Err(self));
+        }
+        set_nonblocking(self.opened.file.as_fd())?;
+        Ok(Ok(Fifo(watch(self.opened.file.into())?)))
     }
 
     /// Replaces the contents. A regular file of this user is replaced by one with the same mode and group that was written beside
@@ -88,6 +100,27 @@ impl Rewrite {
                 written(Destination::new(file, reader_time), contents).map(drop)
             }
         }
+    }
+}
+
+/// A FIFO that is open for writing.
+#[derive(Debug)]
+pub struct Fifo(Watched);
+
+impl Fifo {
+    /// Writes bytes. Waits for the reader for at most 5 s without progress, as [`Rewrite::write`] does. Dropping the future leaves
+    /// the rest unwritten.
+    pub async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let mut ready = timeout(READER_TIME, self.0.writable()).await.map_err(|_| not_read(READER_TIME))??;
+            match nix::unistd::write(&self.0, bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(Errno::EAGAIN) => ready.clear_ready(),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -169,6 +202,11 @@ fn written(
     written.map(|()| destination.file)
 }
 
+/// Returns the error of a wait for a reader that reads nothing.
+fn not_read(time: Duration) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("its reader has read nothing for {} s", time.as_secs_f64()))
+}
+
 /// A file that is being written.
 #[derive(Debug)]
 pub struct Destination {
@@ -191,10 +229,7 @@ impl Write for Destination {
         let left = (self.last_read + time).saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)], timeout) {
-            Ok(0) => Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("its reader has read nothing for {} s", time.as_secs_f64()),
-            )),
+            Ok(0) => Err(not_read(time)),
             Ok(_) => {
                 let written = self.file.write(&bytes[..bytes.len().min(PIECE_BYTES_MAX)]);
                 self.last_read = Instant::now();

@@ -19,6 +19,7 @@ use crate::run::assemble::given_up_text;
 use crate::run::collect::CollectionEnd;
 use crate::run::output::{OutputEvent, print};
 use crate::run::report::{HostNeeds, NeedyHost, Verbosity, demo_text, doubt, epilogue};
+use crate::run::report_file::{FifoReport, Unwritten};
 use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
 use crate::run::timing::{HostNames, columns};
@@ -103,7 +104,7 @@ impl Session {
     }
 
     /// Writes the reports.
-    pub(super) fn conclude(&mut self, mut outcome: Outcome) -> Ended {
+    pub(super) async fn conclude(&mut self, mut outcome: Outcome) -> Ended {
         let now = self.clock.now();
         // An agent's message may arrive after its ranks have started.
         self.tell_staged_memory(now);
@@ -118,10 +119,10 @@ impl Session {
             self.reporter.note(&note);
         }
         let silent = self.report_silence(&outcome);
-        let stats_table = self.write_stats(&mut outcome);
+        let stats_table = self.write_stats(&mut outcome).await;
         self.write_phases(&mut outcome);
-        self.write_trace(now, &mut outcome);
-        self.write_profile(&mut outcome);
+        self.write_trace(now, &mut outcome).await;
+        self.write_profile(&mut outcome).await;
         let code = exit::code(&outcome, silent == Silent::Copies);
         let silent = if silent == Silent::No { "" } else { "; no rank spoke PMI" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
@@ -219,22 +220,33 @@ impl Session {
 
     /// Writes the statistics of `--stats`. If that fails, an otherwise successful session counts as failed. Returns the table for the
     /// terminal.
-    fn write_stats(&mut self, outcome: &mut Outcome) -> Option<String> {
+    async fn write_stats(&mut self, outcome: &mut Outcome) -> Option<String> {
         let sink = self.own.stats.take()?;
-        match sink.take(&self.statistics()) {
-            Ok(table) => table,
-            Err(text) => {
-                self.reporter.error(&text);
-                if *outcome == Outcome::Success {
-                    *outcome = Outcome::OutputLost;
-                }
-                None
-            }
+        let (table, fifo) =
+            sink.take(&self.statistics()).map_or_else(|text| (None, Err(text)), |(table, fifo)| (table, Ok(fifo)));
+        self.finish_report(fifo, outcome).await;
+        table
+    }
+
+    /// Waits until a report was written. If that fails, or a signal ends the wait, an otherwise successful session counts as failed, or
+    /// interrupted.
+    async fn finish_report(&mut self, written: Result<Option<FifoReport>, String>, outcome: &mut Outcome) {
+        let unwritten = match written {
+            Ok(None) => return,
+            Ok(Some(fifo)) => match fifo.write(&mut self.own.signals).await {
+                Ok(()) => return,
+                Err(unwritten) => unwritten,
+            },
+            Err(text) => Unwritten { text, signal: None },
+        };
+        self.reporter.error(&unwritten.text);
+        if *outcome == Outcome::Success {
+            *outcome = unwritten.signal.map_or(Outcome::OutputLost, |signal| Outcome::Interrupted { signal });
         }
     }
 
     /// Writes the trace of `--trace`. If that fails, an otherwise successful session counts as failed.
-    fn write_trace(&mut self, now: Time, outcome: &mut Outcome) {
+    async fn write_trace(&mut self, now: Time, outcome: &mut Outcome) {
         let (Some(trace), Some(scope)) = (self.own.trace.take(), self.plan.trace) else { return };
         let traced = Traced {
             scope,
@@ -244,32 +256,21 @@ impl Session {
             starts: self.root.start_spans(scope),
             reported: self.root.stats().spans,
         };
-        if let Err(text) = trace.write(&traced, &self.phases.arrivals, now) {
-            self.reporter.error(&text);
-            if *outcome == Outcome::Success {
-                *outcome = Outcome::OutputLost;
-            }
-        }
+        let written = trace.write(&traced, &self.phases.arrivals, now);
+        self.finish_report(written, outcome).await;
     }
 
     /// Writes the profile of `--profile-comm`, and names the ranks that it lacks, unless the job has not started. If it cannot be
     /// written, an otherwise successful session counts as failed.
-    fn write_profile(&mut self, outcome: &mut Outcome) {
+    async fn write_profile(&mut self, outcome: &mut Outcome) {
         let Some(profile) = self.own.profile.take() else { return };
         let written = profile.borrow_mut().write();
-        match written {
-            Ok(remark) if exit::code(outcome, false) != exit::NOT_LAUNCHED => {
-                remark.into_iter().for_each(|remark| self.reporter.note(&remark));
-            }
-            // The error that kept the job from starting has been reported.
-            Ok(_) => {}
-            Err(text) => {
-                self.reporter.error(&text);
-                if *outcome == Outcome::Success {
-                    *outcome = Outcome::OutputLost;
-                }
-            }
+        let (remark, fifo) = written.map_or_else(|text| (None, Err(text)), |(remark, fifo)| (remark, Ok(fifo)));
+        // Otherwise, the error that kept the job from starting has been reported.
+        if exit::code(outcome, false) != exit::NOT_LAUNCHED {
+            remark.into_iter().for_each(|remark| self.reporter.note(&remark));
         }
+        self.finish_report(fifo, outcome).await;
     }
 
     /// Prints the demo's summary, or the table of the phases if the user asked for it. If the summary cannot be

@@ -220,7 +220,7 @@ async fn live(
         session.end_collection(collection_cut_by(&outcome)).await;
         if session.root.may_stand_by() && front.is_client() {
             // No process of the job is left. The client need not wait until the agent stands by again.
-            let ended = session.conclude(outcome);
+            let ended = session.conclude(outcome).await;
             front.end(ended.code, stderr::EXIT_TIME);
             session.leave().await;
             return Ok((ended, Some(session)));
@@ -233,8 +233,8 @@ async fn live(
         }
         let (plan, choice) = match std::mem::take(&mut session.sequel) {
             Sequel::Launch(next) => *next,
-            Sequel::Prevented(instead) => return Ok((session.conclude(instead), Some(session))),
-            Sequel::None => return Ok((session.conclude(outcome), Some(session))),
+            Sequel::Prevented(instead) => return Ok((session.conclude(instead).await, Some(session))),
+            Sequel::None => return Ok((session.conclude(outcome).await, Some(session))),
         };
         launch = session.launch_input(plan, choice)?;
     }

@@ -31,6 +31,7 @@ use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
+use crate::run::report_file::FifoReport;
 use crate::run::signals::Signals;
 use crate::run::staged_memory::StagedMemory;
 use crate::run::suspension::Suspension;
@@ -94,7 +95,13 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         Ok(started) => started,
         Err(ended) => {
             if let Some(trace) = own.trace.take() {
-                write_launch_trace(trace, &agent_hosts, &ended.phases, clock.now(), reporter);
+                let written = write_launch_trace(trace, &agent_hosts, &ended.phases, clock.now());
+                let unwritten = match written {
+                    Ok(Some(fifo)) => fifo.write(&mut own.signals).await.err().map(|unwritten| unwritten.text),
+                    Ok(None) => None,
+                    Err(text) => Some(text),
+                };
+                unwritten.into_iter().for_each(|text| reporter.error(&text));
             }
             return Ok(Start::Ended(Box::new(ended)));
         }
@@ -177,8 +184,13 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     })))
 }
 
-/// Writes the trace of a launch that failed: targets stand for agents.
-fn write_launch_trace(trace: TraceFile, agent_hosts: &AgentHosts, phases: &Phases, end: Time, reporter: Reporter) {
+/// Writes the trace of a launch that failed, or returns what a FIFO is to get: targets stand for agents.
+fn write_launch_trace(
+    trace: TraceFile,
+    agent_hosts: &AgentHosts,
+    phases: &Phases,
+    end: Time,
+) -> Result<Option<FifoReport>, String> {
     let targets = phases.arrivals.targets();
     let began = phases.arrivals.began();
     let agents = targets.keys().next_back().copied().unwrap_or_default();
@@ -190,9 +202,7 @@ fn write_launch_trace(trace: TraceFile, agent_hosts: &AgentHosts, phases: &Phase
     let starts = starts.collect();
     let host = |place: AgentId| if place == AgentId::ROOT { sys::host_name() } else { host_name(agent_hosts, place.0) };
     let traced = Traced { scope, agents, job: None, host: &host, starts, reported: Vec::new() };
-    if let Err(text) = trace.write(&traced, &phases.arrivals, end) {
-        reporter.error(&text);
-    }
+    trace.write(&traced, &phases.arrivals, end)
 }
 
 /// Returns an interval that does not make up for late ticks.

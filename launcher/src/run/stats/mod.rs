@@ -3,11 +3,11 @@
 mod json;
 mod table;
 
-use std::io::{self, Write as _};
+use std::io;
 
 use nla::core::{CachePolicy, Stats};
 
-use super::report_file::ReportFile;
+use super::report_file::{FifoReport, ReportFile};
 use crate::plan::request::StatsTo;
 
 /// The statistics of a session, and its parameters.
@@ -61,11 +61,11 @@ impl Sink {
         }
     }
 
-    /// Writes the file, or returns the table for the caller to print. An error is a sentence for the user.
-    pub fn take(self, statistics: &Statistics) -> Result<Option<String>, String> {
+    /// Writes the file, or returns the table for the caller to print, or what a FIFO is to get. An error is a sentence for the user.
+    pub fn take(self, statistics: &Statistics) -> Result<(Option<String>, Option<FifoReport>), String> {
         match self {
-            Self::Table => Ok(Some(statistics.table())),
-            Self::File(file) => file.write(|out| out.write_all(statistics.json().as_bytes())).map(|()| None),
+            Self::Table => Ok((Some(statistics.table()), None)),
+            Self::File(file) => file.write(|out| out.write_all(statistics.json().as_bytes())).map(|fifo| (None, fifo)),
         }
     }
 }

@@ -11,7 +11,7 @@ use nla::bootstrap::ArrivalTimes;
 use nla::core::{AgentId, NamespacePlan, Notice, SpanKind, Time, TraceScope, TraceSpan};
 
 use self::steps::Steps;
-use super::report_file::ReportFile;
+use super::report_file::{FifoReport, ReportFile};
 
 /// The file of a trace, and the launcher's own steps.
 #[derive(Debug)]
@@ -57,10 +57,10 @@ impl TraceFile {
         self.steps.enter(SpanKind::Leave, at);
     }
 
-    /// Writes the file. `end` is now. An error is a sentence for the user.
-    pub fn write(self, traced: &Traced<'_>, arrivals: &ArrivalTimes, end: Time) -> Result<(), String> {
+    /// Writes the file, or returns what a FIFO is to get. `end` is now. An error is a sentence for the user.
+    pub fn write(self, traced: &Traced<'_>, arrivals: &ArrivalTimes, end: Time) -> Result<Option<FifoReport>, String> {
         let own = self.steps.spans(arrivals, end);
-        self.file.write(|out| json::write(out, traced, &own))
+        self.file.write(|mut out| json::write(&mut out, traced, &own))
     }
 }
 

@@ -99,7 +99,7 @@ fn a_file_has_a_line_for_each_event() {
         starts: vec![TraceSpan::new(agent, SpanKind::Bootstrap, us(1), us(2))],
         reported: vec![starts, contacts, fence],
     };
-    TraceFile::open(&path).unwrap().write(&traced, &arrivals(), ms(9)).unwrap();
+    assert!(TraceFile::open(&path).unwrap().write(&traced, &arrivals(), ms(9)).unwrap().is_none());
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
