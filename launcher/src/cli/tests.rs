@@ -251,6 +251,7 @@ fn options_of_the_session() {
         o.trace = Some("t.json".into())
     });
     check_options(&["-label cfd-3", "--label=cfd-3"], |o| o.label = Some("cfd-3".to_owned()));
+    check_options(&["--pool=a", "--pool=b --pool=a", "--pool --pool=a"], |o| o.pool = Some("a".to_owned()));
 }
 
 #[test]
