@@ -27,8 +27,9 @@ use nla::core::{
     CacheBounds, CollectPattern, CollectPlan, Collected, CollectedFile, InMemory, StageUp, StagedTree, TreeEntry,
     TreeKind, hashes_message, part_header,
 };
-use nla::link::Reach;
+use nla::link::{ListensAt, LocalSocket, Reach};
 use nla::pmix::message::{Fact, Outcome, Purpose, Registration, Row, ToAgent, ToHelper, write_frame};
+use nla::sys::Surroundings;
 use nla::sys::pmix::{CallError, Question};
 use nla::wire::{Content, Hello, Lane, SessionId, TreePosition, TurnFrame, Welcome, decode, encode, framed};
 use pmi::{
@@ -461,6 +462,7 @@ fn boot() -> Vec<Vec<u8>> {
         callback: vec!["10.0.0.1:4711".parse().expect("an address"), "[::1]:4711".parse().expect("an address")],
         reach: Reach::Network(Some((5000, 6000))),
         links: Links::Connections,
+        uses_local_sockets: true,
         label: "a label".to_owned(),
         dead_time: Duration::from_secs(20),
         heartbeat: Duration::from_secs(5),
@@ -471,15 +473,17 @@ fn boot() -> Vec<Vec<u8>> {
     };
     let step = Method::Step { words, program: RemoteProgram::Command("exec scela-run".to_owned()) };
     let shared = BootOrder { target: 0, below: Some(Below { method: step, ..below }), ..order.clone() };
+    let at = Surroundings { machine: 1 << 40, users: 4_026_531_837, network: 4_026_531_840, user: 1000 };
+    let listens = ListensAt { local: Some(LocalSocket { name: [0xc3; 16], at }), addresses: order.callback.clone() };
     let join = BootCommand::Join(Joining {
         position: position(),
-        parent: order.callback.clone(),
+        parent: listens.clone(),
         opener_port: Some(22),
-        ancestors: vec![order.callback.clone()],
+        ancestors: vec![listens.clone(), order.callback.clone().into()],
     });
     let failure = StartFailure::new(StartPhase::Login, "Permission denied (publickey).");
     let here = BootReport::Here {
-        addresses: order.callback.clone(),
+        listens,
         host: "n1".to_owned(),
         descriptors: 1024,
         reads_log: true,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tests::{Broken, Cluster, Outcome, Run, Tree, scela, scela_run, sh};
+use nix::sys::signal::Signal;
+use tests::{Broken, Cluster, Host, Outcome, Run, Tree, link_sockets, scela, scela_run, sh};
 
 use crate::{break_five, out, rank, reports_five};
 
@@ -25,6 +26,25 @@ fn sessions_run_flat_and_in_trees() {
         let run = on(&cluster).np(16).args(options).program(rank(["neighbours", "2"]));
         run.run().is_quiet_success();
     }
+}
+
+/// All hosts are on one machine, and each has a network of its own.
+#[test]
+fn agents_of_a_host_link_by_a_socket_and_those_of_different_hosts_over_tcp() {
+    let Some(cluster) = Cluster::new_or_skip(2) else { return };
+    let run = on(&cluster).np(4).args(["-ppn", "2", "--agents-per-node", "2", "--fanout", "2"]);
+    let running = run.program(sh("echo start; exec sleep 1000")).spawn();
+    running.wait_for_times("start", 4);
+    let accepted = |host: &Host| {
+        let sockets = host.processes().iter().flat_map(link_sockets).filter(|socket| !socket.listens).count();
+        let agents = host.processes().iter().filter(|process| process.name == "scela-agent").count();
+        (sockets, agents)
+    };
+    // One agent of each host is the other's parent, and the launcher's child.
+    assert_eq!([0, 1].map(|host| accepted(cluster.host(host))), [(1, 2); 2]);
+    assert!(link_sockets(&running.launcher()).iter().all(|socket| socket.listens));
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
 }
 
 #[test]
@@ -192,7 +212,7 @@ fn an_agent_that_is_cut_off_during_the_launch_ends() {
     });
     cluster.cut(cluster.host(0));
     run.wait_until("the agent exits", || (!is_there()).then_some(()));
-    run.signal(nix::sys::signal::Signal::SIGINT);
+    run.signal(Signal::SIGINT);
     run.finish().has_code(130);
 }
 
@@ -241,7 +261,7 @@ fn a_host_that_is_lost_before_all_have_joined_is_replaced() {
     outcome.has_code(251).says("node002").never_says("launching again");
     // The signal finds the first launch at its end, or the second one at its beginning.
     let interrupted = job_of("sleep 1000", &["--spares", "1"]);
-    interrupted.wait_for_error("launching again").signal(nix::sys::signal::Signal::SIGINT);
+    interrupted.wait_for_error("launching again").signal(Signal::SIGINT);
     interrupted.finish().has_code(130).says("INT: the ");
 }
 

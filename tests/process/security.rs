@@ -1,8 +1,11 @@
 //! Links refuse strangers, and their traffic is unreadable.
 
+use std::fmt::{Display, Formatter};
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddrV4, TcpStream};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,23 +13,80 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use nla::core::AgentId;
 use nla::wire::{HelloError, Initiator, PREAMBLE_BYTES, Role, SessionId};
-use tests::{Capture, Process, Running, Tree, event_timeout, eventually, scela, tcp_sockets};
+use tests::{Capture, Process, Running, Tree, event_timeout, eventually, link_sockets, scela, tcp_sockets};
 
 use crate::script;
 
 const ROLE: Role = Role::Link { parent: AgentId::ROOT };
 
-/// Returns the addresses at which `processes` listen.
-fn listeners(processes: &[Process]) -> Vec<SocketAddrV4> {
-    let listening = |process| tcp_sockets(process).into_iter().filter(|socket| socket.listens);
-    processes.iter().flat_map(listening).map(|socket| socket.local).collect()
+/// Where an agent listens.
+#[derive(Clone, Debug)]
+enum Door {
+    Port(SocketAddrV4),
+    /// The abstract name of a Unix socket.
+    Socket(String),
+}
+
+impl Display for Door {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Port(address) => address.fmt(f),
+            Self::Socket(name) => write!(f, "@{name}"),
+        }
+    }
+}
+
+/// A connection to an agent.
+enum Connection {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Connection {
+    fn open(door: &Door) -> io::Result<Self> {
+        Ok(match door {
+            Door::Port(address) => Self::Tcp(TcpStream::connect(address)?),
+            Door::Socket(name) => {
+                Self::Unix(UnixStream::connect_addr(&UnixAddress::from_abstract_name(name.as_bytes())?)?)
+            }
+        })
+    }
+
+    /// Sends only `bytes`, then reads until the peer closes.
+    fn exchange(self, bytes: &[u8], answer: &mut Vec<u8>) -> io::Result<usize> {
+        // Any call but the last fails if the peer has already read enough and closed the connection.
+        match self {
+            Self::Tcp(mut stream) => {
+                stream.set_read_timeout(Some(event_timeout()))?;
+                let _ = stream.write_all(bytes);
+                let _ = stream.shutdown(Shutdown::Write);
+                stream.read_to_end(answer)
+            }
+            Self::Unix(mut stream) => {
+                stream.set_read_timeout(Some(event_timeout()))?;
+                let _ = stream.write_all(bytes);
+                let _ = stream.shutdown(Shutdown::Write);
+                stream.read_to_end(answer)
+            }
+        }
+    }
+}
+
+/// Returns a door at which `process` listens: its port, or with `local` its socket for its machine.
+fn door(process: &Process, local: bool) -> Option<Door> {
+    if local {
+        let listening = link_sockets(process).into_iter().find(|socket| socket.listens);
+        return listening.map(|socket| Door::Socket(socket.name));
+    }
+    tcp_sockets(process).into_iter().find(|socket| socket.listens).map(|socket| Door::Port(socket.local))
 }
 
 /// Starts a run in which one agent waits for another, whose guardian was stopped when it started. Returns the run,
-/// the address at which the agent listens, and the processes to continue. Returns `None` if the guardian was
-/// stopped too late.
-fn stopped_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
-    let run = scela().np(3).agents(3).fanout(2).env("SCELA_LOG", "warn");
+/// a door of the agent, and the processes to continue. Returns `None` if the guardian was stopped too late. Links go over TCP, or
+/// with `local` over Unix sockets.
+fn stopped_while_joining(local: bool) -> Option<(Running, Door, Vec<Process>)> {
+    let option: &[&str] = if local { &[] } else { &["--agents-as-nodes"] };
+    let run = scela().args(option).np(3).agents(3).fanout(2).env("SCELA_LOG", "warn");
     let running = run.program(script(["init", "say here", "fence", "finalize"])).spawn();
     let launcher = running.launcher();
     let tree = Tree::new(3, 2);
@@ -45,15 +105,20 @@ fn stopped_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
     stopped.extend(guardian.children());
     Process::signal_all(&stopped, Signal::SIGSTOP);
     let first = launcher.children()[waiting].clone();
-    let address = eventually(|| {
+    let door = eventually(|| {
         let agents = first.children();
-        let joined = agents.iter().any(|agent| tcp_sockets(agent).iter().any(|socket| socket.established));
-        let address = listeners(&agents).first().copied();
+        let joined = if local {
+            // Both children of the launcher: that one does not see whose end is whose.
+            link_sockets(&launcher).iter().filter(|socket| !socket.listens).count() == 2
+        } else {
+            agents.iter().any(|agent| tcp_sockets(agent).iter().any(|socket| socket.established))
+        };
+        let door = agents.iter().find_map(|agent| door(agent, local));
         // An agent that has joined and does not listen has all its children: the guardian was stopped too late.
-        (joined || !running.stdout().text().is_empty()).then_some(address)
+        (joined || !running.stdout().text().is_empty()).then_some(door)
     });
-    match address.flatten() {
-        Some(address) => Some((running, address, stopped)),
+    match door.flatten() {
+        Some(door) => Some((running, door, stopped)),
         None => {
             Process::signal_all(&stopped, Signal::SIGCONT);
             running.finish().has_code(0);
@@ -63,57 +128,52 @@ fn stopped_while_joining() -> Option<(Running, SocketAddrV4, Vec<Process>)> {
 }
 
 /// Sends only `bytes`, then reads until the peer closes. Returns `None` if no process listens any more.
-fn answer(address: SocketAddrV4, bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(event_timeout())).unwrap();
-    // Either call fails if the peer has already read enough and closed the connection.
-    let _ = stream.write_all(bytes);
-    let _ = stream.shutdown(Shutdown::Write);
+fn answer(door: &Door, bytes: &[u8]) -> Option<Vec<u8>> {
+    let connection = Connection::open(door).ok()?;
     let mut answer = Vec::new();
-    match stream.read_to_end(&mut answer) {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("{address} neither answers nor closes"),
+    match connection.exchange(bytes, &mut answer) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("{door} neither answers nor closes"),
         _ => Some(answer),
     }
 }
 
-/// Returns the error that an initiator of `session` with a wrong key receives from `address`.
-fn refusal(address: SocketAddrV4, session: SessionId) -> Option<HelloError> {
+/// Returns the error that an initiator of `session` with a wrong key receives at `door`.
+fn refusal(door: &Door, session: SessionId) -> Option<HelloError> {
     let (stranger, hello) = Initiator::new(session, &[7; 32], ROLE).unwrap();
-    stranger.verdict(answer(address, &hello)?.first_chunk()?).err()
+    stranger.verdict(answer(door, &hello)?.first_chunk()?).err()
 }
 
 /// Tries every attempt of a stranger. Returns `None` if no process listens any more.
-fn try_all_attempts(address: SocketAddrV4) -> Option<()> {
-    assert_eq!(refusal(address, SessionId(1))?, HelloError::Session);
+fn try_all_attempts(door: &Door) -> Option<()> {
+    assert_eq!(refusal(door, SessionId(1))?, HelloError::Session);
     let (_, hello) = Initiator::new(SessionId(1), &[7; 32], ROLE).unwrap();
     let mut other = hello.clone();
     other[8..10].copy_from_slice(&99u16.to_be_bytes());
-    let words = answer(address, &other)?;
+    let words = answer(door, &other)?;
     // The session's public name is at the end of the preamble. It authenticates nothing.
     let session = words.get(PREAMBLE_BYTES - 8..PREAMBLE_BYTES)?.try_into().unwrap();
     assert_eq!(words.len(), PREAMBLE_BYTES + 1, "another version gets a preamble and a verdict");
-    assert_eq!(refusal(address, SessionId(u64::from_be_bytes(session)))?, HelloError::Key);
-    answer(address, b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a client of some other protocol here\r\n\r\n")?;
+    assert_eq!(refusal(door, SessionId(u64::from_be_bytes(session)))?, HelloError::Key);
+    answer(door, b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: a client of some other protocol here\r\n\r\n")?;
     // An incomplete hello gets no answer.
-    answer(address, &hello[..PREAMBLE_BYTES + 3])?.is_empty().then_some(())?;
-    TcpStream::connect(address).ok().map(drop)
+    answer(door, &hello[..PREAMBLE_BYTES + 3])?.is_empty().then_some(())?;
+    Connection::open(door).ok().map(drop)
 }
 
-#[test]
-fn strangers_are_refused_with_messages_and_the_job_continues() {
+fn refuses_strangers(local: bool) {
     // The last child may have joined between two checks. Then no process listens any more.
-    let caught = (0..20).filter_map(|_| stopped_while_joining()).find_map(|(running, address, stopped)| {
-        let listens = try_all_attempts(address).is_some();
+    let caught = (0..20).filter_map(|_| stopped_while_joining(local)).find_map(|(running, door, stopped)| {
+        let listens = try_all_attempts(&door).is_some();
         if !listens {
             Process::signal_all(&stopped, Signal::SIGCONT);
             running.finish().has_code(0);
             return None;
         }
-        Some((running, address, stopped))
+        Some((running, door, stopped))
     });
-    let (running, address, stopped) = caught.expect("in one of 20 runs, a guardian is stopped while agents join");
+    let (running, door, stopped) = caught.expect("in one of 20 runs, a guardian is stopped while agents join");
     // Connections that stay silent do not delay the job.
-    let silent: Vec<_> = (0..20).flat_map(|_| TcpStream::connect(address)).collect();
+    let silent: Vec<_> = (0..20).flat_map(|_| Connection::open(&door)).collect();
     Process::signal_all(&stopped, Signal::SIGCONT);
     let outcome = running.finish();
     drop(silent);
@@ -127,6 +187,17 @@ fn strangers_are_refused_with_messages_and_the_job_continues() {
     ] {
         outcome.says(words);
     }
+}
+
+#[test]
+fn strangers_are_refused_with_messages_and_the_job_continues() {
+    refuses_strangers(false);
+}
+
+/// Processes of the same user: those of others are closed at once.
+#[test]
+fn strangers_at_the_socket_of_a_machine_are_refused_with_the_same_messages() {
+    refuses_strangers(true);
 }
 
 /// A recording of the packets on the loopback interface during a run.
@@ -172,7 +243,8 @@ fn contains(bytes: &[u8], word: &[u8]) -> bool {
 
 #[test]
 fn nothing_is_sent_in_clear_text() {
-    let run = scela().np(6).agents(3).fanout(2).env("OUTER_VARIABLE", "secret-inherited").stdin("secret-input\n");
+    let run = scela().np(6).agents(3).fanout(2).arg("--agents-as-nodes").stdin("secret-input\n");
+    let run = run.env("OUTER_VARIABLE", "secret-inherited");
     let file = run.world().file("capture");
     let recording = Recording::start(file);
     let steps = [

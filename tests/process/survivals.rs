@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Process, Run, Tree, scela, sh};
+use tests::{Process, Run, Tree, link_sockets, scela, sh, tcp_sockets};
 
 use crate::{rank, script};
 
@@ -105,11 +105,14 @@ fn a_rank_that_leaves_a_fence_with_code_0_counts_as_dead() {
     going_on().np(2).agents(2).program(fences).and(1, leaves).run().says("rank 2");
 }
 
+/// Agents connect to each other as from node to node.
+const AS_NODES: &[&str] = &["--agents-as-nodes"];
+
 /// Kills an inner agent of 16 in a session that goes on. All ranks of other agents finish all rounds, and see the ranks of
 /// that agent as the only dead ones.
-fn loses_an_inner_agent(policy: &str) {
+fn loses_an_inner_agent(policy: &str, options: &[&str]) {
     let tree = Tree::new(16, 2);
-    let run = going_on().args(["-v", "--agents-as-nodes"]).cache(&[policy]).np(16).agents(16).fanout(2);
+    let run = going_on().arg("-v").args(options).cache(&[policy]).np(16).agents(16).fanout(2);
     let running = run.program(rank(["survivors", "40", "after-death"])).spawn();
     running.wait_for_error("fence 5: ");
     let agent = tree.inner();
@@ -123,12 +126,37 @@ fn loses_an_inner_agent(policy: &str) {
 
 #[test]
 fn an_inner_agent_takes_only_its_own_ranks_with_it() {
-    loses_an_inner_agent("hcmab");
+    loses_an_inner_agent("hcmab", AS_NODES);
+    loses_an_inner_agent("hcmab", &[]);
 }
 
 #[test]
 fn puts_in_flight_survive_an_inner_agent() {
-    loses_an_inner_agent("hcs");
+    loses_an_inner_agent("hcs", AS_NODES);
+    loses_an_inner_agent("hcs", &[]);
+}
+
+/// The children of a lost agent reach its parent at the same socket as the other agents of the machine.
+#[test]
+fn agents_of_a_machine_join_an_ancestor_without_tcp() {
+    let tree = Tree::new(16, 2);
+    let running = going_on().np(16).agents(16).fanout(2).program(sh("echo here; exec sleep 1000")).spawn();
+    running.wait_for_times("here", 16);
+    let agent = tree.inner();
+    let launcher = running.launcher();
+    let accepted = |world: &[Process]| -> usize {
+        let all = world.iter().chain([&launcher]).flat_map(link_sockets);
+        all.filter(|socket| !socket.listens).count()
+    };
+    assert_eq!((accepted(&running.world().agents()), tree.links(agent)), (16, 3), "one for each agent");
+    tree.process(running.world(), agent).signal(Signal::SIGKILL);
+    // Three links are lost, and two of them replaced.
+    running.wait_until("its children have joined", || (accepted(&running.world().agents()) == 15).then_some(()));
+    let agents = running.world().agents();
+    let connections: Vec<_> = agents.iter().chain([&launcher]).flat_map(tcp_sockets).collect();
+    assert!(connections.iter().all(|socket| !socket.established), "{connections:?}");
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
 }
 
 #[test]

@@ -4,15 +4,21 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 
 use nix::sys::signal::Signal;
-use tests::{Outcome, Process, Tree, scela, sh, tcp_sockets};
+use tests::{Outcome, Process, Tree, link_sockets, scela, sh, tcp_sockets};
 
-fn links(process: &Process) -> usize {
+fn connections(process: &Process) -> usize {
     tcp_sockets(process).iter().filter(|socket| socket.established).count()
 }
 
-#[test]
-fn the_links_of_64_agents_form_the_planned_tree() {
-    let running = scela().np(64).agents(64).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
+/// Returns how many links a process has accepted from its machine.
+fn accepted(process: &Process) -> usize {
+    link_sockets(process).iter().filter(|socket| !socket.listens).count()
+}
+
+/// Checks the links of 64 agents. `links` counts those of a process. It finds `of_agent` of them for an agent of this number, the
+/// launcher being 0. No process has another connection over TCP with `only_local`.
+fn check_tree(option: &[&str], links: fn(&Process) -> usize, of_agent: impl Fn(&Tree, u32) -> usize, only_local: bool) {
+    let running = scela().args(option).np(64).agents(64).fanout(2).program(sh("sleep 1000 & echo here; wait")).spawn();
     running.wait_for_times("here", 64);
     let world = running.world();
     let parents: BTreeSet<i32> = running.ranks(64).iter().map(|rank| rank.parent).collect();
@@ -20,15 +26,30 @@ fn the_links_of_64_agents_form_the_planned_tree() {
     let agents = world.agents();
     assert_eq!((agents.len(), world.guardians().len()), (64, 64));
     let tree = Tree::new(64, 2);
-    assert_eq!((links(&running.launcher()), tree.links(0)), (2, 2), "the launcher has two children");
+    assert_eq!((links(&running.launcher()), of_agent(&tree, 0)), (2, 2), "the launcher has two children");
+    if only_local {
+        let connections: usize = agents.iter().chain(&[running.launcher()]).map(connections).sum();
+        assert_eq!(connections, 0, "connections over TCP");
+    }
     let mut found: Vec<_> = agents.iter().map(links).collect();
-    let mut expected: Vec<_> = (1..=64).map(|agent| tree.links(agent)).collect();
+    let mut expected: Vec<_> = (1..=64).map(|agent| of_agent(&tree, agent)).collect();
     found.sort_unstable();
     expected.sort_unstable();
     assert!(expected.iter().all(|links| *links <= 3));
     assert_eq!(found, expected, "links of agents");
     running.signal(Signal::SIGTERM);
     running.finish().has_code(143);
+}
+
+#[test]
+fn the_links_of_64_agents_of_a_machine_form_the_planned_tree_without_tcp() {
+    // Each link is seen at its upper end.
+    check_tree(&[], accepted, |tree, agent| tree.links(agent) - usize::from(agent != 0), true);
+}
+
+#[test]
+fn the_links_of_64_agents_that_play_nodes_form_the_planned_tree() {
+    check_tree(&["--agents-as-nodes"], connections, Tree::links, false);
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub use running::Running;
 pub use skip::skip;
 pub use slurm::{Allocation, Slurm};
 pub use small_disk::SmallDisk;
-pub use sockets::{TcpSocket, tcp_sockets};
+pub use sockets::{LinkSocket, TcpSocket, link_sockets, tcp_sockets};
 pub use stalling::{Call, StallingFiles};
 pub use strangers::{Strangers, Target};
 pub use terminal::Terminal;

@@ -1,4 +1,4 @@
-//! The machine's TCP sockets, as the kernel lists them.
+//! The machine's TCP sockets and Unix sockets, as the kernel lists them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -29,6 +29,36 @@ pub fn tcp_sockets(process: &Process) -> Vec<TcpSocket> {
     sockets.sort_unstable_by_key(|socket| socket.inode);
     sockets.dedup_by_key(|socket| socket.inode);
     sockets
+}
+
+/// A Unix stream socket at the abstract name of a session's process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkSocket {
+    /// The name, without the `@` in front.
+    pub name: String,
+    /// Whether it listens. Otherwise it was accepted, and is connected or was closed at the other end.
+    pub listens: bool,
+    inode: u64,
+}
+
+/// Returns the sockets at which `process` accepts links from its machine, and the links that it has accepted there.
+pub fn link_sockets(process: &Process) -> Vec<LinkSocket> {
+    let inodes = process.socket_inodes();
+    // The table of its network. The kernel may leave out a line, or list it twice, if the table changes while it is read.
+    let tables = [(); 2].map(|()| fs::read_to_string(process.file("net/unix")).unwrap_or_default());
+    let lines = tables.iter().flat_map(|table| table.lines().skip(1));
+    let mut sockets: Vec<_> = lines.filter_map(link_socket).filter(|socket| inodes.contains(&socket.inode)).collect();
+    sockets.sort_unstable_by_key(|socket| socket.inode);
+    sockets.dedup_by_key(|socket| socket.inode);
+    sockets
+}
+
+fn link_socket(line: &str) -> Option<LinkSocket> {
+    const LISTENS: u32 = 1 << 16;
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let name = fields.get(7)?.strip_prefix('@').filter(|name| name.starts_with("scela-"))?.to_owned();
+    let flags = u32::from_str_radix(fields.get(3)?, 16).ok()?;
+    Some(LinkSocket { name, listens: flags & LISTENS != 0, inode: fields.get(6)?.parse().ok()? })
 }
 
 /// Returns the ports on which processes listen in the network of the calling thread, sshd's excepted. Each accepts

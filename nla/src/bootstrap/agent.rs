@@ -5,7 +5,6 @@
 //! channels, its standard input and output are its bootstrap channel until then, and its link from then on.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -20,7 +19,9 @@ use super::protocol::{BootOrder, BootReport, Joining, Links, Place};
 use super::starter::Starter;
 use crate::core::limits::AGENTS_MAX;
 use crate::core::{AgentId, GuardianAt, Subtree};
-use crate::link::{Accepted, Admission, BoundListener, Clock, accept_early, candidates, connect_over, listen};
+use crate::link::{
+    Accepted, Address, Admission, BoundListener, Clock, ListensAt, accept_early, candidates, connect_over, listen,
+};
 use crate::sys::{self, GuardianLink, SegmentReader, Standby};
 use crate::tasks::Tasks;
 use crate::wire::{Role, TreePosition, encode};
@@ -89,8 +90,8 @@ pub(crate) struct Joined {
     pub(crate) children: ChildLinks,
     /// The processes that this agent has started. The relay may signal them until all agents below have joined.
     pub(crate) started: Processes,
-    /// The ancestors above the parent and their addresses, the nearest first.
-    pub(crate) ancestors: Vec<(AgentId, Vec<SocketAddr>)>,
+    /// The ancestors above the parent and the addresses to try for each, the nearest ancestor first.
+    pub(crate) ancestors: Vec<(AgentId, Vec<Address>)>,
     /// The launcher's log of long epochs, if this agent can read it.
     pub(crate) log: Option<SegmentReader>,
 }
@@ -134,7 +135,7 @@ pub(crate) fn join_and_stand_by(
     let position =
         position.filter(|position| subtree_of_channels(order, *position).is_some_and(|here| here.size() == 1));
     let position = position.ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
-    let here = here(order, Vec::new(), &own, guardian, false);
+    let here = here(order, ListensAt::default(), &own, guardian, false);
     let parent = Accepted::over_inherited(AgentChannel::own().map_err(failed)?.into_stream(), AgentId::ROOT);
     close_channel(order.is_remote());
     // The report has shown a sign of life.
@@ -160,13 +161,13 @@ pub(crate) fn join_and_stand_by(
 /// Returns the report of an agent that runs.
 fn here(
     order: &BootOrder,
-    addresses: Vec<SocketAddr>,
+    listens: ListensAt,
     own: &OwnProcess,
     guardian: &GuardianLink,
     reads_log: bool,
 ) -> BootReport {
     BootReport::Here {
-        addresses,
+        listens,
         host: sys::host_name(),
         descriptors: own.descriptors,
         reads_log,
@@ -180,16 +181,18 @@ async fn join_by_connection(
     guardian: &GuardianLink,
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
-    let BoundListener { addresses, listener } = listen(order.reach).await.map_err(|error| {
+    let bound = listen(order.reach).await.map_err(|error| {
         StartFailure::new(StartPhase::ConnectBack, format!("it cannot listen for its children: {error}"))
     })?;
+    let bound = if order.uses_local_sockets { bound.with_local_socket() } else { bound };
+    let BoundListener { at, listener } = bound;
     let listener = listener.map(|listener| {
         let (admit, admission) = oneshot::channel();
         tasks.spawn("listener", Span::current(), accept_early(listener, admission));
         admit
     });
     let log = open_log(order);
-    let here = here(order, addresses, &own, guardian, log.is_some());
+    let here = here(order, at, &own, guardian, log.is_some());
     let mut relaying = Relaying::open(order, tasks).await?;
     let Some(joining) = relaying.position(here, guardian, order).await else {
         return Ok(JoinOutcome::Exit(0));
@@ -197,7 +200,7 @@ async fn join_by_connection(
     let started = relaying.starter.as_ref().map(Starter::processes).unwrap_or_default();
     let (joined, on_joined) = mpsc::channel(1);
     let mut relay = tasks.spawn("relay", Span::current(), relaying.finish(on_joined, order.is_remote()));
-    let ancestors = ancestors(joining.position, &joining.ancestors);
+    let ancestors = ancestors(joining.position, joining.ancestors.clone());
     let ordered_at = Instant::now();
     let attempt = tokio::select! {
         attempt = connect_to_parent(order, joining) => attempt,
@@ -234,11 +237,11 @@ fn guardian_of(own: &OwnProcess, order: &BootOrder, link: &GuardianLink) -> Opti
     link.alive().is_ok().then_some(GuardianAt { machine, guardian, agent })
 }
 
-/// Pairs the ancestors above the parent with their addresses.
-fn ancestors(position: TreePosition, addresses: &[Vec<SocketAddr>]) -> Vec<(AgentId, Vec<SocketAddr>)> {
+/// Pairs the ancestors above the parent with the addresses to try for each.
+fn ancestors(position: TreePosition, listen: Vec<ListensAt>) -> Vec<(AgentId, Vec<Address>)> {
     let tree = Subtree::whole(position.agents, position.fanout);
     let parents = std::iter::successors(tree.parent_of(position.agent), |above| tree.parent_of(*above));
-    parents.skip(1).zip(addresses.iter().cloned()).collect()
+    parents.skip(1).zip(listen.into_iter().map(|listens| candidates(None, listens))).collect()
 }
 
 /// Tells the guardian four times per `dead_time` that this agent is alive. Returns if the guardian has exited.
@@ -358,7 +361,7 @@ async fn join_over_channel(
     tasks: &Tasks,
 ) -> Result<JoinOutcome, StartFailure> {
     let log = open_log(order);
-    let here = here(order, Vec::new(), &own, guardian, log.is_some());
+    let here = here(order, ListensAt::default(), &own, guardian, log.is_some());
     let mut relaying = Relaying::open(order, tasks).await?;
     let inherited = order.place.zip(clock);
     let position = match inherited {

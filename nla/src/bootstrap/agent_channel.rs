@@ -19,7 +19,7 @@ use super::protocol::{BootCommand, BootOrder, BootReport};
 use super::shell_channel::Reader;
 use crate::core::limits::{BOOT_BYTES_MAX, ORDER_TIME_MIN, RECONNECT_TIME};
 use crate::core::{AgentId, Time};
-use crate::link::{Accepted, Stream, candidates, connect};
+use crate::link::{Accepted, Address, Stream, candidates, connect};
 use crate::sys;
 use crate::wire::{Role, encode, framed, read_secret_frame};
 
@@ -130,7 +130,7 @@ impl AgentChannel {
 /// Connects to the process that started this agent. `description` names that process in messages.
 async fn call_back(order: &BootOrder, description: &str, agent: AgentId) -> Result<Accepted, StartFailure> {
     let port = order.callback.first().map(SocketAddr::port);
-    let addresses = candidates(port, order.callback.clone());
+    let addresses = candidates(port, order.callback.clone().into());
     let (accepted, _) =
         connect_to_any(order, addresses, (Role::Callback { starter: order.starter }, description), agent).await?;
     // While the agent waits for its position, only keep-alive detects the loss of the other host: a host that is lost
@@ -148,7 +148,7 @@ const RECONNECT_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// and, for messages, the description of the expected process; `agent` is this agent's own number.
 pub(super) async fn connect_to_any(
     order: &BootOrder,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Address>,
     above: (Role, &str),
     agent: AgentId,
 ) -> Result<(Accepted, Time), StartFailure> {
@@ -275,6 +275,7 @@ mod tests {
             reach: Reach::Here,
             rejoins: false,
             links: Links::Connections,
+            uses_local_sockets: true,
             label: String::new(),
             dead_time: Duration::from_secs(20),
             heartbeat: Duration::from_secs(5),
@@ -291,7 +292,7 @@ mod tests {
 
     async fn connected(address: SocketAddr) -> Result<AgentId, StartFailure> {
         let above = (Role::Link { parent: AgentId::ROOT }, "its parent");
-        connect_to_any(&order(), vec![address], above, AgentId(3)).await.map(|(accepted, _)| accepted.peer)
+        connect_to_any(&order(), vec![address.into()], above, AgentId(3)).await.map(|(accepted, _)| accepted.peer)
     }
 
     #[test]

@@ -43,7 +43,8 @@ impl CallbackListener {
         own: &[IpAddr],
     ) -> Result<Self, StartFailure> {
         let no_port = |error| StartFailure::new(StartPhase::ConnectBack, format!("no port to listen on: {error}"));
-        let BoundListener { mut addresses, listener } = listen(order.reach).await.map_err(no_port)?;
+        let BoundListener { at, listener } = listen(order.reach).await.map_err(no_port)?;
+        let mut addresses = at.addresses;
         let listener = listener.ok_or_else(|| no_port(io::ErrorKind::Unsupported.into()))?;
         if !own.is_empty() {
             let port = addresses.first().map_or(0, SocketAddr::port);

@@ -28,10 +28,8 @@ use thiserror::Error;
 
 use super::decide::failure::StartFailure;
 use crate::core::GuardianAt;
-use crate::core::limits::{
-    ADDRESSES_MAX, AGENTS_MAX, ANCESTORS_MAX, BOOT_BYTES_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN, REPORT_BYTES_MAX,
-};
-use crate::link::{Liveness, Reach, SessionKey};
+use crate::core::limits::{AGENTS_MAX, ANCESTORS_MAX, BOOT_BYTES_MAX, DEAD_TIME_MAX, DEAD_TIME_MIN, REPORT_BYTES_MAX};
+use crate::link::{ListensAt, Liveness, Reach, SessionKey, deserialize_addresses};
 use crate::wire::{SessionId, TreePosition};
 
 /// The length of the marker in bytes.
@@ -57,6 +55,8 @@ pub struct BootOrder {
     pub reach: Reach,
     /// The carrier of links.
     pub links: Links,
+    /// Connections between processes of one machine are Unix sockets.
+    pub uses_local_sockets: bool,
     /// The session's name in `ps` and in messages.
     pub label: String,
     /// How long a link or the agent of a guardian may be silent before it counts as lost.
@@ -87,7 +87,7 @@ pub struct Place {
 /// The carrier of a session's links.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Links {
-    /// TCP connections.
+    /// Connections: over TCP, and between processes of one machine over Unix sockets, whose records are not encrypted.
     Connections,
     /// The remote shells that start the agents. The process that opened one is the parent, and no process listens.
     RemoteShells,
@@ -267,16 +267,14 @@ pub enum BootCommand {
 pub struct Joining {
     /// The agent's position.
     pub position: TreePosition,
-    /// The parent's addresses, the likeliest first; empty unless links are connections.
-    #[serde(deserialize_with = "deserialize_addresses")]
-    pub parent: Vec<SocketAddr>,
+    /// Where the parent listens; nowhere unless links are connections.
+    pub parent: ListensAt,
     /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
     /// is then the likeliest of all.
     pub opener_port: Option<u16>,
-    /// The addresses of the other ancestors, from the grandparent to the launcher, if agents join them when their parent
-    /// is lost.
+    /// Where the other ancestors listen, from the grandparent to the launcher, if agents join them when their parent is lost.
     #[serde(deserialize_with = "deserialize_ancestors")]
-    pub ancestors: Vec<Vec<SocketAddr>>,
+    pub ancestors: Vec<ListensAt>,
 }
 
 /// A report of an agent that has not joined the tree.
@@ -289,9 +287,8 @@ pub enum BootReport {
     },
     /// The agent runs.
     Here {
-        /// The addresses to which its children connect, the likeliest first; empty if it will have none.
-        #[serde(deserialize_with = "deserialize_addresses")]
-        addresses: Vec<SocketAddr>,
+        /// Where its children connect; nowhere if it will have none.
+        listens: ListensAt,
         /// The name that its host gives itself.
         host: String,
         /// How many descriptors the agent may open.
@@ -333,24 +330,17 @@ impl BootMessage for BootReport {
 /// A report, and the target that it is about.
 pub type TargetReport = (u32, BootReport);
 
-/// Decodes addresses and drops those beyond [`ADDRESSES_MAX`], so that a peer cannot make another process try more.
-fn deserialize_addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
-    let mut addresses = Vec::deserialize(deserializer)?;
-    addresses.truncate(ADDRESSES_MAX);
-    Ok(addresses)
-}
-
-/// Does the same for lists of addresses, of which [`ANCESTORS_MAX`] are used.
-fn deserialize_ancestors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<SocketAddr>>, D::Error> {
-    let mut ancestors: Vec<Vec<SocketAddr>> = Vec::deserialize(deserializer)?;
+/// Decodes ancestors and drops those beyond [`ANCESTORS_MAX`].
+fn deserialize_ancestors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ListensAt>, D::Error> {
+    let mut ancestors = Vec::deserialize(deserializer)?;
     ancestors.truncate(ANCESTORS_MAX);
-    ancestors.iter_mut().for_each(|addresses| addresses.truncate(ADDRESSES_MAX));
     Ok(ancestors)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::limits::ADDRESSES_MAX;
     use crate::wire::{decode, encode};
 
     fn order(target: u32, targets: u32, hosts: usize) -> BootOrder {
@@ -364,6 +354,7 @@ mod tests {
             callback: Vec::new(),
             reach: Reach::Here,
             links: Links::Connections,
+            uses_local_sockets: true,
             label: String::new(),
             dead_time: Duration::from_secs(20),
             heartbeat: Duration::from_secs(5),
@@ -388,15 +379,15 @@ mod tests {
             #[serde(deserialize_with = "deserialize_addresses")]
             own: Vec<SocketAddr>,
             #[serde(deserialize_with = "deserialize_ancestors")]
-            ancestors: Vec<Vec<SocketAddr>>,
+            ancestors: Vec<ListensAt>,
         }
         let address: SocketAddr = "127.0.0.1:1".parse().expect("an address");
         for (more, addresses, ancestors) in [(0, ADDRESSES_MAX, ANCESTORS_MAX), (1, ADDRESSES_MAX, ANCESTORS_MAX)] {
             let own = vec![address; addresses + more];
-            let sent = Addresses { ancestors: vec![own.clone(); ancestors + more], own };
+            let sent = Addresses { ancestors: vec![own.clone().into(); ancestors + more], own };
             let Addresses { own, ancestors: got } = decode(&encode(&sent)).expect("it is a message");
             assert_eq!((own.len(), got.len()), (addresses, ancestors));
-            assert!(got.iter().all(|one| one.len() == addresses));
+            assert!(got.iter().all(|one| one.addresses.len() == addresses));
         }
     }
 
@@ -457,11 +448,11 @@ mod tests {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         for count in [ADDRESSES_MAX - 1, ADDRESSES_MAX, ADDRESSES_MAX + 1] {
             let addresses: Vec<_> = (1..=count as u16).map(address).collect();
-            let here =
-                BootReport::Here { addresses, host: String::new(), descriptors: 0, reads_log: false, guardian: None };
-            let BootReport::Here { addresses, .. } = decode(&encode(&here)).unwrap() else { panic!("it is Here") };
-            assert_eq!(addresses.len(), count.min(ADDRESSES_MAX));
-            assert_eq!(addresses.first(), Some(&address(1)), "the likeliest are kept");
+            let (listens, host) = (addresses.into(), String::new());
+            let here = BootReport::Here { listens, host, descriptors: 0, reads_log: false, guardian: None };
+            let BootReport::Here { listens, .. } = decode(&encode(&here)).unwrap() else { panic!("it is Here") };
+            assert_eq!(listens.addresses.len(), count.min(ADDRESSES_MAX));
+            assert_eq!(listens.addresses.first(), Some(&address(1)), "the likeliest are kept");
         }
     }
 }

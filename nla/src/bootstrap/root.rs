@@ -20,7 +20,7 @@ use super::protocol::{Below, BootOrder, BootReport, HostAt, Links, Method, Place
 use super::standing::{self, STANDING_TARGET};
 use super::starter::{Keepers, Starter};
 use crate::core::{AgentId, GuardianAt, Subtree};
-use crate::link::{Accepted, Clock, Reach};
+use crate::link::{Accepted, Clock, ListensAt, Reach};
 use crate::sys::{self, ForkedGuardian, ForkedGuardians};
 use crate::tasks::Tasks;
 use crate::wire::TreePosition;
@@ -71,7 +71,7 @@ impl Bootstrap {
         clock: Clock,
         tree: Subtree,
         fanout: u32,
-        root: Vec<SocketAddr>,
+        root: ListensAt,
         tasks: Tasks,
     ) -> Self {
         let agents = tree.size() - 1;
@@ -113,14 +113,14 @@ impl Bootstrap {
         order: BootOrder,
         clock: Clock,
         targets: RemoteTargets,
-        root: Vec<SocketAddr>,
+        root: ListensAt,
         timeout: Duration,
         tasks: Tasks,
     ) -> Self {
         let RemoteTargets { hosts, method, keepers, fanout, batch, fold } = targets;
         let count = hosts.len() as u32;
         let fanout = fanout.unwrap_or(count).max(1);
-        let own: Vec<IpAddr> = root.iter().map(SocketAddr::ip).collect();
+        let own: Vec<IpAddr> = root.addresses.iter().map(SocketAddr::ip).collect();
         let starters = Subtree::whole(count, fanout);
         let settings = AssemblySettings {
             starters,
@@ -159,8 +159,8 @@ impl Bootstrap {
 
     /// Takes a report. Returns the agent that is lost to the tree, and why.
     pub fn on_report(&mut self, (target, report): TargetReport) -> Option<(AgentId, StartFailure)> {
-        if let BootReport::Here { addresses, host, descriptors, reads_log, guardian } = &report {
-            tracing::debug!(target, ?host, descriptors, ?addresses, reads_log, ?guardian, "an agent has reported");
+        if let BootReport::Here { listens, host, descriptors, reads_log, guardian } = &report {
+            tracing::debug!(target, ?host, descriptors, ?listens, reads_log, ?guardian, "an agent has reported");
         }
         let mut actions = Vec::new();
         let lost = self.assembly.on_report(self.clock.now(), target, report, &mut actions);

@@ -97,6 +97,7 @@ fn order(SessionAhead { session, key, marker, liveness }: SessionAhead) -> BootO
         callback: Vec::new(),
         reach: Reach::Nowhere,
         links: Links::Pipes,
+        uses_local_sockets: false,
         label: String::new(),
         dead_time: liveness.dead_time,
         heartbeat: liveness.heartbeat,

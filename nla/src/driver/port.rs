@@ -293,6 +293,7 @@ async fn within<T>(time: Duration, read: impl Future<Output = io::Result<T>>) ->
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::net::IpAddr;
 
     use tokio::task::LocalSet;
 
@@ -439,7 +440,7 @@ mod tests {
         run(
             |_| Owners::by_table(|_, _| Err(io::ErrorKind::PermissionDenied.into())),
             async |port| {
-                port.port.unproven.borrow_mut().add(Ipv4Addr::LOCALHOST.into(), 1);
+                port.port.unproven.borrow_mut().add(IpAddr::from(Ipv4Addr::LOCALHOST), 1);
                 assert!(is_closed(&mut connect(&port).await).await);
                 assert_eq!(port.port.unproven.borrow_mut().remove_oldest(), Some(0));
             },

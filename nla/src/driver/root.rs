@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -32,8 +31,8 @@ use crate::core::{
     Timing, TraceScope, TraceSpan,
 };
 use crate::link::{
-    Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, Liveness, Reach, Receipt, SessionKey,
-    accept_early, listen,
+    Accepted, Admission, Authenticator, BoundListener, Clock, Link, LinkEvent, ListensAt, Liveness, Reach, Receipt,
+    SessionKey, accept_early, listen,
 };
 use crate::sys::Segment;
 use crate::tasks::Tasks;
@@ -45,8 +44,8 @@ pub type OutputSink = Rc<dyn Fn(Lane, Bytes, Receipt)>;
 
 /// The port to which the root's children connect, before the tree is known.
 pub struct RootPort {
-    /// The launcher's addresses, the most likely first; empty if links are piped.
-    pub addresses: Vec<SocketAddr>,
+    /// Where the launcher listens; nowhere if links are piped.
+    pub at: ListensAt,
     /// The task that holds connections until the tree is known.
     listener: Option<(oneshot::Sender<Admission>, JoinHandle<()>)>,
     joining: mpsc::Sender<Accepted>,
@@ -54,15 +53,17 @@ pub struct RootPort {
 }
 
 impl RootPort {
-    /// Listens for connections from the machines of `reach`.
-    pub async fn open(reach: Reach, tasks: &Tasks) -> io::Result<Self> {
+    /// Listens for connections from the machines of `reach`; with `uses_local_sockets` also at a Unix socket, for this machine.
+    pub async fn open(reach: Reach, uses_local_sockets: bool, tasks: &Tasks) -> io::Result<Self> {
         let (joining, joined) = mpsc::channel(QUEUE_EVENTS_MAX);
-        let BoundListener { addresses, listener } = listen(reach).await?;
+        let bound = listen(reach).await?;
+        let bound = if uses_local_sockets { bound.with_local_socket() } else { bound };
+        let BoundListener { at, listener } = bound;
         let listener = listener.map(|listener| {
             let (admit, admission) = oneshot::channel();
             (admit, tasks.spawn("listener", Span::current(), accept_early(listener, admission)))
         });
-        Ok(Self { addresses, listener, joining, joined })
+        Ok(Self { at, listener, joining, joined })
     }
 
     /// Returns the queue for children that have authenticated themselves.

@@ -48,13 +48,13 @@ pub async fn await_keepers(
     let mut number = [0; 8];
     io::Read::read_exact(&mut random, &mut number)?;
     let session = SessionId(u64::from_le_bytes(number));
-    let BoundListener { addresses, listener } = listen(reach).await?;
+    let BoundListener { at, listener } = listen(reach).await?;
     let listener = listener.ok_or(io::ErrorKind::Unsupported)?;
     let authenticator = Authenticator::new(session, key.clone(), ROLE, keepers.clone().map(AgentId));
     let (arrived, arrivals) = mpsc::channel(QUEUE);
     let accepting = accept_children(listener, authenticator, Clock::start(), arrived);
     tasks.spawn("keeper listener", Span::current(), accepting);
-    let order = KeeperOrder { session, key, controller: reached_at(addresses)?, first: keepers.start, dead_time };
+    let order = KeeperOrder { session, key, controller: reached_at(at.addresses)?, first: keepers.start, dead_time };
     Ok((secret_frame(&order), arrivals))
 }
 

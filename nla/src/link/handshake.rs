@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,18 +11,20 @@ use litemap::LiteMap;
 use nix::sys::socket::{setsockopt, sockopt};
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::timeout;
 
+use super::address::{Address, LocalSocket};
 use super::clock::Clock;
 use super::key::SessionKey;
-use super::listener::next_connection;
+use super::listener::{Listener, Peer};
 use super::stream::{ReadHalf, Stream, WriteHalf};
-use super::unproven::{RefusalLog, Unproven};
+use super::unproven::{RefusalLog, Source, Unproven};
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX};
 use crate::core::{AgentId, Subtree, Time};
+use crate::sys::{connect_to_name, peer_of};
 use crate::wire::{
     Assembler, Content, Established, Hello, HelloError, Initiator, Lane, Opener, RecordError, Responder, Role, Sealer,
     Seen, SessionId, Welcome, decode, encode, framed,
@@ -38,6 +39,9 @@ pub enum HandshakeError {
     /// A record after the handshake could not be decrypted.
     #[error("unexpected data after the handshake: {0}")]
     Record(#[from] RecordError),
+    /// The process at the other end of a Unix socket belongs to another user.
+    #[error("the other end belongs to another user")]
+    OtherUser,
     /// The machine failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -60,9 +64,12 @@ impl HandshakeError {
     /// Returns whether another connection may succeed: the peer accepted this one and then closed it.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Io(error) => matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+            // A Unix socket whose listener has no room refuses at once.
+            Self::Io(error) => {
+                matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::WouldBlock)
+            }
             Self::Hello(error) => matches!(error, HelloError::Truncated),
-            Self::Record(_) | Self::Late | Self::Silent | Self::Left | Self::NotExpected(_) => false,
+            Self::OtherUser | Self::Record(_) | Self::Late | Self::Silent | Self::Left | Self::NotExpected(_) => false,
         }
     }
 }
@@ -81,6 +88,15 @@ impl Accepted {
     pub(crate) fn over_inherited(stream: Stream, peer: AgentId) -> Self {
         stream.widen_pipes();
         Self { peer, stream, established: Established::unencrypted() }
+    }
+
+    /// Ends the encryption of a Unix socket, once the handshake on it has ended: the kernel passes the bytes from one of this user's
+    /// processes to the other, and shows them to nobody else. Both ends do so at the same place, after the welcome.
+    fn without_needless_encryption(mut self) -> Self {
+        if self.stream.is_local() {
+            self.established = Established::unencrypted();
+        }
+        self
     }
 
     /// Sends a message of at most a record's size. For streams that are no link, or not yet.
@@ -176,17 +192,30 @@ async fn in_time<T>(handshake: impl Future<Output = Result<T, HandshakeError>>) 
 
 /// Connects as `agent` to the process at `address`, for the purpose of `role`. Returns the stream and the session's time.
 pub async fn connect(
-    address: SocketAddr,
+    address: impl Into<Address>,
     role: Role,
     agent: AgentId,
     session: SessionId,
     key: &SessionKey,
 ) -> Result<(Accepted, Time), HandshakeError> {
+    let address = address.into();
     let handshake = async {
-        let stream = Stream::connection(TcpStream::connect(address).await?);
+        let stream = match &address {
+            Address::Local(socket) => Stream::local(connect_here(socket)?),
+            Address::Network(address) => Stream::connection(TcpStream::connect(address).await?),
+        };
         initiate(stream, role, agent, session, key).await
     };
     in_time(handshake).await
+}
+
+/// Connects to a socket of this user.
+fn connect_here(socket: &LocalSocket) -> Result<UnixStream, HandshakeError> {
+    let stream = connect_to_name(&socket.name)?;
+    if !peer_of(&stream)?.is_own() {
+        return Err(HandshakeError::OtherUser);
+    }
+    Ok(UnixStream::from_std(stream)?)
 }
 
 /// Does the same over the pipes of a remote shell.
@@ -218,7 +247,7 @@ async fn initiate(
     let mut accepted = Accepted { peer: role.acceptor(), stream, established: initiator.finish(&message)? };
     accepted.send(&Hello { agent }).await?;
     let Welcome { now } = accepted.receive().await?;
-    Ok((accepted, now))
+    Ok((accepted.without_needless_encryption(), now))
 }
 
 /// Fills `bytes` from the unread bytes, then from the stream.
@@ -278,7 +307,7 @@ impl Authenticator {
     }
 
     /// Adds an unproven connection. Returns its number, and that of the connection that is closed for it.
-    fn add_connection(&mut self, source: IpAddr) -> (u64, Option<u64>) {
+    fn add_connection(&mut self, source: Source) -> (u64, Option<u64>) {
         self.unproven.add(source, self.expected.len() + self.orphans.len())
     }
 
@@ -306,16 +335,18 @@ pub struct Admission {
 ///
 /// A port is open before its agent knows its children. If no connection were accepted until then, strangers could fill
 /// the kernel's queue, and a child's first packet would be dropped and sent again only a second later.
-pub async fn accept_early(listener: TcpListener, mut admission: oneshot::Receiver<Admission>) {
+pub async fn accept_early(listener: impl Into<Listener>, mut admission: oneshot::Receiver<Admission>) {
+    let listener = listener.into();
     let mut held = Held::new();
     let admission = loop {
         let connection = tokio::select! {
             biased;
             admission = &mut admission => break admission,
-            connection = next_connection(&listener) => connection,
+            connection = listener.next() => connection,
         };
         match connection {
-            Ok((stream, peer)) => held.add(stream, peer),
+            Ok((stream, peer)) if peer.may_speak() => held.add(stream, peer),
+            Ok(_) => tracing::debug!("a process of another user has connected"),
             // No descriptor is left.
             Err(_) => held.close_oldest(),
         }
@@ -329,25 +360,24 @@ pub async fn accept_early(listener: TcpListener, mut admission: oneshot::Receive
 /// them delays another, and the oldest is closed for a new one if too many are unproven. Dropping this drops these
 /// connections without a message.
 pub async fn accept_children(
-    listener: TcpListener,
+    listener: impl Into<Listener>,
     authenticator: Authenticator,
     clock: Clock,
     joined: mpsc::Sender<Accepted>,
 ) {
-    answer_connections(listener, Held::new(), Admission { authenticator, clock, joined, adopted: None }).await;
+    answer_connections(listener.into(), Held::new(), Admission { authenticator, clock, joined, adopted: None }).await;
 }
 
-async fn answer_connections(listener: TcpListener, held: Held, admission: Admission) {
+async fn answer_connections(listener: Listener, held: Held, admission: Admission) {
     let Admission { authenticator, clock, joined, mut adopted } = admission;
     let authenticator = Rc::new(RefCell::new(authenticator));
     let mut handshakes = Handshakes::default();
-    let answer = |handshakes: &mut Handshakes, stream: TcpStream, peer: SocketAddr| {
-        let (number, closed) = authenticator.borrow_mut().add_connection(peer.ip());
+    let answer = |handshakes: &mut Handshakes, stream: Stream, peer: Peer| {
+        let (number, closed) = authenticator.borrow_mut().add_connection(peer.source());
         handshakes.close(closed);
         let (authenticator, refusals, joined) =
             (Rc::clone(&authenticator), Rc::clone(&handshakes.refusals), joined.clone());
         let handshake = async move {
-            let stream = Stream::connection(stream);
             let accepted = in_time(admit(stream, &authenticator, || clock.now(), Some(number))).await;
             authenticator.borrow_mut().unproven.remove(number);
             match accepted {
@@ -363,7 +393,7 @@ async fn answer_connections(listener: TcpListener, held: Held, admission: Admiss
     }
     while !authenticator.borrow().is_done() || adopted.is_some() {
         let connection = tokio::select! {
-            connection = next_connection(&listener) => connection,
+            connection = listener.next() => connection,
             more = async { adopted.as_mut()?.recv().await }, if adopted.is_some() => {
                 match more {
                     Some(orphans) => authenticator.borrow_mut().adopt(orphans),
@@ -382,6 +412,10 @@ async fn answer_connections(listener: TcpListener, held: Held, admission: Admiss
             handshakes.close(oldest);
             continue;
         };
+        if !peer.may_speak() {
+            log_refusal(&handshakes.refusals, clock.now(), peer, &HandshakeError::OtherUser);
+            continue;
+        }
         answer(&mut handshakes, stream, peer);
     }
     drop(listener);
@@ -394,7 +428,7 @@ async fn answer_connections(listener: TcpListener, held: Held, admission: Admiss
 
 /// Connections that wait until their listener can answer them, oldest first.
 struct Held {
-    connections: VecDeque<(u64, TcpStream, SocketAddr)>,
+    connections: VecDeque<(u64, Stream, Peer)>,
     unproven: Unproven,
 }
 
@@ -403,10 +437,10 @@ impl Held {
         Self { connections: VecDeque::new(), unproven: Unproven::of_this_process() }
     }
 
-    fn add(&mut self, stream: TcpStream, peer: SocketAddr) {
+    fn add(&mut self, stream: Stream, peer: Peer) {
         // All of an agent's children may have one address and be here before it knows how many they are. More than the
         // bound connect again.
-        let (number, closed) = self.unproven.add(peer.ip(), self.unproven.max);
+        let (number, closed) = self.unproven.add(peer.source(), self.unproven.max);
         self.connections.retain(|(number, ..)| Some(*number) != closed);
         self.connections.push_back((number, stream, peer));
     }
@@ -449,7 +483,7 @@ impl Handshakes {
     }
 }
 
-fn log_refusal(refusals: &RefCell<RefusalLog>, now: Time, peer: SocketAddr, error: &HandshakeError) {
+fn log_refusal(refusals: &RefCell<RefusalLog>, now: Time, peer: Peer, error: &HandshakeError) {
     match error {
         // An agent that exits during its handshake is no reason to warn.
         HandshakeError::Io(error) => tracing::debug!(%peer, %error, "a connection broke during its handshake"),
@@ -524,5 +558,5 @@ async fn admit(
         return Err(HandshakeError::NotExpected(accepted.peer));
     }
     accepted.send(&Welcome { now: now() }).await?;
-    Ok(accepted)
+    Ok(accepted.without_needless_encryption())
 }

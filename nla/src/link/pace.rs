@@ -65,7 +65,7 @@ impl Pacer {
 
     /// Writes all bytes. Only staged bytes may be slowed down.
     pub(super) async fn write(&mut self, stream: &mut WriteHalf, bytes: &[u8], staged: Staged) -> io::Result<()> {
-        // A pipe belongs to a remote shell, which has the connection.
+        // A Unix socket leads to this machine. A pipe belongs to a remote shell, which has the connection.
         if let Either::Left(half) = stream {
             self.keep_pace(half.as_ref(), now(), staged);
         }

@@ -1,12 +1,11 @@
-//! The byte stream of a link: a TCP connection, or the input and output pipes of a remote shell.
+//! The byte stream of a link: a TCP connection, a Unix socket, or the input and output pipes of a remote shell.
 
 use std::os::fd::{AsFd, AsRawFd};
 
 use bytes::BytesMut;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::unix::pipe;
+use tokio::net::unix::{self, pipe};
+use tokio::net::{TcpStream, UnixStream, tcp};
 use tokio_util::either::Either;
 
 use crate::sys;
@@ -22,10 +21,10 @@ pub(crate) struct Stream {
     pub(crate) unread: BytesMut,
 }
 
-/// The reading half: of a connection, or a pipe.
-pub(crate) type ReadHalf = Either<OwnedReadHalf, pipe::Receiver>;
-/// The writing half: of a connection, or a pipe. Neither buffers in this process.
-pub(crate) type WriteHalf = Either<OwnedWriteHalf, pipe::Sender>;
+/// The reading half: of a connection, or on this machine of a Unix socket or a pipe.
+pub(crate) type ReadHalf = Either<tcp::OwnedReadHalf, Either<unix::OwnedReadHalf, pipe::Receiver>>;
+/// The writing half of the same. None buffers in this process.
+pub(crate) type WriteHalf = Either<tcp::OwnedWriteHalf, Either<unix::OwnedWriteHalf, pipe::Sender>>;
 
 impl Stream {
     /// Prepares a connection for a link: sets TCP_NODELAY, and limits the send buffer so that urgent messages do not
@@ -38,20 +37,35 @@ impl Stream {
         Self { read: Either::Left(read), write: Either::Left(write), unread: BytesMut::new() }
     }
 
+    /// Prepares a Unix socket, whose other end is on this machine, for a link.
+    pub(crate) fn local(stream: UnixStream) -> Self {
+        // As above.
+        let _ = setsockopt(&stream, sockopt::SndBuf, &BUFFER_BYTES);
+        let (read, write) = stream.into_split();
+        let (read, write) = (Either::Right(Either::Left(read)), Either::Right(Either::Left(write)));
+        Self { read, write, unread: BytesMut::new() }
+    }
+
     /// Combines the pipes from and to a remote shell. `unread` was read from `input` before.
     pub(crate) fn pipes(input: pipe::Receiver, output: pipe::Sender, unread: &[u8]) -> Self {
-        Self { read: Either::Right(input), write: Either::Right(output), unread: unread.into() }
+        let (read, write) = (Either::Right(Either::Right(input)), Either::Right(Either::Right(output)));
+        Self { read, write, unread: unread.into() }
     }
 
     /// Gives pipes as large a buffer as connections have, as far as the kernel permits it (pipe-user-pages-soft).
     pub(super) fn widen_pipes(&self) {
         let fds = [
-            if let Either::Right(input) = &self.read { Some(input.as_fd()) } else { None },
-            if let Either::Right(output) = &self.write { Some(output.as_fd()) } else { None },
+            if let Either::Right(Either::Right(input)) = &self.read { Some(input.as_fd()) } else { None },
+            if let Either::Right(Either::Right(output)) = &self.write { Some(output.as_fd()) } else { None },
         ];
         for pipe in fds.into_iter().flatten() {
             sys::widen_pipe(pipe, BUFFER_BYTES as u32);
         }
+    }
+
+    /// Returns whether it is a Unix socket. Pipes may lead to a remote shell.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self.read, Either::Right(Either::Left(_)))
     }
 
     /// Returns the TCP connection, if it is one.
@@ -65,7 +79,7 @@ impl Stream {
 
 /// Ends a stream for the peer's reader. Dropping the half does that, except in the case here.
 pub(super) fn end(write: WriteHalf) {
-    if let Either::Right(output) = &write {
+    if let Either::Right(Either::Right(output)) = &write {
         // If one socket serves as input and output, closing one of its descriptors does not end the stream.
         let _ = shutdown(output.as_raw_fd(), Shutdown::Write);
     }
@@ -101,6 +115,12 @@ mod tests {
         let (to_child, from_parent) = pipe::pipe().expect("descriptors are left");
         let (to_parent, from_child) = pipe::pipe().expect("descriptors are left");
         [Stream::pipes(from_child, to_child, &[]), Stream::pipes(from_parent, to_parent, &[])]
+    }
+
+    /// A connection between processes of one machine.
+    fn local() -> [Stream; 2] {
+        let (parent, child) = tokio::net::UnixStream::pair().expect("descriptors are left");
+        [parent, child].map(Stream::local)
     }
 
     /// One socket pair for both directions, as some sshd versions use.
@@ -146,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pipes_carry_a_link_to_its_end() {
+    async fn pipes_and_sockets_carry_a_link_to_its_end() {
         let carry = async |ends: [Stream; 2], early| {
             let [above, below] = connected(ends, early, 1).await.expect("both know the key");
             assert_eq!((above.peer, below.peer), (CHILD, AgentId::ROOT));
@@ -173,6 +193,7 @@ mod tests {
             for early in [0, 1, 50] {
                 carry(pipes(), early).await;
                 carry(sockets(), early).await;
+                carry(local(), early).await;
             }
         };
         LocalSet::new().run_until(all).await;
@@ -234,5 +255,20 @@ mod tests {
     #[tokio::test]
     async fn a_peer_with_the_wrong_key_is_refused() {
         assert!(connected(pipes(), 0, 2).await.is_none());
+        assert!(connected(local(), 0, 2).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn records_are_in_clear_only_where_the_kernel_passes_them_to_this_users_process() {
+        const WORDS: &str = "these words are sent";
+        for (ends, in_clear) in [(local(), true), (pipes(), false), (sockets(), false)] {
+            let [mut above, mut below] = connected(ends, 0, 1).await.expect("both know the key");
+            above.send(&WORDS).await.expect("the other end is open");
+            drop(above);
+            let mut sent = Vec::new();
+            below.stream.read.read_to_end(&mut sent).await.expect("it can be read to its end");
+            let has_words = sent.windows(WORDS.len()).any(|bytes| bytes == WORDS.as_bytes());
+            assert_eq!(has_words, in_clear, "{sent:?}");
+        }
     }
 }

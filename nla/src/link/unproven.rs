@@ -14,14 +14,29 @@ use crate::core::Time;
 use crate::core::limits::{REFUSALS_LOGGED_MAX, UNAUTHENTICATED_PER_SOURCE_MAX, unauthenticated_max};
 use crate::sys;
 
+/// The origin of a connection. Each has a bound of its own.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Source {
+    /// An address.
+    Address(IpAddr),
+    /// A process of this user on this machine, at a Unix socket.
+    ThisUser,
+}
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
 /// The connections of a listener that have not proved that they know the key.
 pub(crate) struct Unproven {
     /// The bound on their number.
     pub(crate) max: usize,
     /// Their numbers and sources, in the order of their arrival.
-    connections: VecDeque<(u64, IpAddr)>,
+    connections: VecDeque<(u64, Source)>,
     /// How many are from each source.
-    by_source: LiteMap<IpAddr, usize>,
+    by_source: LiteMap<Source, usize>,
     next: u64,
 }
 
@@ -39,7 +54,8 @@ impl Unproven {
     /// is closed for it.
     ///
     /// All agents may have one address and connect at the same moment, so no bound is below `expected`.
-    pub(crate) fn add(&mut self, source: IpAddr, expected: usize) -> (u64, Option<u64>) {
+    pub(crate) fn add(&mut self, source: impl Into<Source>, expected: usize) -> (u64, Option<u64>) {
+        let source = source.into();
         let of_source = self.by_source.get(&source).copied().unwrap_or_default();
         let closed = if of_source >= UNAUTHENTICATED_PER_SOURCE_MAX.min(self.max).max(expected) {
             let of_source = self.connections.iter().find(|(_, other)| *other == source);

@@ -37,6 +37,7 @@ pub mod image;
 pub mod inherited;
 mod kernel_files;
 mod launching;
+pub mod local_socket;
 pub mod new_file;
 pub mod output_file;
 pub mod packet;
@@ -63,7 +64,7 @@ mod tcp_pace;
 pub mod tcp_peer;
 mod timer;
 #[cfg(test)]
-mod users;
+pub(crate) mod users;
 
 pub use allocator::{LargePages, keep_freed_memory};
 pub use below::{Below, BelowEntry};
@@ -89,6 +90,9 @@ pub use identity::{
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
+pub use local_socket::{
+    LocalName, LocalPeer, Surroundings, connect_to_name, listen_at_name, local_name, new_local_name, peer_of,
+};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, open_output, output_path, true_path};
 pub use packet::{

@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 
 /// Does something in a thread whose effective user and group are `id`.
-pub(super) fn as_user<T: Send>(id: u32, work: impl FnOnce() -> T + Send) -> T {
+pub(crate) fn as_user<T: Send>(id: u32, work: impl FnOnce() -> T + Send) -> T {
     let in_thread = || {
         // SAFETY: the calls have no pointers. Without the wrappers of the C library they concern this thread only.
         let changed = unsafe {
@@ -20,7 +20,7 @@ pub(super) fn as_user<T: Send>(id: u32, work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Returns whether this process may use [`as_user`]. Says so if not.
-pub(super) fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
         assert!(std::env::var_os("TESTS_STRICT").is_none(), "root is needed");

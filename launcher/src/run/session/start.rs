@@ -9,7 +9,7 @@ use std::time::Duration;
 use nla::bootstrap::{BootOrder, Bootstrap, Keepers, Links};
 use nla::core::{AgentId, CachePolicy, SpanKind, StageUp, Time, TraceScope, TraceSpan};
 use nla::driver::{OutputSink, RootDriver, RootPort, RootSetup};
-use nla::link::{Clock, Liveness, Reach};
+use nla::link::{Clock, ListensAt, Liveness, Reach};
 use nla::sys::{self, ForkedGuardians, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
@@ -76,7 +76,8 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     }
     let progress = Rc::new(Progress::new(reporter));
     let (reach, links) = transport(&agent_hosts, plan.agents(), &options);
-    let port = RootPort::open(reach, &tasks).await?;
+    let uses_local_sockets = uses_local_sockets(links, &options);
+    let port = RootPort::open(reach, uses_local_sockets, &tasks).await?;
     let log = shares_log(&plan, &agent_hosts).then(Segment::new).and_then(Result::ok);
     let order = boot_order(id, &secrets, (reach, links), &plan, log.as_ref());
     let starting = Starting {
@@ -222,6 +223,11 @@ fn transport(agent_hosts: &AgentHosts, agents: u32, options: &Options) -> (Reach
     }
 }
 
+/// Returns whether processes of one machine connect by Unix sockets. They do not where each agent plays a node of its own.
+fn uses_local_sockets(links: Links, options: &Options) -> bool {
+    links == Links::Connections && !options.agents_as_nodes
+}
+
 /// Returns the order for the launcher's own agents, before it names a target.
 fn boot_order(
     session: SessionId,
@@ -240,6 +246,7 @@ fn boot_order(
         callback: Vec::new(),
         reach,
         links,
+        uses_local_sockets: uses_local_sockets(links, &plan.options),
         label: plan.label.clone(),
         dead_time,
         heartbeat,
@@ -328,7 +335,7 @@ impl Starting<'_> {
         match agent_hosts {
             AgentHosts::Local => {
                 let (tree, fanout) = (plan.settings.tree, self.options.fanout());
-                let (root, tasks) = (self.port.addresses.clone(), self.tasks.clone());
+                let (root, tasks) = (self.port.at.clone(), self.tasks.clone());
                 let mut bootstrap = Bootstrap::local(self.guardians, self.order, self.clock, tree, fanout, root, tasks);
                 bootstrap.take_links(self.port.joining())?;
                 // The agents read their orders while this process prepares the rest.
@@ -346,8 +353,11 @@ impl Starting<'_> {
     ) -> io::Result<Result<(Bootstrap, RankLocations), Ended>> {
         let Self { clock, options, port, order, keepers, signals, reporter, progress, tasks, guardians: _ } = self;
         let root = match launch.links {
-            Links::Connections => addresses(&options.launch, port.addresses.clone())?,
-            Links::RemoteShells | Links::Pipes => Vec::new(),
+            Links::Connections => {
+                let addresses = addresses(&options.launch, port.at.addresses.clone())?;
+                ListensAt { addresses, ..port.at.clone() }
+            }
+            Links::RemoteShells | Links::Pipes => ListensAt::default(),
         };
         let start = |launch: &RemoteLaunch, timeout| {
             let targets = launch.targets(keepers.clone());

@@ -5,13 +5,13 @@
 //! be started: once every target [is settled](Assembly::is_settled), [`Assembly::commit`] gives the positions to the
 //! chosen targets and sends all other agents away.
 
-use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::arrival_times::ArrivalTimes;
 use super::failure::{StartFailure, StartPhase};
 use crate::bootstrap::protocol::{BootCommand, BootReport, Joining, Links};
 use crate::core::{AgentId, GuardianAt, Subtree, Time};
+use crate::link::ListensAt;
 use crate::wire::TreePosition;
 
 /// A command to the starter.
@@ -31,9 +31,9 @@ pub(in crate::bootstrap) struct AssemblySettings {
     pub crosses_nodes: bool,
     /// The carrier of links.
     pub links: Links,
-    /// The addresses where the launcher listens.
-    pub root: Vec<SocketAddr>,
-    /// Each agent is told the addresses of all its ancestors, so that it can join one when its parent is lost.
+    /// Where the launcher listens.
+    pub root: ListensAt,
+    /// Each agent is told where all its ancestors listen, so that it can join one when its parent is lost.
     pub rejoins: bool,
 }
 
@@ -59,8 +59,8 @@ pub(in crate::bootstrap) struct Assembly {
 
 #[derive(Clone, Default)]
 struct TargetState {
-    /// The addresses at which its agent listens, if it has reported and has not failed since.
-    addresses: Option<Vec<SocketAddr>>,
+    /// Where its agent listens, if it has reported and has not failed since.
+    listens: Option<ListensAt>,
     /// The guardian of its agent.
     guardian: Option<GuardianAt>,
     /// The number of its agent, if it has a position.
@@ -73,7 +73,7 @@ impl Assembly {
     pub(in crate::bootstrap) fn new(now: Time, settings: AssemblySettings) -> Self {
         let mut states = vec![TargetState::default(); settings.starters.size() as usize];
         if let Some(root) = states.first_mut() {
-            root.addresses = Some(settings.root.clone());
+            root.listens = Some(settings.root.clone());
         }
         Self {
             settings,
@@ -100,13 +100,13 @@ impl Assembly {
     ) -> Option<(AgentId, StartFailure)> {
         let state = self.states.get_mut(target as usize).filter(|_| target != 0)?;
         match report {
-            BootReport::Here { addresses, reads_log, guardian, .. } => {
+            BootReport::Here { listens, reads_log, guardian, .. } => {
                 self.reads_log &= reads_log;
                 state.guardian = guardian;
                 if let (Some(agent), Some(guardian)) = (state.agent, guardian) {
                     self.agents_on.entry(guardian.machine).or_default().insert(agent);
                 }
-                self.reported += u32::from(state.addresses.replace(addresses).is_none());
+                self.reported += u32::from(state.listens.replace(listens).is_none());
                 self.times.on_here(now, target);
                 if let Some(here) = state.agent.and_then(|agent| self.tree.of(agent)) {
                     self.admit(now, here.head(), actions);
@@ -119,7 +119,7 @@ impl Assembly {
                 None
             }
             BootReport::NotStarted(failure) => {
-                self.reported -= u32::from(state.addresses.take().is_some());
+                self.reported -= u32::from(state.listens.take().is_some());
                 self.failures.insert(target, failure.clone());
                 Some((state.agent?, failure))
             }
@@ -142,7 +142,7 @@ impl Assembly {
     /// Counts each target that is not settled as failed: the deadline has passed.
     pub(in crate::bootstrap) fn fail_missing(&mut self) {
         for target in 1..self.settings.starters.size() {
-            if self.addresses(target).is_none() {
+            if self.listens(target).is_none() {
                 self.failures.entry(target).or_insert_with(StartFailure::late);
             }
         }
@@ -175,7 +175,7 @@ impl Assembly {
         actions: &mut Vec<AssemblyAction>,
     ) {
         self.place(targets, tree, fanout);
-        let reported = (0..).zip(&self.states).filter(|(_, state)| state.addresses.is_some() && state.agent.is_none());
+        let reported = (0..).zip(&self.states).filter(|(_, state)| state.listens.is_some() && state.agent.is_none());
         let spare = reported.map(|(target, _)| target).filter(|target| *target != 0);
         actions.extend(spare.map(|target| AssemblyAction::Tell(target, BootCommand::Leave)));
         for agent in (1..tree.size()).map(AgentId) {
@@ -188,8 +188,7 @@ impl Assembly {
     fn admit(&mut self, now: Time, agent: AgentId, actions: &mut Vec<AssemblyAction>) {
         let parent = self.tree.parent_of(agent).and_then(|parent| self.target(parent));
         let (Some(target), Some(parent)) = (self.target(agent), parent) else { return };
-        let Some(addresses) = self.addresses(parent).filter(|_| self.addresses(target).is_some()) else { return };
-        let addresses = addresses.to_vec();
+        let Some(listens) = self.listens(parent).filter(|_| self.listens(target).is_some()).cloned() else { return };
         let Some(ancestors) = self.ancestors(agent) else { return };
         let position = TreePosition { agents: self.tree.size() - 1, fanout: self.fanout, agent };
         if self.settings.links.take_over_channels() {
@@ -202,22 +201,22 @@ impl Assembly {
         }
         let starter = self.settings.starters.parent_of(AgentId(target)).map(|starter| starter.0);
         let is_started_by_parent = self.settings.crosses_nodes && starter == Some(parent);
-        let opener_port = addresses.first().filter(|_| is_started_by_parent).map(SocketAddr::port);
+        let opener_port = listens.addresses.first().filter(|_| is_started_by_parent).map(|address| address.port());
         self.note_position_sent(now, target);
-        let joining = Joining { position, parent: addresses, opener_port, ancestors };
+        let joining = Joining { position, parent: listens, opener_port, ancestors };
         actions.push(AssemblyAction::Tell(target, BootCommand::Join(joining)));
     }
 
-    /// Returns the addresses of an agent's ancestors above its parent, the nearest first, if they are wanted; `None` if one
-    /// has not reported.
-    fn ancestors(&self, agent: AgentId) -> Option<Vec<Vec<SocketAddr>>> {
+    /// Returns where an agent's ancestors above its parent listen, the nearest first, if that is wanted; `None` if one has not
+    /// reported.
+    fn ancestors(&self, agent: AgentId) -> Option<Vec<ListensAt>> {
         if !self.settings.rejoins {
             return Some(Vec::new());
         }
         let parents = std::iter::successors(self.tree.parent_of(agent), |above| self.tree.parent_of(*above));
         let mut above = parents.skip(1);
         above.try_fold(Vec::new(), |mut all, ancestor| {
-            all.push(self.addresses(self.target(ancestor)?)?.to_vec());
+            all.push(self.listens(self.target(ancestor)?)?.clone());
             Some(all)
         })
     }
@@ -258,8 +257,8 @@ impl Assembly {
     }
 
     /// Returns where the launcher, or the agent at `target`, listens, if it has reported.
-    fn addresses(&self, target: u32) -> Option<&[SocketAddr]> {
-        self.states.get(target as usize)?.addresses.as_deref()
+    fn listens(&self, target: u32) -> Option<&ListensAt> {
+        self.states.get(target as usize)?.listens.as_ref()
     }
 
     /// Returns the guardian of an agent with a position, if it is known.
@@ -280,13 +279,14 @@ impl Assembly {
 
     /// Returns the targets whose agents have neither reported nor failed.
     pub(in crate::bootstrap) fn unsettled(&self) -> Vec<u32> {
-        let is_settled = |target: &u32| self.addresses(*target).is_some() || self.failures.contains_key(target);
+        let is_settled = |target: &u32| self.listens(*target).is_some() || self.failures.contains_key(target);
         (1..self.settings.starters.size()).filter(|target| !is_settled(target)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::time::Duration;
 
     use super::*;
@@ -304,7 +304,7 @@ mod tests {
 
     fn here(target: u32) -> BootReport {
         BootReport::Here {
-            addresses: vec![address(target)],
+            listens: vec![address(target)].into(),
             host: format!("n{target}"),
             descriptors: 1024,
             reads_log: true,
@@ -315,7 +315,7 @@ mod tests {
     /// An assembly of so many targets on other nodes, each started by the launcher.
     fn remote(targets: u32, links: Links) -> Assembly {
         let starters = Subtree::whole(targets, targets);
-        let root = vec![address(0)];
+        let root = vec![address(0)].into();
         Assembly::new(Duration::ZERO, AssemblySettings { starters, crosses_nodes: true, links, root, rejoins: false })
     }
 
@@ -329,7 +329,12 @@ mod tests {
         let position = TreePosition { agents, fanout: 2, agent: AgentId(agent) };
         AssemblyAction::Tell(
             target,
-            BootCommand::Join(Joining { position, parent: vec![address(parent)], opener_port, ancestors: Vec::new() }),
+            BootCommand::Join(Joining {
+                position,
+                parent: vec![address(parent)].into(),
+                opener_port,
+                ancestors: Vec::new(),
+            }),
         )
     }
 
@@ -341,7 +346,7 @@ mod tests {
             starters: Subtree::whole(3, 3),
             crosses_nodes: false,
             links: Links::Connections,
-            root: vec![address(0)],
+            root: vec![address(0)].into(),
             rejoins: false,
         };
         let mut assembly = Assembly::new(Duration::ZERO, settings);
@@ -380,7 +385,7 @@ mod tests {
                 assert_eq!(actions, []);
             }
             assert_eq!((assembly.progress(), assembly.failures.len()), ((0, 3), 0));
-            assert_eq!(assembly.addresses(0), Some(&[address(0)][..]), "the launcher's own");
+            assert_eq!(assembly.listens(0), Some(&vec![address(0)].into()), "the launcher's own");
         }
         let mut assembly = remote(3, Links::Connections);
         report(&mut assembly, 3, here(3));
@@ -436,7 +441,7 @@ mod tests {
         let mut assembly = remote(5, Links::Connections);
         (1..=4).for_each(|target| drop(report(&mut assembly, target, here(target))));
         let unseen = BootReport::Here {
-            addresses: Vec::new(),
+            listens: ListensAt::default(),
             host: String::new(),
             descriptors: 9,
             reads_log: false,
@@ -459,7 +464,7 @@ mod tests {
             starters,
             crosses_nodes: true,
             links: Links::RemoteShells,
-            root: Vec::new(),
+            root: ListensAt::default(),
             rejoins: false,
         };
         let mut assembly = Assembly::new(Duration::ZERO, settings);
@@ -476,7 +481,7 @@ mod tests {
         report(&mut assembly, 1, here(1));
         assert!(assembly.reads_log);
         let blind = BootReport::Here {
-            addresses: Vec::new(),
+            listens: ListensAt::default(),
             host: String::new(),
             descriptors: 9,
             reads_log: false,

@@ -103,6 +103,7 @@ mod tests {
 
     use super::*;
     use crate::bootstrap::StartPhase;
+    use crate::link::ListensAt;
 
     const JOINED: BootReport = BootReport::Joined { took: Duration::ZERO };
 
@@ -174,7 +175,7 @@ mod tests {
     fn the_number_of_reports_is_bounded() {
         let (mut agent, mut reports) = (Conversation::new(3, 2, Links::Connections), Vec::new());
         let here = || BootReport::Here {
-            addresses: Vec::new(),
+            listens: ListensAt::default(),
             host: String::new(),
             descriptors: 9,
             reads_log: true,

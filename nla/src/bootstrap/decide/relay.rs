@@ -88,6 +88,7 @@ mod tests {
     use super::*;
     use crate::bootstrap::StartPhase;
     use crate::core::AgentId;
+    use crate::link::ListensAt;
     use crate::wire::TreePosition;
 
     const JOINED: BootReport = BootReport::Joined { took: Duration::ZERO };
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn an_agent_gets_its_position_once() {
         let position = TreePosition { agents: 3, fanout: 2, agent: AgentId(3) };
-        let joining = Joining { position, parent: Vec::new(), opener_port: Some(9), ancestors: Vec::new() };
+        let joining = Joining { position, parent: ListensAt::default(), opener_port: Some(9), ancestors: Vec::new() };
         let command = || BootCommand::Join(joining.clone());
         let mut relay = Relay::new(3, 0);
         assert_eq!(handle(&mut relay, RelayInput::Command(Some(command()))), [RelayAction::Join(joining.clone())]);
