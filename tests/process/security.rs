@@ -94,17 +94,25 @@ fn stopped_while_joining(local: bool) -> Option<(Running, Door, Vec<Process>)> {
     let deadline = Instant::now() + event_timeout();
     // Poll without a pause, because the agents join within a few milliseconds. Do not stop the process before it
     // has become a guardian: until then its parent waits for it, as after a vfork.
-    let guardian = loop {
-        if let Some(guardian) = launcher.children().get(late).filter(|child| child.name == "scela-guard").cloned() {
-            break guardian;
+    let seen = loop {
+        // Of one look: a job that is not stopped in time may have ended at the next.
+        let children = launcher.children();
+        if let Some(guardian) = children.get(late).filter(|child| child.name == "scela-guard") {
+            break Some((children[waiting].clone(), guardian.clone()));
+        }
+        if !running.stdout().text().is_empty() {
+            break None;
         }
         assert!(Instant::now() < deadline, "no guardian was started");
+    };
+    let Some((first, guardian)) = seen else {
+        running.finish().has_code(0);
+        return None;
     };
     guardian.signal(Signal::SIGSTOP);
     let mut stopped = vec![guardian.clone()];
     stopped.extend(guardian.children());
     Process::signal_all(&stopped, Signal::SIGSTOP);
-    let first = launcher.children()[waiting].clone();
     let door = eventually(|| {
         let agents = first.children();
         let joined = if local {
