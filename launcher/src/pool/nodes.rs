@@ -221,7 +221,7 @@ impl Nodes {
                 let each = ask.ranks.map_or(u32::MAX, |ranks| ranks.div_ceil(nodes.max(1)));
                 Some(Shape { nodes: nodes as usize, each })
             }
-            // As with slots.
+            // Like `need`: a job for more nodes than the pool has gets all usable ones.
             (None, Some(each)) => {
                 let nodes = wanted(each).filter(fitting).unwrap_or_else(usable);
                 Some(Shape { nodes, each })

@@ -38,7 +38,7 @@ impl Watch {
 
     /// The same, as a time.
     pub(super) fn time_left(&self) -> Duration {
-        // Rounded up: it is time for the look after that.
+        // One millisecond more, so that `look` finds LOOK_TIME elapsed.
         LOOK_TIME.saturating_sub(self.looked.elapsed()) + Duration::from_millis(1)
     }
 
