@@ -172,7 +172,7 @@ pub fn command() -> Command {
         .subcommand(status("status", "Shows pools"))
         .subcommand(map_command());
     let kill = Command::new("kill")
-        .about("Sends a signal to jobs; those that wait are withdrawn")
+        .about("Sends a signal to jobs; TERM, INT and HUP withdraw those that wait")
         .arg(
             Arg::new("signal")
                 .long("signal")

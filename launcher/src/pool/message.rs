@@ -101,7 +101,7 @@ pub enum ToController {
     Run(Ask),
     /// Asks for the state of the pool.
     Status,
-    /// Sends a signal to jobs, which ends those that wait; to all jobs if the list is empty.
+    /// Sends a signal to jobs; SIGINT, SIGTERM and SIGHUP withdraw those that wait; to all jobs if the list is empty.
     Signal(Vec<JobNumber>, i32),
     /// Attaches the client to a job that was detached. The answer is `Attached`, then `Ended` once the job has ended.
     Attach(JobNumber),

@@ -16,6 +16,7 @@ use super::absences::{Absences, Absent, Lacking, Telling, Told};
 use super::message::{Ask, JobNumber, JobRefusal};
 use super::nodes::{Health, Node, NodeNumber, Nodes, Shares};
 use super::waits::{Wait, Why};
+use crate::run::signals::Asked;
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,7 @@ pub enum Input {
     Submitted(JobNumber, Ask),
     /// The client of a job that had not started has left.
     Withdrawn(JobNumber),
-    /// A signal for jobs has arrived; for all of them if the list is empty.
+    /// A signal for jobs has arrived; for all of them if the list is empty. One that ends jobs withdraws those that wait.
     Signal(Vec<JobNumber>, i32),
     /// A running job has ended.
     Ended(JobNumber),
@@ -313,7 +314,8 @@ impl Schedule {
         for job in jobs {
             if self.running.contains_key(&job) {
                 actions.push(Action::Signal(job, signal));
-            } else if self.remove(job).is_some() {
+            } else if matches!(Asked::of_signal(signal), Some(Asked::End(_))) && self.remove(job).is_some() {
+                // It has no ranks that another signal could reach.
                 actions.push(Action::Refuse(job, JobRefusal::Signalled(signal)));
             }
         }
@@ -367,7 +369,7 @@ impl Schedule {
         let mut kept = Vec::new();
         let (mut started, mut told, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let (mut tellings, mut refusals) = (Vec::new(), Vec::new());
-        // The first job that has no room until others end, and when others may overtake it no more.
+        // The first job that waits for running jobs, and the end of its backfill time.
         let mut blocked: Option<(JobNumber, Time)> = None;
         let mut tell_at: Option<Time> = None;
         for (ahead, (place, waiting)) in self.waiting.iter_mut().enumerate() {

@@ -298,6 +298,9 @@ fn signals_end_jobs_that_wait_and_reach_those_that_run() {
     for job in 1..=3 {
         pool.submit(job, 1);
     }
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGQUIT, Signal::SIGCONT] {
+        assert_eq!(pool.handle(Input::Signal(vec![3], signal as i32)), [], "{signal}: it has no ranks");
+    }
     let refused = Action::Refuse(3, JobRefusal::Signalled(15));
     assert_eq!(pool.handle(Input::Signal(vec![3, 1, 9], 15)), [refused, Action::Signal(1, 15)]);
     let all = pool.handle(Input::Signal(vec![], 2));
