@@ -35,6 +35,17 @@ fn wait_for_end_of(client: &mut Child) -> Option<i32> {
     client.wait().expect("it was not reaped").code()
 }
 
+/// Waits until a client has such a file open: an instance of inotify once it follows the output of a job, a signalfd once it has
+/// blocked its signals.
+#[track_caller]
+fn wait_for_open(client: &Child, file: &str) {
+    let is_open = || {
+        let process = Process::of(client.id() as i32)?;
+        process.open_files().iter().any(|open| open.ends_with(file)).then_some(())
+    };
+    assert!(eventually(is_open).is_some(), "it has not opened {file}");
+}
+
 #[test]
 fn the_output_and_the_code_of_a_detached_job_can_be_read_during_and_after_it() {
     let pool = Pool::start(&[]);
@@ -95,13 +106,7 @@ fn signals_of_an_attached_client_reach_the_job_and_its_end_does_not() {
     let pool = Pool::start(&[]);
     let job = detach(&pool, "trap 'echo asked; exit 9' INT; echo here; while :; do sleep 0.01; done");
     let attach = || pool.command(&["attach", &job]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let is_attached = |client: &Child| {
-        let waits = || {
-            let process = Process::of(client.id() as i32)?;
-            process.open_files().iter().any(|file| file.ends_with("anon_inode:inotify")).then_some(())
-        };
-        assert!(eventually(waits).is_some(), "it does not follow the output");
-    };
+    let is_attached = |client: &Child| wait_for_open(client, "anon_inode:inotify");
     let mut killed = attach();
     is_attached(&killed);
     killed.kill().unwrap();
@@ -150,4 +155,20 @@ fn a_detached_job_that_waits_can_be_withdrawn() {
     assert_eq!(text(&attach(&pool, &second)).0, Some(143));
     assert!(pool.scela(&["kill", &first]).status.success());
     assert_eq!(text(&attach(&pool, &first)).0, Some(143));
+}
+
+#[test]
+fn attached_clients_have_the_code_of_a_job_that_ends_with_its_pool() {
+    let pool = Pool::start(&[]);
+    let job = detach(&pool, "sleep 1000");
+    pool.wait_for_jobs(1, 0);
+    let attach = || pool.command(&["attach", &job]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let clients = [(); 3].map(|()| attach());
+    clients.iter().for_each(|client| wait_for_open(client, "anon_inode:inotify"));
+    assert!(pool.scela(&["pool", "stop"]).status.success());
+    for client in clients {
+        let (code, _, stderr) = text(&client.wait_with_output().unwrap());
+        assert_eq!(code, Some(143), "{stderr}");
+        assert!(!stderr.contains("error"), "{stderr}");
+    }
 }

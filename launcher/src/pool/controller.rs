@@ -17,7 +17,7 @@ use placement::topology::Topology;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use tokio::time::{interval, sleep_until};
+use tokio::time::{interval, sleep_until, timeout};
 use tracing::Span;
 
 use self::clients::accept;
@@ -35,6 +35,8 @@ use crate::run::front::{FromLauncher, ToLauncher};
 const FILES_CHECK: Duration = Duration::from_secs(30);
 /// The descriptors that the controller has of a job that waits, and one more for others.
 const DESCRIPTORS_PER_JOB: u64 = JOB_DESCRIPTORS as u64 + 2;
+/// How long launchers may take, at the end of the pool, to say how jobs without clients have ended: attached clients exit with that.
+const LAST_LINES_TIME: Duration = Duration::from_secs(2);
 /// Events that wait for the actor. A task with more to tell waits.
 const EVENTS: usize = 1024;
 
@@ -219,31 +221,45 @@ impl Actor {
                 _ = check.tick() => if self.files.are_in_place() { continue } else { Event::Stop },
                 () = async { match alarm { Some(at) => sleep_until(at).await, None => pending().await } } => Event::Alarm,
             };
-            match event {
-                Event::Asked(client, ToController::Nodes(change, list), _) => {
-                    self.change_nodes(client, change, &list).await;
-                }
-                Event::Asked(client, question, descriptors) => self.answer(client, question, descriptors),
-                Event::Report(client) => self.report(client),
-                Event::Left(job) => self.withdraw(job),
-                Event::AddLeft(first) => self.withdraw_added(first),
-                Event::Launcher(number, message, descriptors) => self.on_launcher(number, message, descriptors),
-                Event::Detached(event) => self.on_detached(event),
-                Event::Fleet(event) => {
-                    let Some(fleet) = &mut self.fleet else { continue };
-                    let changed = fleet.on_event(event).await;
-                    self.note_health(changed);
-                    self.answer_added();
-                }
-                Event::Look(number, job, since) => self.look_at(number, job, since),
-                Event::LauncherLost(number) => self.on_launcher_lost(number),
-                Event::NoLauncher => self.handle(Input::StandbyLost { was_ready: false }),
-                Event::ForksLost => return Err(io::Error::other("the process that forks launchers was killed")),
-                Event::Stop => self.handle(Input::Stop),
-                Event::Alarm => {
-                    self.alarm = None;
-                    self.handle(Input::Timeout);
-                }
+            self.on_event(event).await?;
+        }
+        let told = async {
+            while self.has_detached()
+                && let Some(event) = self.incoming.recv().await
+            {
+                self.on_event(event).await?;
+            }
+            Ok::<(), io::Error>(())
+        };
+        // A launcher may have been killed or stopped before it has said how its job has ended.
+        timeout(LAST_LINES_TIME, told).await.unwrap_or(Ok(()))
+    }
+
+    async fn on_event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Asked(client, ToController::Nodes(change, list), _) => {
+                self.change_nodes(client, change, &list).await;
+            }
+            Event::Asked(client, question, descriptors) => self.answer(client, question, descriptors),
+            Event::Report(client) => self.report(client),
+            Event::Left(job) => self.withdraw(job),
+            Event::AddLeft(first) => self.withdraw_added(first),
+            Event::Launcher(number, message, descriptors) => self.on_launcher(number, message, descriptors),
+            Event::Detached(event) => self.on_detached(event),
+            Event::Fleet(event) => {
+                let Some(fleet) = &mut self.fleet else { return Ok(()) };
+                let changed = fleet.on_event(event).await;
+                self.note_health(changed);
+                self.answer_added();
+            }
+            Event::Look(number, job, since) => self.look_at(number, job, since),
+            Event::LauncherLost(number) => self.on_launcher_lost(number),
+            Event::NoLauncher => self.handle(Input::StandbyLost { was_ready: false }),
+            Event::ForksLost => return Err(io::Error::other("the process that forks launchers was killed")),
+            Event::Stop => self.handle(Input::Stop),
+            Event::Alarm => {
+                self.alarm = None;
+                self.handle(Input::Timeout);
             }
         }
         Ok(())

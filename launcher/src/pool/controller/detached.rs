@@ -138,7 +138,7 @@ impl Actor {
                     state.has_reported = true;
                 }
             }
-            // It is continued with the signal that continues it. Its streams are files, which say where they end.
+            // A suspended job needs no action: SIGCONT to its launcher continues it. Cut output is visible in its files.
             DetachedEvent::Line(_, Some(FromJob::Begins(_) | FromJob::Suspended | FromJob::OutputCut(_))) => {}
             DetachedEvent::Line(job, Some(FromJob::NotStarted(why))) => {
                 self.end_detached(
@@ -223,6 +223,11 @@ impl Actor {
                 let _ = std::fs::remove_file(path);
             }
         }
+    }
+
+    /// Returns whether a job without a client has not ended, as far as its launcher has said.
+    pub(super) fn has_detached(&self) -> bool {
+        self.detached.values().any(|state| state.code.is_none())
     }
 
     /// Attaches a client to a job without one.
