@@ -158,6 +158,40 @@ fn a_detached_job_that_waits_can_be_withdrawn() {
 }
 
 #[test]
+fn the_code_of_a_job_is_left_if_a_file_of_its_output_was_removed() {
+    let pool = Pool::start(&[]);
+    let job = detach(&pool, "echo out; echo error >&2; exit 6");
+    assert_eq!(text(&attach(&pool, &job)).0, Some(6));
+    std::fs::remove_file(pool.directory().join(format!("default.jobs/{job}.out"))).unwrap();
+    let (code, stdout, stderr) = text(&attach(&pool, &job));
+    assert_eq!((code, stdout.as_str()), (Some(6), ""));
+    assert!(stderr.starts_with("error\n"), "{stderr}");
+}
+
+#[test]
+fn a_reader_that_stops_delays_no_signals_of_an_attached_client() {
+    let pool = Pool::start(&[]);
+    let job = detach(&pool, "head -c 2000000 /dev/zero; sleep 1000");
+    let path = pool.directory().join(format!("default.jobs/{job}.out"));
+    let has_all = || std::fs::metadata(&path).is_ok_and(|found| found.len() == 2_000_000).then_some(());
+    assert!(eventually(has_all).is_some(), "{:?}", std::fs::metadata(&path));
+    let attach = || pool.command(&["attach", &job]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let (attached, mut stopped) = (attach(), attach());
+    [&attached, &stopped].iter().for_each(|client| wait_for_open(client, "anon_inode:inotify"));
+    let process = |client: &Child| Process::of(client.id() as i32).unwrap();
+    process(&attached).signal(Signal::SIGINT);
+    pool.wait_for_jobs(0, 0);
+    // After the end of the job a signal ends the client, although it has not delivered everything.
+    let has_ended = || {
+        process(&stopped).send(Signal::SIGTERM);
+        stopped.try_wait().unwrap()
+    };
+    assert_eq!(eventually(has_ended).and_then(|status| status.code()), Some(143));
+    let output = attached.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(130), 2_000_000));
+}
+
+#[test]
 fn attached_clients_have_the_code_of_a_job_that_ends_with_its_pool() {
     let pool = Pool::start(&[]);
     let job = detach(&pool, "sleep 1000");
@@ -170,5 +204,77 @@ fn attached_clients_have_the_code_of_a_job_that_ends_with_its_pool() {
         let (code, _, stderr) = text(&client.wait_with_output().unwrap());
         assert_eq!(code, Some(143), "{stderr}");
         assert!(!stderr.contains("error"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_job_with_an_orphan_time_goes_on_if_its_output_cannot_be_written() {
+    let pool = Pool::start(&[]);
+    for (redirection, why) in [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")] {
+        let script = format!("exec \"$0\" \"$@\" {redirection}");
+        let client = command(&pool, &["--orphan-time", "60s"], "echo a; sleep 1000");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script]).arg(client.get_program()).args(client.get_args()).stdin(Stdio::null());
+        shell.env("SCELA_POOL_DIR", pool.directory()).env_remove("SCELA_LOG");
+        let (code, _, stderr) = text(&shell.output().unwrap());
+        assert_eq!(code, Some(1), "{stderr}");
+        let job = pool.state()["jobs"][0]["job"].as_u64().expect("the job goes on");
+        assert!(
+            stderr.starts_with(&format!("scela-run: error: standard output cannot be written: {why}"))
+                && stderr.contains(&format!("; job {job} in the pool 'default' goes on\n"))
+                && stderr.contains(&format!("'scela attach {job}' shows its output, 'scela kill {job}' ends it")),
+            "{stderr}"
+        );
+        assert!(pool.scela(&["kill", &job.to_string()]).status.success());
+        pool.wait_for_jobs(0, 0);
+    }
+}
+
+#[test]
+fn a_job_without_a_client_is_withdrawn_by_a_signal_before_the_pool_has_answered() {
+    let pool = Pool::start(&[]);
+    let controller = pool.controller();
+    controller.signal(Signal::SIGSTOP);
+    let clients = [["--detach"].as_slice(), &["--orphan-time", "60s"]].map(|options| {
+        let mut client = command(&pool, options, "sleep 1000");
+        client.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    });
+    for client in clients {
+        wait_for_open(&client, "anon_inode:[signalfd]");
+        Process::of(client.id() as i32).unwrap().signal(Signal::SIGINT);
+        let (code, _, stderr) = text(&client.wait_with_output().unwrap());
+        assert_eq!(code, Some(130), "{stderr}");
+        assert!(stderr.ends_with("scela-run: INT: the job is withdrawn\n"), "{stderr}");
+    }
+    controller.signal(Signal::SIGCONT);
+    // A later job: the others were read before.
+    let job = detach(&pool, "true");
+    assert_eq!(text(&attach(&pool, &job)).0, Some(0));
+    pool.wait_for_jobs(0, 0);
+}
+
+#[test]
+fn a_job_with_an_orphan_time_says_that_it_waits_and_only_signals_that_end_jobs_withdraw_it() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let first = detach(&pool, "sleep 1000");
+    let waits = |options: &[&str]| {
+        let mut client = command(&pool, &[&["--orphan-time", "60s"], options].concat(), "echo through");
+        client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let clients = [waits(&[]), waits(&["-q"])];
+    pool.wait_for_jobs(1, 2);
+    for client in &clients {
+        wait_for_open(client, "anon_inode:inotify");
+        Process::of(client.id() as i32).unwrap().signal(Signal::SIGCONT);
+    }
+    assert!(pool.scela(&["kill", "--signal", "USR2", "2", "3"]).status.success());
+    pool.wait_for_jobs(1, 2);
+    let third = detach(&pool, "true");
+    assert!(pool.scela(&["kill", &third, &first]).status.success());
+    assert_eq!(text(&attach(&pool, &third)).0, Some(143));
+    for (client, note) in clients.into_iter().zip(["waits in the pool 'default': ", ""]) {
+        let (code, stdout, stderr) = text(&client.wait_with_output().unwrap());
+        assert_eq!((code, stdout.as_str()), (Some(0), "through\n"), "{stderr}");
+        assert!(stderr.is_empty() == note.is_empty() && stderr.contains(note), "{stderr}");
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
@@ -15,16 +15,18 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::socket::{Shutdown, shutdown};
 use nix::unistd::{read, write};
 use nla::sys::{self, Packet, Packets, ShellState};
 
-use super::attach::attach;
+use super::attach::{Submitted, attach_with};
 use super::handover::{Event, Handed, SEND_PAUSE, SEND_TIME, Submission};
 use super::message::{
-    AVOIDED_BYTES_MAX, Ask, Description, Detached, JobRefusal, ToClient, WORDS_CHARS_MAX, packed, unpacked,
+    AVOIDED_BYTES_MAX, Ask, Description, Detached, JobNumber, JobRefusal, ToClient, ToController, WORDS_CHARS_MAX,
+    packed, unpacked,
 };
 use super::watch::Watch;
-use super::{directory, handover};
+use super::{commands, directory, handover};
 use crate::exit::{self, EarlyEnd};
 use crate::plan::accelerators;
 use crate::plan::checks::pool_hint;
@@ -128,6 +130,7 @@ fn run_detached(
         return Err(Refusal::new("standard output is closed, and --detach prints the job's number there", ""));
     }
     let controller = directory::connect(pool)?;
+    let signals = signals().map_err(failed)?;
     let (null, stdin) = (sys::dev_null(false).map_err(failed)?, io::stdin());
     let input = if stdin.is_terminal() { null.as_fd() } else { stdin.as_fd() };
     let description = Description::without_client(arguments, configfile, environment_of_process());
@@ -135,25 +138,53 @@ fn run_detached(
     let submission = Submission::new(ask, &description, [input, null.as_fd(), null.as_fd()]).map_err(failed)?;
     send(&submission, &controller).map_err(failed)?;
     let mut watch = Watch::new(pool, JOB_WAITS);
+    let note = |text: &str| {
+        if !options.quiet {
+            stderr::line(Kind::Report, &format!("scela-run: {text}"));
+        }
+    };
     loop {
-        watch.wait(&controller, "scela-run");
-        let packet = controller.receive(true).map_err(failed)?;
-        match packet.as_ref().and_then(|packet| unpacked(packet).ok()) {
-            Some(ToClient::Detached(job)) if is_left => {
-                return match output::print(&format!("{job}\n")) {
-                    Ok(()) => Ok(EarlyEnd::Done.code()),
-                    Err(error) => {
-                        let text = format!("job {job} was handed over, but its number cannot be written: {error}");
-                        Err(Refusal::new(text, "'scela jobs' shows it").of_system())
-                    }
-                };
+        let mut both = [controller.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let _ = poll(&mut both, watch.pause());
+        // Before the signals: the job may have been taken.
+        if let Some(packet) = received(&controller) {
+            match packet.as_ref().and_then(|packet| unpacked(packet).ok()) {
+                Some(ToClient::Detached(job)) if is_left => return print_number(job),
+                Some(ToClient::Detached(job)) => {
+                    let submitted = Submitted { controller, handed: Handed::new(pool) };
+                    return attach_with(pool, job, signals, options.quiet, Some(submitted));
+                }
+                Some(ToClient::Refused(why)) => return Err(handover::refused(pool, &why)),
+                Some(_) => continue,
+                None => return Err(handover::pool_ended(pool, " before the job started")),
             }
-            Some(ToClient::Detached(job)) => return attach(pool, job, options.quiet),
-            Some(ToClient::Refused(why)) => return Err(handover::refused(pool, &why)),
-            Some(_) => {}
-            None => return Err(handover::pool_ended(pool, " before the job started")),
+        }
+        watch.look().into_iter().for_each(|text| note(&text));
+        if let Some(signal) = ending_signal(&signals) {
+            note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
+            withdraw(pool, &controller, signal)?;
+            return Ok(exit::signalled(signal));
         }
     }
+}
+
+/// Prints the number of a job that is left alone.
+fn print_number(job: JobNumber) -> Result<u8, Refusal> {
+    output::print(&format!("{job}\n")).map(|()| EarlyEnd::Done.code()).map_err(|error| {
+        let text = format!("job {job} was handed over, but its number cannot be written: {error}");
+        Refusal::new(text, "'scela jobs' shows it").of_system()
+    })
+}
+
+/// Withdraws a job without a client. The controller takes no job whose client does not receive; one that it has just taken gets the
+/// signal.
+fn withdraw(pool: &str, controller: &Packets, signal: i32) -> Result<(), Refusal> {
+    let _ = shutdown(controller.as_fd().as_raw_fd(), Shutdown::Read);
+    let packet = received(controller).flatten();
+    if let Some(ToClient::Detached(job)) = packet.and_then(|packet| unpacked(&packet).ok()) {
+        commands::asked(pool, &ToController::Signal(vec![job], signal))?;
+    }
+    Ok(())
 }
 
 /// Returns the names of nodes that the job avoids, those that are likeliest to fail if there are many. Tells the user on request.
@@ -200,6 +231,28 @@ pub(super) fn signals() -> io::Result<SignalFd> {
     }
     set.thread_block()?;
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
+}
+
+/// Returns whether a signal ends a job.
+pub(super) fn is_ending(signal: i32) -> bool {
+    ENDING.iter().any(|end| *end as i32 == signal)
+}
+
+/// Reads the signals of a process that has no job yet. Returns the first one that ends it. Stops the process after SIGTSTP.
+pub(super) fn ending_signal(signals: &SignalFd) -> Option<i32> {
+    let mut suspension = Suspension::default();
+    while let Ok(Some(info)) = signals.read_signal() {
+        let signal = info.ssi_signo as i32;
+        if is_ending(signal) {
+            return Some(signal);
+        }
+        Asked::of_signal(signal).into_iter().for_each(|asked| suspension.on_asked(asked));
+        if signal == Signal::SIGTSTP as i32 {
+            suspension.on_suspended();
+        }
+    }
+    suspension.act();
+    None
 }
 
 /// Sends the job, again and again if the kernel has too many descriptors of this user on the way.
@@ -341,7 +394,7 @@ impl Client {
                 let signal = info.ssi_signo as i32;
                 Asked::of_signal(signal).into_iter().for_each(|asked| suspension.on_asked(asked));
                 let has_started = self.handed.has_started();
-                if !has_started && ENDING.iter().any(|end| *end as i32 == signal) {
+                if !has_started && is_ending(signal) {
                     // The end of the connection withdraws the job, or ends it if it has just started.
                     self.note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
                     return Ok(exit::signalled(signal));
@@ -351,7 +404,7 @@ impl Client {
                     suspension.on_suspended();
                     continue;
                 }
-                if ENDING.iter().any(|end| *end as i32 == signal) {
+                if is_ending(signal) {
                     asked_to_end += 1;
                     if asked_to_end > ENDS_WITHOUT_ANSWER {
                         let text = "the launcher of the job does not answer; the job ends when it does";
@@ -398,7 +451,7 @@ impl Client {
 }
 
 /// Returns the next packet of a connection, or `Some(None)` at its end; `None` if there is none now.
-fn received(packets: &Packets) -> Option<Option<Packet>> {
+pub(super) fn received(packets: &Packets) -> Option<Option<Packet>> {
     match packets.receive(false) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         received => Some(received.ok().flatten()),

@@ -28,6 +28,7 @@ pub mod controller;
 pub mod devices;
 pub mod directory;
 pub mod fleet;
+mod followed;
 pub mod fork_server;
 mod handover;
 mod live;

@@ -59,7 +59,7 @@ const REAP_PAUSE: Duration = Duration::from_millis(1);
 /// The exit code of a process in which a task panicked.
 pub(super) const PANICKED: u8 = 253;
 
-/// What the process of an agent does after its session.
+/// The process of an agent after its session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Afterwards {
     /// It exits.

@@ -22,7 +22,7 @@ use tracing::Span;
 use super::{Actor, Event};
 use crate::exit;
 use crate::pool::handover::loss_kind;
-use crate::pool::message::{Detached, JobNumber, JobRefusal, ToClient, packed, unpacked};
+use crate::pool::message::{Detached, JobNumber, JobRefusal, ToClient, memory_file, packed, unpacked};
 use crate::pool::schedule::Input;
 use crate::run::front::FromJob;
 
@@ -84,7 +84,8 @@ pub(in crate::pool) enum DetachedEvent {
 }
 
 impl Actor {
-    /// Takes the place of the client of a job, whose descriptors these are. Answers the client with the job's number.
+    /// Takes the place of the client of a job, whose descriptors these are. Answers the client with the job's number. Fails if the
+    /// client has left, which withdraws the job.
     pub(super) fn detach(
         &mut self,
         client: &WatchedPackets,
@@ -101,9 +102,15 @@ impl Actor {
         let open = |path| OpenOptions::new().append(true).create_new(true).mode(0o600).open(path);
         let files = [open(&paths[0])?, open(&paths[1])?];
         let [own, other] = Packets::pair()?;
-        self.tasks.spawn("line", Span::current(), follow_line(job, WatchedPackets::of(own)?, self.events.clone()));
+        let line = WatchedPackets::of(own)?;
         let [output, errors] = files;
         let trimming = trim([output.try_clone()?, errors.try_clone()?]);
+        // Nothing fails after the answer.
+        if let Err(error) = client.try_send(&packed(&ToClient::Detached(job)), &[]) {
+            paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
+            return Err(error);
+        }
+        self.tasks.spawn("line", Span::current(), follow_line(job, line, self.events.clone()));
         let trimming = self.tasks.spawn("trim", Span::current(), trimming).abort_handle();
         (descriptors[OUTPUT], descriptors[ERRORS]) = (output.into(), errors.into());
         descriptors[LINE] = other.into();
@@ -120,8 +127,6 @@ impl Actor {
         };
         self.detached.insert(job, state);
         self.watch_orphan(job);
-        // A client that is gone needs no answer.
-        let _ = client.try_send(&packed(&ToClient::Detached(job)), &[]);
         Ok(())
     }
 
@@ -237,7 +242,8 @@ impl Actor {
             return;
         };
         // If they were removed, the code is left.
-        let opened = state.paths.each_ref().map(|path| File::open(path).or_else(|_| File::open("/dev/null")));
+        let opened =
+            state.paths.each_ref().map(|path| File::open(path).map(OwnedFd::from).or_else(|_| memory_file(b"")));
         let [Ok(output), Ok(errors)] = opened else {
             let _ = client.try_send(&packed(&ToClient::Unknown(vec![job])), &[]);
             return;
