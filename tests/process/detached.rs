@@ -35,6 +35,14 @@ fn wait_for_end_of(client: &mut Child) -> Option<i32> {
     client.wait().expect("it was not reaped").code()
 }
 
+/// Waits until a job has written so many bytes to its standard output.
+#[track_caller]
+fn wait_for_output(pool: &Pool<'_>, job: &str, bytes: u64) {
+    let path = pool.directory().join(format!("default.jobs/{job}.out"));
+    let has_all = || std::fs::metadata(&path).is_ok_and(|found| found.len() >= bytes).then_some(());
+    assert!(eventually(has_all).is_some(), "{:?}", std::fs::metadata(&path));
+}
+
 /// Waits until a client has such a file open: an instance of inotify once it follows the output of a job, a signalfd once it has
 /// blocked its signals.
 #[track_caller]
@@ -105,6 +113,8 @@ fn an_attached_client_that_reads_late_gets_what_is_left_and_zeros_that_were_writ
 fn signals_of_an_attached_client_reach_the_job_and_its_end_does_not() {
     let pool = Pool::start(&[]);
     let job = detach(&pool, "trap 'echo asked; exit 9' INT; echo here; while :; do sleep 0.01; done");
+    // The shell has set its trap before.
+    wait_for_output(&pool, &job, "here\n".len() as u64);
     let attach = || pool.command(&["attach", &job]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let is_attached = |client: &Child| wait_for_open(client, "anon_inode:inotify");
     let mut killed = attach();
@@ -172,9 +182,7 @@ fn the_code_of_a_job_is_left_if_a_file_of_its_output_was_removed() {
 fn a_reader_that_stops_delays_no_signals_of_an_attached_client() {
     let pool = Pool::start(&[]);
     let job = detach(&pool, "head -c 2000000 /dev/zero; sleep 1000");
-    let path = pool.directory().join(format!("default.jobs/{job}.out"));
-    let has_all = || std::fs::metadata(&path).is_ok_and(|found| found.len() == 2_000_000).then_some(());
-    assert!(eventually(has_all).is_some(), "{:?}", std::fs::metadata(&path));
+    wait_for_output(&pool, &job, 2_000_000);
     let attach = || pool.command(&["attach", &job]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let (attached, mut stopped) = (attach(), attach());
     [&attached, &stopped].iter().for_each(|client| wait_for_open(client, "anon_inode:inotify"));
@@ -194,8 +202,8 @@ fn a_reader_that_stops_delays_no_signals_of_an_attached_client() {
 #[test]
 fn attached_clients_have_the_code_of_a_job_that_ends_with_its_pool() {
     let pool = Pool::start(&[]);
-    let job = detach(&pool, "sleep 1000");
-    pool.wait_for_jobs(1, 0);
+    let job = detach(&pool, "echo here; sleep 1000");
+    wait_for_output(&pool, &job, "here\n".len() as u64);
     let attach = || pool.command(&["attach", &job]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let clients = [(); 3].map(|()| attach());
     clients.iter().for_each(|client| wait_for_open(client, "anon_inode:inotify"));
