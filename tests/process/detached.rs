@@ -286,3 +286,25 @@ fn a_job_with_an_orphan_time_says_that_it_waits_and_only_signals_that_end_jobs_w
         assert!(stderr.is_empty() == note.is_empty() && stderr.contains(note), "{stderr}");
     }
 }
+
+#[test]
+fn a_job_that_is_refused_at_once_is_not_left_in_the_pool() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let first = detach(&pool, "sleep 1000");
+    pool.wait_for_jobs(1, 0);
+    let busy = "the job cannot start at once in the pool 'default': it needs 1 slot, and 0 are free\n";
+    let few = "the job asks for 4 nodes, and the pool 'default' has 1\n";
+    for (options, why) in [
+        (&["--detach", "--no-wait"][..], busy),
+        (&["--orphan-time", "1m", "--no-wait"], busy),
+        (&["--detach", "--nodes", "4", "-np", "4"], few),
+    ] {
+        let (code, stdout, stderr) = text(&command(&pool, options, "true").output().unwrap());
+        assert_eq!((code, stdout.as_str()), (Some(251), ""), "{stderr}");
+        assert!(stderr.starts_with(&format!("scela-run: error: {why}  hint: ")), "{stderr}");
+    }
+    let files = std::fs::read_dir(pool.directory().join("default.jobs")).unwrap();
+    assert_eq!(files.count(), 2, "of the first job");
+    assert!(pool.scela(&["kill", &first]).status.success());
+    assert_eq!(text(&attach(&pool, &first)).0, Some(143));
+}

@@ -102,13 +102,14 @@ impl Actor {
         let (events, follow) = (self.events.clone(), Rc::clone(&client));
         let mut descriptors = descriptors;
         if let Some(detached) = ask.detached {
-            if let Err(error) = self.detach(&client, job, detached, &mut descriptors) {
+            if let Err(error) = self.detach(job, detached, &mut descriptors) {
                 let text = format!("the output of the job cannot be kept: {error}");
                 let _ = client.try_send(&packed(&ToClient::Refused(JobRefusal::NotKept(text))), &[]);
                 return;
             }
-            self.waiting.insert(job, Waiting { client, descriptors });
-            return self.handle(Input::Submitted(job, ask));
+            self.waiting.insert(job, Waiting { client: Rc::clone(&client), descriptors });
+            self.handle(Input::Submitted(job, ask));
+            return self.accept_detached(&client, job);
         }
         // Nothing but the end of the connection is expected.
         self.tasks.spawn("client", Span::current(), async move {

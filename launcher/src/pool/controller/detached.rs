@@ -21,7 +21,7 @@ use tracing::Span;
 
 use super::{Actor, Event};
 use crate::exit;
-use crate::pool::handover::loss_kind;
+use crate::pool::handover::{loss_kind, refused};
 use crate::pool::message::{Detached, JobNumber, JobRefusal, ToClient, memory_file, packed, unpacked};
 use crate::pool::schedule::Input;
 use crate::run::front::FromJob;
@@ -53,6 +53,8 @@ pub(super) struct DetachedJob {
     attachments: u64,
     /// The task that bounds its files.
     trimming: AbortHandle,
+    /// The schedule has accepted it, and its submitter knows its number.
+    is_accepted: bool,
     /// Its exit code, once it has ended.
     code: Option<u8>,
     /// Texts that could not be stored with its standard error.
@@ -84,15 +86,8 @@ pub(in crate::pool) enum DetachedEvent {
 }
 
 impl Actor {
-    /// Takes the place of the client of a job, whose descriptors these are. Answers the client with the job's number. Fails if the
-    /// client has left, which withdraws the job.
-    pub(super) fn detach(
-        &mut self,
-        client: &WatchedPackets,
-        job: JobNumber,
-        detached: Detached,
-        descriptors: &mut [OwnedFd],
-    ) -> io::Result<()> {
+    /// Takes the place of the client of a job, whose descriptors these are, before the job is scheduled.
+    pub(super) fn detach(&mut self, job: JobNumber, detached: Detached, descriptors: &mut [OwnedFd]) -> io::Result<()> {
         let directory = self.files.jobs();
         match DirBuilder::new().mode(0o700).create(&directory) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -105,11 +100,6 @@ impl Actor {
         let line = WatchedPackets::of(own)?;
         let [output, errors] = files;
         let trimming = trim([output.try_clone()?, errors.try_clone()?]);
-        // Nothing fails after the answer.
-        if let Err(error) = client.try_send(&packed(&ToClient::Detached(job)), &[]) {
-            paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
-            return Err(error);
-        }
         self.tasks.spawn("line", Span::current(), follow_line(job, line, self.events.clone()));
         let trimming = self.tasks.spawn("trim", Span::current(), trimming).abort_handle();
         (descriptors[OUTPUT], descriptors[ERRORS]) = (output.into(), errors.into());
@@ -121,13 +111,24 @@ impl Actor {
             attached: Vec::new(),
             attachments: 0,
             trimming,
+            is_accepted: false,
             code: None,
             unwritten: String::new(),
             has_reported: false,
         };
         self.detached.insert(job, state);
-        self.watch_orphan(job);
         Ok(())
+    }
+
+    /// Answers the client of a job with the job's number, unless the schedule has refused the job. If the client has left, the job
+    /// is withdrawn.
+    pub(super) fn accept_detached(&mut self, client: &WatchedPackets, job: JobNumber) {
+        let Some(state) = self.detached.get_mut(&job) else { return };
+        state.is_accepted = true;
+        self.watch_orphan(job);
+        if client.try_send(&packed(&ToClient::Detached(job)), &[]).is_err() {
+            self.handle(Input::Signal(vec![job], Signal::SIGTERM as i32));
+        }
     }
 
     pub(super) fn on_detached(&mut self, event: DetachedEvent) {
@@ -172,13 +173,13 @@ impl Actor {
         }
     }
 
-    /// Notes that a job does not start, if it is one without a client.
+    /// Notes that a job does not start, if it is one without a client. Forgets it if its client is told so.
     pub(super) fn refuse_detached(&mut self, job: JobNumber, why: &JobRefusal) {
-        let code = match why {
-            JobRefusal::Signalled(signal) => exit::signalled(*signal),
-            _ => exit::EarlyEnd::NotLaunched.code(),
-        };
-        self.end_detached(job, code, "the job was ended before it started");
+        if self.detached.get(&job).is_some_and(|state| !state.is_accepted) {
+            return self.forget_detached(job);
+        }
+        let (code, text) = not_started(&self.name, why);
+        self.end_detached(job, code, &text);
     }
 
     /// Notes the end of a job, of which standard error says `why` unless that is empty, and tells the attached clients.
@@ -224,6 +225,7 @@ impl Actor {
 
     fn forget_detached(&mut self, job: JobNumber) {
         if let Some(state) = self.detached.remove(&job) {
+            state.trimming.abort();
             for path in state.paths {
                 let _ = std::fs::remove_file(path);
             }
@@ -286,6 +288,14 @@ impl Actor {
     }
 }
 
+/// Returns the exit code of a job that does not start, and the reason.
+fn not_started(pool: &str, why: &JobRefusal) -> (u8, String) {
+    match why {
+        JobRefusal::Signalled(signal) => (exit::signalled(*signal), "the job was ended before it started".to_owned()),
+        why => (exit::EarlyEnd::NotLaunched.code(), refused(pool, why).with_hint()),
+    }
+}
+
 /// Passes on what a launcher says to the client of its job.
 async fn follow_line(job: JobNumber, line: WatchedPackets, events: tokio::sync::mpsc::Sender<Event>) {
     loop {
@@ -314,5 +324,19 @@ async fn trim(files: [File; 2]) {
                 let _ = fallocate(file.as_fd(), flags, 0, beyond.cast_signed());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_job_that_does_not_start_is_kept() {
+        let text = "the pool 'night' can start no launcher\n  hint: 'ulimit -u' and the memory of this machine may be too low; \
+                    its log is beside its socket";
+        assert_eq!(not_started("night", &JobRefusal::NoLauncher), (251, text.to_owned()));
+        let text = "the job was ended before it started";
+        assert_eq!(not_started("night", &JobRefusal::Signalled(15)), (143, text.to_owned()));
     }
 }

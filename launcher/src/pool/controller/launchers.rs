@@ -144,6 +144,7 @@ impl Actor {
                 self.handle(Input::NotTaken(job));
             }
             failed => {
+                self.refuse_detached(job, &JobRefusal::NoLauncher);
                 let _ = waiting.client.try_send(&packed(&ToClient::Refused(JobRefusal::NoLauncher)), &[]);
                 // The launcher exits when its connection ends.
                 failed.into_iter().for_each(|(number, _)| self.forget_launcher(number));
