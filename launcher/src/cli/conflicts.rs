@@ -153,7 +153,7 @@ fn check_files(
     for (at, (one, file)) in reports.iter().enumerate() {
         let Some(file) = file.map(sys::true_path) else { continue };
         for (other, other_file) in &reports[at + 1..] {
-            if other_file.is_some_and(|other_file| sys::true_path(other_file) == file) {
+            if other_file.is_some_and(|other_file| sys::is_one_file(&sys::true_path(other_file), &file)) {
                 both(*one, *other, OWN)?;
             }
         }
@@ -217,7 +217,7 @@ fn check_files_read<'a>(
     let read = lists.chain(of_ranks.chain(programs).map(|read| (read, false)));
     for ((what, file), counts_names) in read {
         let file = sys::true_path(&file);
-        let report = reports.iter().find(|(_, report)| *report == file).map(|(writer, _)| writer);
+        let report = reports.iter().find(|(_, report)| sys::is_one_file(report, &file)).map(|(writer, _)| writer);
         let names =
             |pattern: &OsStr| (counts_names || !pattern::has_name(pattern)) && pattern::may_name(pattern, &file);
         let stream = || streams.iter().find(|(_, pattern)| names(pattern)).map(|(writer, _)| writer);

@@ -2,8 +2,9 @@
 //!
 //! [`parse`] turns the words of a command line into a typed [`Request`] and does nothing else: it
 //! reads no environment, no terminal and no file (the caller passes a function that reads a
-//! configfile), so the same words mean the same everywhere. The plan decides what they mean on this
-//! machine, for example the number of ranks if none was typed.
+//! configfile), so the same words mean the same everywhere. Only to refuse a report in the place of a
+//! file that is read, it looks which files and links the typed names lead to. The plan decides what the
+//! words mean on this machine, for example the number of ranks if none was typed.
 //!
 //! # The role of clap
 //!

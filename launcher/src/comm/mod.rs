@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, Command, value_parser};
 use nla::core::printable;
-use nla::sys::{Rewrite, open_regular, true_path};
+use nla::sys::{Rewrite, is_one_file, open_regular, true_path};
 use placement::matrix::{Collector, Matrix};
 
 use self::heat_map::HeatMap;
@@ -154,7 +154,7 @@ fn check_pictures(options: &Options) -> Result<(), Refusal> {
             return Err(Refusal::new(text, "name a file, or ./- for one of this name"));
         }
         let path = true_path(picture);
-        if taken.contains(&path) {
+        if taken.iter().any(|taken| is_one_file(taken, &path)) {
             let text = format!("option '{option}': '{}' is also read, or is the other picture", picture.display());
             return Err(Refusal::new(text, "name a file of its own"));
         }

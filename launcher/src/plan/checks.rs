@@ -84,7 +84,7 @@ pub(super) fn shared_files(options: &Options, size: u32) -> Vec<String> {
 }
 
 /// Returns the typed file patterns with their options.
-fn patterns(options: &Options) -> impl Iterator<Item = (&'static str, &OsString)> {
+pub(super) fn patterns(options: &Options) -> impl Iterator<Item = (&'static str, &OsString)> {
     let both = [("-outfile-pattern", &options.outfile_pattern), ("-errfile-pattern", &options.errfile_pattern)];
     both.into_iter().filter_map(|(option, pattern)| Some((option, pattern.as_ref()?)))
 }

@@ -1,6 +1,8 @@
 //! Turns a request into a plan and the hosts that its agents run on.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd as _;
 
 use nla::bootstrap::{Links, NodeChoice};
 use nla::figures::counted;
@@ -16,6 +18,7 @@ use crate::plan::library;
 use crate::plan::machine::Machine;
 use crate::plan::mpi;
 use crate::plan::mpi_user::MpiUser;
+use crate::plan::overwrites;
 use crate::plan::placing;
 use crate::plan::pmix;
 use crate::plan::profile;
@@ -114,6 +117,7 @@ impl Located {
                 (plan, AgentHosts::Remote(Box::new(remote)))
             }
         };
+        overwrites::check(&plan, io::stdin().as_fd())?;
         plan.remarks.splice(..0, remarks);
         let shared_files = checks::shared_files(&plan.options, plan.size());
         plan.remarks.extend(shared_files);

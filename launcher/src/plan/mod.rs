@@ -15,6 +15,7 @@ pub mod machine;
 pub mod mpi;
 mod mpi_user;
 pub(crate) mod needs;
+mod overwrites;
 pub mod pattern;
 pub mod placing;
 pub mod pmix;

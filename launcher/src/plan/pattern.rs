@@ -70,7 +70,7 @@ pub fn fixed_directory(pattern: &OsStr) -> &Path {
 /// Returns whether `pattern` may name a file, which is given by its true path. Counts all ranks, hosts and sessions as possible.
 pub fn may_name(pattern: &OsStr, file: &Path) -> bool {
     if !pattern.as_bytes().contains(&b'%') {
-        return sys::true_path(Path::new(pattern)) == file;
+        return sys::is_one_file(&sys::true_path(Path::new(pattern)), file);
     }
     let directory = fixed_directory(pattern);
     let inside = sys::true_path(&directory.join("name"));

@@ -94,7 +94,7 @@ pub use local_socket::{
     LocalName, LocalPeer, Surroundings, connect_to_name, listen_at_name, local_name, new_local_name, peer_of,
 };
 pub use new_file::{create_beside, replace_file};
-pub use output_file::{OutputMode, open_output, output_path, true_path};
+pub use output_file::{OutputMode, is_one_file, open_output, output_path, true_path};
 pub use packet::{
     PACKET_BYTES_MAX, PACKET_DESCRIPTORS_MAX, Packet, PacketListener, Packets, WatchedListener, WatchedPackets,
 };

@@ -49,6 +49,16 @@ pub fn true_path(path: &Path) -> PathBuf {
     output_path(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
+/// Returns whether two [true paths](true_path) lead to one file: they are equal, or hard links. A path to a descriptor in /proc is
+/// compared as a path only.
+pub fn is_one_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| {
+        let found = fs::metadata(path).ok().filter(|found| found.is_file() && !path.starts_with("/proc"));
+        found.map(|found| (found.dev(), found.ino()))
+    };
+    one == other || identity(one).is_some_and(|one| identity(other) == Some(one))
+}
+
 /// Returns the path of the file that [`open_output`] opens or makes, through links that it follows.
 pub fn output_path(path: &Path) -> io::Result<PathBuf> {
     let mut walk = Walk::of(path)?;

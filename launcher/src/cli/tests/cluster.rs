@@ -281,6 +281,20 @@ fn conflicts() {
         assert_eq!(error.to_string(), format!("option '{option}' would overwrite the program '{program}'"), "{line}");
         assert_eq!(error.hint(), format!("name another file for '{option}'"));
     }
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).display().to_string();
+    std::fs::write(at("f"), "").unwrap();
+    std::fs::hard_link(at("f"), at("link")).unwrap();
+    for (line, what) in [
+        (format!("--stats={} {}", at("link"), at("f")), format!("the program '{}'", at("f"))),
+        (format!("-outfile-pattern {} {}", at("link"), at("f")), format!("the program '{}'", at("f"))),
+        (format!("--trace={} -f {} ./a", at("link"), at("f")), "the file of '-f'".to_owned()),
+    ] {
+        let error = error_of(words(&line), &no_file).to_string();
+        assert!(error.ends_with(&format!(" would overwrite {what}")), "{line}: {error}");
+    }
+    let error = error_of(words(&format!("--trace={} --stats={} ./a", at("link"), at("f"))), &no_file);
+    assert!(error.to_string().ends_with("each writes a file of its own"), "{error}");
     let error = error_of(words("--no-ports -configfile f"), &|_| Ok(b"./a\n--iface ib0 ./b\n".to_vec()));
     let why = "links use no interface of their own";
     assert_eq!(error.to_string(), format!("options '--no-ports' and '--iface' contradict each other: {why}"));
