@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nla::core::limits::COLLECTED_FILES_MAX;
-use nla::core::{AgentId, CollectPlan, Collected, CollectedFile, StageUp, one_line};
+use nla::core::{AgentId, CollectPlan, Collected, CollectedFile, StageUp, UNFINISHED_PREFIX, one_line};
 use nla::figures;
 use nla::link::Receipt;
 use nla::sys::Below;
@@ -34,8 +34,6 @@ use crate::cluster::hosts::fold_within;
 use crate::run::output::OutputEvent;
 use crate::run::rank_locations::RankLocations;
 
-/// The beginning of the name of the directory for files that are not complete.
-const PREFIX: &str = ".scela-collect-";
 /// Files that are open at a time. Further ones are opened for each message.
 const FILES_OPEN_MAX: usize = 256;
 /// The most reasons why files are missing that are reported, and the most bytes of a list of hosts.
@@ -99,7 +97,7 @@ impl Collector {
         // Bounded by the windows of the links that fill it.
         let (orders, incoming) = channel();
         let patterns = plan.patterns().iter().map(|pattern| pattern.text()).collect();
-        let name = format!("{PREFIX}{label}-{}", std::process::id());
+        let name = format!("{UNFINISHED_PREFIX}{label}-{}", std::process::id());
         let writing = Writing::new(patterns, directories, name, Arc::clone(locations), plan.bytes_max());
         let waiting = Rc::new(RefCell::new(Some((incoming, writing))));
         Self { orders, waiting, finished: Rc::default(), flow: Arc::default(), events, tasks: tasks.clone() }
@@ -462,7 +460,8 @@ mod tests {
             let locations = RankLocations::of_agents("front".into(), vec!["n1".into(), "n2".into(), "n3".into()]);
             let patterns = vec!["*".to_owned(), "b*".to_owned()];
             let directories = vec![place.path().join("to"); 2];
-            let writing = Writing::new(patterns, directories, format!("{PREFIX}x"), Arc::new(locations), bytes_max);
+            let writing =
+                Writing::new(patterns, directories, format!("{UNFINISHED_PREFIX}x"), Arc::new(locations), bytes_max);
             Self { place, writing }
         }
 

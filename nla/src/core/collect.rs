@@ -10,6 +10,9 @@ use thiserror::Error;
 use super::limits::{COLLECT_PATTERNS_MAX, COLLECTED_NAME_BYTES_MAX};
 use super::stage::in_stage_directory;
 
+/// The beginning of the names of directories for files that are being brought back. They are not brought back themselves.
+pub const UNFINISHED_PREFIX: &str = ".scela-collect-";
+
 /// A component that matches any number of directories.
 const ANY_DIRECTORIES: &[u8] = b"**";
 
@@ -47,6 +50,24 @@ impl CollectPattern {
     /// Returns its components.
     pub fn components(&self) -> Vec<&[u8]> {
         split(&self.0).map(|(_, rest)| rest.split(|byte| *byte == b'/').collect()).unwrap_or_default()
+    }
+
+    /// Returns whether it also matches the files that it has brought to a directory, whose path from the directory of the pattern has
+    /// these components.
+    pub fn matches_brought(&self, directory: &[&[u8]]) -> bool {
+        let components = self.components();
+        // A file that it brings.
+        let file: Vec<Vec<u8>> = components.iter().map(|component| example(component)).collect();
+        let mut patterns: Vec<&[&[u8]]> = vec![&components];
+        for name in directory.iter().copied().chain(file.iter().map(Vec::as_slice)) {
+            let found: Vec<_> = patterns.iter().map(|pattern| matching(pattern, name)).collect();
+            // A directory that matches brings all that is in it.
+            if found.iter().any(|found| found.is_match) {
+                return true;
+            }
+            patterns = found.iter().flat_map(|found| found.below).flatten().collect();
+        }
+        false
     }
 
     /// Returns it as it was typed.
@@ -196,6 +217,19 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
+/// Returns a name that is like a pattern of a shell.
+fn example(pattern: &[u8]) -> Vec<u8> {
+    let (mut name, mut rest) = (Vec::new(), pattern);
+    while !rest.is_empty() {
+        let found = (b'!'..=b'~').filter(|byte| *byte != b'/').find_map(|byte| Some((byte, one(rest, byte)?)));
+        // A part that matches none of these bytes stands for itself.
+        let (byte, length) = if rest[0] == b'*' { (b'x', 1) } else { found.unwrap_or((rest[0], 1)) };
+        name.push(byte);
+        rest = &rest[length..];
+    }
+    name
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -230,6 +264,31 @@ mod tests {
             assert!(decode::<CollectPattern>(&encode(&serde_bytes::Bytes::new(text.as_bytes()))).is_err(), "{text}");
         }
         assert!(CollectPattern::new(&long.as_bytes()[1..]).is_ok());
+    }
+
+    #[test]
+    fn a_pattern_may_match_what_it_has_brought() {
+        for (pattern, directory, expected) in [
+            ("*", "res", true),
+            ("*", ".res", false),
+            ("*", "a/res", true),
+            ("**", "res", true),
+            ("**/[a-c]?.dat", "res", true),
+            ("**/*.dat", ".res", false),
+            ("*.dat", "res", false),
+            ("*.dat", "res.dat", true),
+            ("out", "res", false),
+            ("out", "out", true),
+            ("out/*", "out", true),
+            ("out/*.dat", "out", false),
+            ("out/*.dat", "results", false),
+            ("*/*.dat", "res", false),
+            ("*/**/x", "res", true),
+        ] {
+            let directory: Vec<&[u8]> = directory.split('/').map(str::as_bytes).collect();
+            let found = CollectPattern::new(pattern.as_bytes()).unwrap().matches_brought(&directory);
+            assert_eq!(found, expected, "{pattern} {directory:?}");
+        }
     }
 
     #[test]
@@ -301,6 +360,7 @@ mod tests {
         #[test]
         fn no_pattern_takes_long(pattern in "[a*?\\[\\]!\\\\-]{0,40}", name in "[a*\\]-]{0,60}") {
             is_like(pattern.as_bytes(), name.as_bytes());
+            prop_assert!(pattern.is_empty() || !example(pattern.as_bytes()).is_empty());
             prop_assert!(!pattern.bytes().all(|byte| byte == b'a') || is_like(pattern.as_bytes(), name.as_bytes()) == (pattern == name));
         }
     }

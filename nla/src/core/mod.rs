@@ -55,7 +55,7 @@ pub use binding::{
 };
 pub use cache::{CachePeaks, CachePolicy, UnknownPolicy};
 pub use cause::{Cause, Exit, Failure, Outcome, elect};
-pub use collect::{CollectError, CollectPattern, CollectPlan, Matching, is_like, matching};
+pub use collect::{CollectError, CollectPattern, CollectPlan, Matching, UNFINISHED_PREFIX, is_like, matching};
 pub use failure_policy::FailurePolicy;
 pub use fence::{Fence, FenceError, RingPart};
 pub use group::{GroupError, RankGroup};

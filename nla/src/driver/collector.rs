@@ -1,8 +1,7 @@
 //! Collects files of this agent's ranks once they have ended, and sends them to the launcher.
 //!
 //! A thread reads them. Each message holds a token until it is with the parent, so the thread has read a few messages more than
-//! the network takes. Files grow and shrink while nothing writes them any more only if other processes do; such a file is
-//! reported.
+//! the network takes. A file that changes while it is read is reported: a process outside the job writes it.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +20,9 @@ use tokio::sync::oneshot;
 use super::staging::NICE;
 use super::uplink::Uplink;
 use crate::core::limits::{COLLECT_ENTRIES_MAX, COLLECTED_FILES_MAX, STAGED_DEPTH_MAX, TEXT_BYTES_MAX};
-use crate::core::{AgentId, BLOCK_BYTES, CollectPlan, Collected, CollectedFile, StageUp, is_relative, matching};
+use crate::core::{
+    AgentId, BLOCK_BYTES, CollectPlan, Collected, CollectedFile, StageUp, UNFINISHED_PREFIX, is_relative, matching,
+};
 use crate::figures;
 use crate::link::Receipt;
 use crate::sys::{self, Below, BelowEntry};
@@ -156,6 +157,10 @@ impl Collecting<'_> {
             },
         };
         for name in names {
+            // The launcher may be bringing files to this directory.
+            if name.as_bytes().starts_with(UNFINISHED_PREFIX.as_bytes()) {
+                continue;
+            }
             self.entries += 1;
             if self.entries > COLLECT_ENTRIES_MAX {
                 self.report(&format!("more than {COLLECT_ENTRIES_MAX} files were looked at for one pattern"));
@@ -332,6 +337,21 @@ mod tests {
         assert_eq!(lines[..6], expected);
         assert_eq!(lines[6..], ["3 1 false b.dat", "complete"]);
         assert_eq!(collected(&["none", "$SCELA_STAGE_DIR/b*"], 9, &ranks, None), Vec::<String>::new());
+    }
+
+    #[test]
+    fn files_that_are_being_brought_back_are_left_out() {
+        let place = tempfile::tempdir().unwrap();
+        let unfinished = place.path().join(format!("res/{UNFINISHED_PREFIX}x"));
+        fs::create_dir_all(&unfinished).unwrap();
+        fs::write(unfinished.join("1"), "x").unwrap();
+        fs::write(place.path().join("res/a"), "").unwrap();
+        let ranks = [(Rank(0), place.path().to_owned())];
+        for pattern in ["*", "**", "res/.*", "res/.scela-collect-x"] {
+            let lines = collected(&[pattern], 99, &ranks, None);
+            let expected: &[&str] = if pattern.starts_with('*') { &["0 0 false res/a", "complete"] } else { &[] };
+            assert_eq!(lines, expected, "{pattern}");
+        }
     }
 
     #[test]
