@@ -356,6 +356,12 @@ fn lists_that_are_none_are_refused() {
     let long = format!("true\n: {}", "x".repeat(128 * 1024));
     pool.map(&[long]).run().has_code(251).says(&format!("{refused}the command on line 2 has more than 131071 bytes"));
     pool.map(&commands(["# nothing"])).run().is_quiet_success().wrote("");
+    let directory = tempfile::tempdir().unwrap();
+    let fifo = directory.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let output = pool.scela(&["pool", "map", fifo.to_str().unwrap()]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.ends_with("fifo cannot be run: it is a FIFO that nothing writes to\n"), "{text}");
     let output = pool.scela(&["pool", "map", "/no/such/list"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
@@ -396,6 +402,7 @@ fn a_closed_output_is_an_error_once_there_is_output() {
     run("echo a").has_code(1).says("scela: error: standard output cannot be written: Bad file descriptor");
     let full = pool.map(&commands(["echo a"])).shell("exec >/dev/full").run();
     full.has_code(1).says("standard output cannot be written: No space left on device");
+    full.says("scela: error: 1 of 1 command succeeded, but its output was not printed\n");
 }
 
 #[test]

@@ -203,7 +203,8 @@ impl Actor {
 
     /// Reports what has failed. Returns the exit code.
     fn end(&self) -> u8 {
-        if let Some(text) = summary::summary(&self.plan.counts(), self.plan.failed(), &self.list) {
+        if let Some(text) = summary::summary(&self.plan.counts(), self.plan.unprinted(), self.plan.failed(), &self.list)
+        {
             complain(&text);
         }
         self.plan.code()

@@ -15,7 +15,6 @@ mod spool;
 mod summary;
 mod waits;
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -101,7 +100,7 @@ fn read_list(path: &Path) -> Result<List, Refusal> {
     let bytes = if path.as_os_str() == "-" {
         read(&mut io::stdin().lock())
     } else {
-        File::open(path).and_then(|mut file| read(&mut file))
+        sys::open_input(path).and_then(|mut file| read(&mut file))
     };
     List::parse(bytes.map_err(|error| refused(&error))?).map_err(|error| refused(&error))
 }

@@ -161,6 +161,8 @@ pub(super) struct Plan {
     signals: u32,
     /// Nothing is printed any more.
     drops_output: bool,
+    /// The commands that have succeeded and whose outputs were dropped.
+    dropped: usize,
     is_over: bool,
 }
 
@@ -181,6 +183,7 @@ impl Plan {
             stop: None,
             signals: 0,
             drops_output: false,
+            dropped: 0,
             is_over: false,
         }
     }
@@ -250,6 +253,7 @@ impl Plan {
             }
         }
         if self.drops_output {
+            self.dropped += usize::from(!is_recorded);
             self.commands[index].state = State::Over;
             actions.push(Action::Drop(index));
             return None;
@@ -302,7 +306,8 @@ impl Plan {
         self.printing = None;
         self.ready.clear();
         for (index, command) in self.commands.iter_mut().enumerate() {
-            if let State::Ended(_) = command.state {
+            if let State::Ended(unrecorded) = command.state {
+                self.dropped += usize::from(unrecorded.is_some());
                 command.state = State::Over;
                 actions.push(Action::Drop(index));
             }
@@ -348,6 +353,12 @@ impl Plan {
         let (succeeded, running, waiting) = (self.succeeded, self.running, self.waiting.len());
         let failed = self.failed.values().map(Vec::len).sum();
         Counts { all: succeeded + failed + running + waiting, succeeded, failed, running, waiting }
+    }
+
+    /// Returns how many commands have succeeded without their outputs being printed, once the map is over.
+    pub(super) fn unprinted(&self) -> usize {
+        let is_left = |command: &&Command| matches!(command.state, State::Ended(Some(_)));
+        self.dropped + self.commands.iter().filter(is_left).count()
     }
 
     /// Returns the commands that have failed, by their exit codes, in the order of their ends.

@@ -37,26 +37,32 @@ pub(super) fn progress(counts: &Counts, elapsed: Duration) -> String {
     text
 }
 
-/// Describes the commands that have failed, or were not started; `None` if there are none. `failed` has their indexes by their exit
-/// codes.
-pub(super) fn summary(counts: &Counts, failed: &BTreeMap<u8, Vec<usize>>, list: &List) -> Option<String> {
-    let Counts { all, failed: count_failed, waiting, .. } = *counts;
-    if count_failed + waiting + counts.running == 0 {
-        return None;
+/// Describes the commands that have failed or were not started, and the `unprinted` ones, which have succeeded without their outputs
+/// being printed; `None` if there are none. `failed` has the indexes of those that have failed by their exit codes.
+pub(super) fn summary(
+    counts: &Counts,
+    unprinted: usize,
+    failed: &BTreeMap<u8, Vec<usize>>,
+    list: &List,
+) -> Option<String> {
+    let Counts { all, failed: count_failed, running, waiting, .. } = *counts;
+    let were = |number| if number == 1 { "was" } else { "were" };
+    let its = if unprinted == 1 { "its output was" } else { "their outputs were" };
+    let parts = [
+        (count_failed, "failed".to_owned()),
+        (running, format!("{} given up", were(running))),
+        (waiting, format!("{} not started", were(waiting))),
+        (unprinted, format!("succeeded, but {its} not printed")),
+    ];
+    let mut text = String::new();
+    for (number, what) in parts.into_iter().filter(|(number, _)| *number > 0) {
+        text.push_str(&match text.is_empty() {
+            true => format!("{number} of {} {what}", counted(all as u64, "command")),
+            false => format!(", {number} {what}"),
+        });
     }
-    let of_all = format!("of {}", counted(all as u64, "command"));
-    let mut text = match count_failed {
-        0 => String::new(),
-        failed => format!("{failed} {of_all} failed"),
-    };
-    for (number, what) in [(counts.running, "given up"), (waiting, "not started")] {
-        match (number, text.is_empty()) {
-            (0, _) => {}
-            (number, true) => text = format!("{number} {of_all} {} {what}", if number == 1 { "was" } else { "were" }),
-            (number, false) => {
-                text.push_str(&format!(", {number} {} {what}", if number == 1 { "was" } else { "were" }))
-            }
-        }
+    if text.is_empty() {
+        return None;
     }
     let mut codes: Vec<_> = failed.iter().collect();
     codes.sort_by_key(|(_, commands)| std::cmp::Reverse(commands.len()));
@@ -127,15 +133,20 @@ mod tests {
     #[test]
     fn the_summary_folds_commands_by_codes() {
         let list = list(20);
-        assert_eq!(summary(&counts(20, 0, 0, 0), &BTreeMap::new(), &list), None);
+        assert_eq!(summary(&counts(20, 0, 0, 0), 0, &BTreeMap::new(), &list), None);
         let failed = BTreeMap::from([(1, vec![1]), (137, vec![6, 4, 5, 9]), (252, vec![11, 12])]);
         let text = "7 of 20 commands failed, 3 were not started\n  \
                     code 137 (signal KILL): 4 commands: 5-7,10 (the first is ./a.out 5 ?)\n  \
                     code 252 (lost with a launcher or an agent): 2 commands: 12-13 (the first is ./a.out 12 ?)\n  \
                     code 1: command 2 (./a.out 2 ?)";
-        assert_eq!(summary(&counts(10, 7, 0, 3), &failed, &list).as_deref(), Some(text));
-        let left = summary(&counts(0, 0, 1, 19), &BTreeMap::new(), &list);
+        assert_eq!(summary(&counts(10, 7, 0, 3), 0, &failed, &list).as_deref(), Some(text));
+        let left = summary(&counts(0, 0, 1, 19), 0, &BTreeMap::new(), &list);
         assert_eq!(left.as_deref(), Some("1 of 20 commands was given up, 19 were not started"));
+        let unprinted = summary(&counts(3, 0, 0, 0), 3, &BTreeMap::new(), &list);
+        assert_eq!(unprinted.as_deref(), Some("3 of 3 commands succeeded, but their outputs were not printed"));
+        let one = summary(&counts(4, 0, 0, 15), 1, &BTreeMap::new(), &list);
+        let text = "15 of 19 commands were not started, 1 succeeded, but its output was not printed";
+        assert_eq!(one.as_deref(), Some(text));
     }
 
     #[test]
@@ -145,7 +156,7 @@ mod tests {
         let failed: BTreeMap<u8, Vec<usize>> = (0..200)
             .map(|code| (code + 1, (0..all).filter(|index| index % 200 == usize::from(code)).collect()))
             .collect();
-        let text = summary(&counts(0, all, 0, 0), &failed, &list).unwrap();
+        let text = summary(&counts(0, all, 0, 0), 0, &failed, &list).unwrap();
         assert!(text.len() < 2000 && text.lines().count() == 2 + CODES_MAX, "{text}");
         assert!(text.contains("\n  code 1: 500 commands: 1,201,401,601,801,"), "{text}");
         assert!(text.ends_with("\n  other codes: 96000 commands"), "{text}");

@@ -71,6 +71,22 @@ fn a_success_whose_output_was_dropped_is_not_recorded() {
     assert_eq!(map.handle(Printed), [], "the end of a print that has failed");
     assert_eq!(map.handle(ended(2, 0)), [Drop(2)]);
     assert_eq!(map.handle(ended(3, 143)), [row(3, 143, 1, 0, 6), Drop(3), Over]);
+    assert_eq!((map.plan.counts().succeeded, map.plan.unprinted()), (3, 3));
+}
+
+#[test]
+fn successes_that_were_not_printed_are_counted() {
+    let mut map = Map::of(Rules { at_once: 3, ..RULES }, 3);
+    map.handle(Begin);
+    map.handle(ended(0, 0));
+    map.handle(Printed);
+    map.handle(Input::Ended { command: 1, code: 0, is_silent: true });
+    map.handle(ended(2, 0));
+    for _ in 0..=SIGNALS_PASSED {
+        map.handle(Input::Signal(2));
+    }
+    assert!(map.plan.is_over);
+    assert_eq!((map.plan.counts().succeeded, map.plan.unprinted()), (3, 1));
 }
 
 #[test]
