@@ -454,6 +454,21 @@ fn a_pool_whose_start_is_interrupted_while_a_host_hangs_ends_at_once() {
 }
 
 #[test]
+fn the_start_of_a_pool_can_be_suspended() {
+    let (pool, directory) = (Pool::unstarted(), tempfile::tempdir().unwrap());
+    let mut starter = start_that_hangs(&pool, directory.path()).spawn().unwrap();
+    eventually(|| directory.path().join("begun").exists().then_some(())).expect("the remote shell is opened");
+    let process = Process::of(starter.id().cast_signed()).unwrap();
+    process.signal(Signal::SIGTSTP);
+    eventually(|| (process.state_now() == Some('T')).then_some(())).expect("it stops");
+    process.signal(Signal::SIGCONT);
+    eventually(|| (process.state_now() != Some('T')).then_some(())).expect("it goes on");
+    process.signal(Signal::SIGINT);
+    assert_eq!(starter.wait().unwrap().code(), Some(130));
+    pool.wait_for_end();
+}
+
+#[test]
 fn a_pool_that_ends_can_be_seen_and_stopped() {
     let (pool, directory) = (Pool::unstarted(), tempfile::tempdir().unwrap());
     let mut starter = start_that_hangs(&pool, directory.path()).spawn().unwrap();

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{chdir, dup2_stderr, dup2_stdin, dup2_stdout, pipe2};
 use nla::core::Resources;
@@ -32,6 +33,8 @@ use crate::plan::machine::Machine;
 use crate::plan::placing;
 use crate::plan::request::LaunchOptions;
 use crate::refusal::Refusal;
+use crate::run::signals::Asked;
+use crate::run::suspension::Suspension;
 
 /// The least limit on open files of a pool: a job that waits takes eight.
 const OPEN_FILES_MIN: u64 = 128;
@@ -219,19 +222,26 @@ enum Begun {
     Interrupted(i32),
 }
 
-/// Waits until the pool has begun. Fails with the reason if it cannot begin.
+/// Waits until the pool has begun. Fails with the reason if it cannot begin. SIGTSTP stops this process, and no other one of the pool.
 fn wait_until_ready(ready: OwnedFd, signals: &SignalFd) -> io::Result<Begun> {
+    let mut suspension = Suspension::default();
     loop {
         let mut waited = [ready.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         let _ = poll(&mut waited, PollTimeout::NONE);
         if waited[0].any() == Some(true) {
             break;
         }
-        if let Ok(Some(info)) = signals.read_signal()
-            && client::ENDING.iter().any(|end| *end as u32 == info.ssi_signo)
-        {
-            return Ok(Begun::Interrupted(info.ssi_signo.cast_signed()));
+        while let Ok(Some(info)) = signals.read_signal() {
+            let signal = info.ssi_signo.cast_signed();
+            if client::ENDING.iter().any(|end| *end as i32 == signal) {
+                return Ok(Begun::Interrupted(signal));
+            }
+            Asked::of_signal(signal).into_iter().for_each(|asked| suspension.on_asked(asked));
+            if signal == Signal::SIGTSTP as i32 {
+                suspension.on_suspended();
+            }
         }
+        suspension.act();
     }
     let mut report = String::new();
     File::from(ready).take(64 * 1024).read_to_string(&mut report)?;
