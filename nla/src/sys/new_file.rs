@@ -22,6 +22,8 @@ const SHORT: &str = ".scela";
 const TRIES: u32 = 1000;
 /// The bits of a mode without the type of the file.
 const MODE: u32 = 0o7777;
+/// The bits of a mode that concern the file's group.
+const GROUP: u32 = 0o2070;
 
 /// Creates a new, empty file in the directory of `path`, with the mode of the umask. Its name is that of `path`, the
 /// process's number, and the first number for which there is no file; it begins otherwise if that is too long. Returns its path.
@@ -66,10 +68,19 @@ impl Beside {
 
     /// Gives the new file the group of `old`. If that fails, nothing of it is left.
     pub(super) fn take_group(&self, old: &Metadata) -> io::Result<()> {
-        let made = self.file.metadata();
-        let taken = made
-            .and_then(|made| if made.gid() == old.gid() { Ok(()) } else { fchown(&self.file, None, Some(old.gid())) });
-        or_remove(&self.walk, &self.beside, taken)
+        or_remove(&self.walk, &self.beside, self.try_group(old))
+    }
+
+    /// Gives the new file the group of `old`, or no rights to its own group if this user may not do that. If that fails, nothing of
+    /// it is left.
+    pub(super) fn take_group_or_none(&self, old: &Metadata) -> io::Result<()> {
+        let without = || self.file.set_permissions(Permissions::from_mode(old.mode() & MODE & !GROUP));
+        or_remove(&self.walk, &self.beside, self.try_group(old).or_else(|_| without()))
+    }
+
+    fn try_group(&self, old: &Metadata) -> io::Result<()> {
+        let made = self.file.metadata()?;
+        if made.gid() == old.gid() { Ok(()) } else { fchown(&self.file, None, Some(old.gid())) }
     }
 
     /// Lets `write` write the file, which it returns, stores it, and puts it into the place of the other one. If that fails,

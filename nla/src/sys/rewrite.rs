@@ -30,7 +30,7 @@ const PIECE_BYTES_MAX: usize = 4096;
 /// is written.
 #[derive(Debug)]
 pub struct Rewrite {
-    /// Dropped first: no other file can have the inode of one that is open.
+    /// Dropped before `opened`: an open file's inode number is not reused, so `Made::drop` recognises its own file.
     made: Option<Made>,
     opened: Opened,
 }
@@ -59,7 +59,8 @@ impl Rewrite {
     }
 
     /// Replaces the contents. A regular file of this user is replaced by one with the same mode and group that was written beside
-    /// it and stored: readers find the old contents or the new ones. So is a file that was removed or replaced meanwhile. Other files
+    /// it and stored: readers find the old contents or the new ones. So is a file that was removed or replaced meanwhile; if the user
+    /// may not give the new one the old group, its own group has no rights to it. Other files
     /// are written in place, and so are those with extended attributes, such as an access control list, and those that are mounted on
     /// their name. Appends if the file is this process's standard output or error. Waits for the reader of a FIFO for at most 5 s
     /// without progress.
@@ -72,7 +73,7 @@ impl Rewrite {
         if let Some(stream) = own_stream(&found).filter(|_| is_regular) {
             return written(Destination::new(stream, reader_time), contents).map(drop);
         }
-        // In place, nobody would find the contents.
+        // The file has no name any more: contents written in place would be lost.
         let is_removed = is_regular && found.nlink() == 0;
         let keeps_mode = keeps_mode(&found);
         // Another name of the file would go on naming the old one.
@@ -81,7 +82,12 @@ impl Rewrite {
         let beside = walk.filter(|walk| may_replace && !is_mounted(&file, walk)).map(|walk| {
             let old = keeps_mode.then_some(&found);
             let beside = Beside::create(walk, &name, old)?;
-            old.map_or(Ok(()), |old| beside.take_group(old))?;
+            match old {
+                // There is no other place for the contents.
+                Some(old) if is_removed => beside.take_group_or_none(old)?,
+                Some(old) => beside.take_group(old)?,
+                None => {}
+            }
             Ok::<_, io::Error>(beside)
         });
         match beside {
@@ -461,6 +467,30 @@ mod tests {
             assert_eq!((found.uid(), found.gid(), found.len()), (user, group, 3));
             assert_eq!(names(place.path()), ["file"]);
         }
+    }
+
+    #[test]
+    fn a_removed_file_of_a_foreign_group_is_written_without_rights_of_a_group() {
+        if !is_root() {
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let path = place.path().join("file");
+        fs::write(&path, "old").unwrap();
+        chown(&path, Some(65_501), Some(65_503)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+        as_user(65_501, || {
+            let opened = Rewrite::open(&path).unwrap();
+            fs::remove_file(&path).unwrap();
+            opened.write(|out| out.write_all(b"new")).unwrap();
+        });
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.gid(), found.mode() & 0o7777), (65_501, 0o604));
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap().as_str(), names(place.path())),
+            ("new", vec!["file".to_owned()])
+        );
     }
 
     #[test]
