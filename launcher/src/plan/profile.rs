@@ -75,7 +75,7 @@ fn obstacle(file: &Path) -> Option<(&'static str, &'static str)> {
         let why = "it is setuid or setgid, so the dynamic loader ignores LD_PRELOAD";
         return Some((why, "run a copy of it without these bits"));
     }
-    // Root has all capabilities, so that its programs take none.
+    // For root, file capabilities do not set AT_SECURE, so LD_PRELOAD works.
     if !getuid().is_root() && has_capabilities(file) {
         let why = "it has file capabilities, so the dynamic loader ignores LD_PRELOAD";
         return Some((why, "run a copy of it, which has none"));

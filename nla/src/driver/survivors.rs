@@ -75,7 +75,8 @@ impl Survivors {
         });
         match begun {
             Ok(_) => (self.queue, self.done) = (Some(queue), Some(done)),
-            Err(error) => tracing::warn!(%error, "no thread to end what lost agents have left"),
+            // The limit that forbids it has a report of its own.
+            Err(error) => tracing::debug!(%error, "no thread to end what lost agents have left"),
         }
     }
 
