@@ -17,9 +17,9 @@ use crate::pool::message::{NodeChange, ToClient, ToController, packed};
 use crate::pool::nodes::{Health, Node, NodeNumber};
 use crate::pool::schedule::Input;
 
-/// The hint about nodes that were not added because one of them could not be.
+/// The hint about nodes of which none was added because one of them could not be.
 const ALL_OR_NONE: &str =
-    "the hosts of one 'scela pool add' are added all or none: type it again without those that cannot be started";
+    "the hosts are started together, all or none: type it again without those that cannot be started";
 
 impl Actor {
     /// Tells the schedule that the health of nodes has changed.
@@ -184,9 +184,12 @@ impl Actor {
         let settled: Vec<_> = self.adding.extract_if(.., is_settled).collect();
         for (client, added) in settled {
             let nodes = self.schedule.nodes();
-            let failed = failures(added.filter_map(|at| Some((at, nodes.node(at)?))));
+            let nodes: Vec<_> = added.filter_map(|at| Some((at, nodes.node(at)?))).collect();
+            let failed = failures(nodes.iter().copied());
+            let up = nodes.iter().filter(|(_, node)| node.health == Health::Up);
+            let up: Vec<String> = up.map(|(_, node)| node.name.clone()).collect();
             failed.values().flat_map(BTreeMap::keys).for_each(|at| self.remove_node(*at));
-            tell(&client, if failed.is_empty() { Ok(()) } else { Err(not_added(&failed)) });
+            tell(&client, if failed.is_empty() { Ok(()) } else { Err(not_added(&failed, &up)) });
         }
     }
 }
@@ -209,14 +212,17 @@ fn failures<'a>(nodes: impl Iterator<Item = (NodeNumber, &'a Node)>) -> Failures
     failures
 }
 
-/// Returns the error about nodes that were not added. Those with the same reason were started together.
-fn not_added(failures: &Failures) -> String {
+/// Returns the error about nodes that were not added, while those in `up` were. Nodes of one session share its error, so two nodes under
+/// a reason mean that the whole addition failed, unless others are up.
+fn not_added(failures: &Failures, up: &[String]) -> String {
+    let were = |nodes: usize| if nodes == 1 { "was" } else { "were" };
     let line = |(why, nodes): (&String, &BTreeMap<NodeNumber, String>)| {
-        let were = if nodes.len() == 1 { "was" } else { "were" };
-        format!("{} {were} not added: {why}", fold(nodes.values()))
+        format!("{} {} not added: {why}", fold(nodes.values()), were(nodes.len()))
     };
     let mut text = failures.iter().map(line).collect::<Vec<_>>().join("\n");
-    if failures.values().any(|nodes| nodes.len() > 1) {
+    if !up.is_empty() {
+        text.push_str(&format!("\n{} {} added", fold(up), were(up.len())));
+    } else if failures.values().any(|nodes| nodes.len() > 1) {
         text.push_str("\n  hint: ");
         text.push_str(ALL_OR_NONE);
     }
@@ -266,11 +272,12 @@ mod tests {
         let down = |why: &str| Health::Down(why.to_owned());
         let nodes = [("n1", down("no answer")), ("n2", Health::Up), ("n3", down("no answer")), ("n4", down("no name"))]
             .map(|(name, health)| Node::new(name, 1, health));
-        let text = not_added(&failures(nodes.iter().enumerate()));
+        let text = |up: &[String]| not_added(&failures(nodes.iter().enumerate()), up);
         let lines = "n[1,3] were not added: no answer\nn4 was not added: no name";
-        assert_eq!(text, format!("{lines}\n  hint: {ALL_OR_NONE}"));
+        assert_eq!(text(&[]), format!("{lines}\n  hint: {ALL_OR_NONE}"));
+        assert_eq!(text(&["n2".to_owned()]), format!("{lines}\nn2 was added"), "it would be added twice");
         assert_eq!(
-            not_added(&failures(nodes[2..].iter().enumerate())),
+            not_added(&failures(nodes[2..].iter().enumerate()), &[]),
             "n3 was not added: no answer\nn4 was not added: no name"
         );
         assert!(failures(nodes[1..2].iter().enumerate()).is_empty());
