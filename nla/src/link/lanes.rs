@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::handshake::Accepted;
-use super::pace::{Pacer, Rates, Staged};
+use super::pace::{Pacer, Rates};
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
 use super::ticks::{Ticker, Ticks};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
@@ -233,7 +233,8 @@ impl Link {
             ticks: ticks.clone(),
         };
         let ticker = ticks.subscribe();
-        let writer = Writer { shared: Arc::clone(&shared), peer, sealer, ticker, passed_on: Vec::new(), meter };
+        let (here, passed_on) = (ticks.here(), Vec::new());
+        let writer = Writer { shared: Arc::clone(&shared), here, peer, sealer, ticker, passed_on, meter };
         let (dead_time, ticker) = (ticks.dead_time(), ticks.subscribe());
         tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
             // The first of them to end ends the link. Their order is random, so that none of them starves another.
@@ -371,6 +372,7 @@ async fn watch(
 
 struct Writer {
     shared: Arc<Shared>,
+    here: AgentId,
     peer: AgentId,
     sealer: Sealer,
     ticker: Ticker,
@@ -381,7 +383,7 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut stream: WriteHalf) -> LossReason {
         let mut out = Vec::new();
-        let mut pacer = Pacer::new(self.peer, Arc::clone(&self.meter.rates));
+        let mut pacer = Pacer::new(self.here, self.peer, Arc::clone(&self.meter.rates));
         let mut wrote = Instant::now();
         loop {
             let Filled { overflow, closing, staged } = self.fill(&mut out);
@@ -448,11 +450,6 @@ impl Writer {
             }
             staged |= lane == Lane::Stage;
         }
-        let staged = match (staged, queues.lanes[Lane::Stage.index()].is_empty()) {
-            (false, _) => Staged::Nothing,
-            (true, true) => Staged::All,
-            (true, false) => Staged::MoreWaits,
-        };
         let closing = queues.closing && Lane::ALL.iter().all(|lane| queues.lanes[lane.index()].is_empty());
         Filled { overflow: queues.overflow, closing, staged }
     }
@@ -464,8 +461,8 @@ struct Filled {
     overflow: bool,
     /// The link is closing, with nothing left to send.
     closing: bool,
-    /// The staged bytes among those to be sent.
-    staged: Staged,
+    /// Bytes of staged files are among those to be sent.
+    staged: bool,
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! A connection that sends as fast as it can fills the queue in front of the slowest part of its way. Messages of all other
 //! connections, such as another job's fences, wait behind these bytes: at 200 Mbit/s, four connections delay each of them by 2 ms
 //! per link. A connection that sends a little slower than it could leaves this queue empty. So each link measures, for a
-//! short time in each second, the rate that it reaches without a limit, and then stays below it. All links of a node are measured
-//! at the same time: each finds its share of what they have in common.
+//! short time in each second, the rate that it reaches without a limit, and the root then stays below it. All links of a node are
+//! measured at the same time: each finds its share of what they have in common.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,24 +30,15 @@ const MEASURED_BYTES: u64 = 128 << 10;
 /// From this rate on, in bytes per second, nobody waits long behind staged bytes: there is no limit.
 const FAST_RATE: u64 = 125_000_000;
 /// If packets of a connection wait at least this time on their way, a queue has formed in front of its slowest part.
-const QUEUE: Duration = Duration::from_millis(4);
+const QUEUE: Duration = Duration::from_millis(1);
 /// The best rate of this time counts: a busy processor makes single measurements too low, and nothing makes them too high.
 const KEPT: Duration = Duration::from_secs(3);
 /// Staging is over when there was nothing staged to send for this time.
 const OVER: Duration = Duration::from_millis(200);
 
-/// The staged bytes in one write.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Staged {
-    Nothing,
-    /// All that there were to send.
-    All,
-    /// Some. More of them wait.
-    MoreWaits,
-}
-
 /// Writes to a link's stream, at the pace of its network.
 pub(super) struct Pacer {
+    here: AgentId,
     peer: AgentId,
     rates: Arc<Mutex<Rates>>,
     /// Whether a network is between the ends of the connection. `None` before the first staged bytes.
@@ -58,13 +49,13 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// The pace of the link to this peer. All links of a process share their `rates`.
-    pub(super) fn new(peer: AgentId, rates: Arc<Mutex<Rates>>) -> Self {
-        Self { peer, rates, has_network: None, staged: Duration::ZERO, pace: Pace::default() }
+    /// The pace of the link from the agent `here`, or the root, to this peer. All links of a process share their `rates`.
+    pub(super) fn new(here: AgentId, peer: AgentId, rates: Arc<Mutex<Rates>>) -> Self {
+        Self { here, peer, rates, has_network: None, staged: Duration::ZERO, pace: Pace::default() }
     }
 
-    /// Writes all bytes. Only staged bytes may be slowed down.
-    pub(super) async fn write(&mut self, stream: &mut WriteHalf, bytes: &[u8], staged: Staged) -> io::Result<()> {
+    /// Writes all bytes. `staged` says that bytes of staged files are among them: only these may be slowed down.
+    pub(super) async fn write(&mut self, stream: &mut WriteHalf, bytes: &[u8], staged: bool) -> io::Result<()> {
         // A Unix socket leads to this machine. A pipe belongs to a remote shell, which has the connection.
         if let Either::Left(half) = stream {
             self.keep_pace(half.as_ref(), now(), staged);
@@ -73,29 +64,30 @@ impl Pacer {
     }
 
     /// Limits the connection's rate, or removes the limit, if it is time to. A failure costs speed, not correctness.
-    fn keep_pace(&mut self, connection: &TcpStream, now: Duration, staged: Staged) {
-        if staged == Staged::Nothing {
+    fn keep_pace(&mut self, connection: &TcpStream, now: Duration, staged: bool) {
+        if !staged {
             if now > self.staged + OVER && self.pace.end() {
                 let _ = limit_rate(connection, None);
             }
             return;
         }
         self.staged = now;
-        self.pace.note_write(staged == Staged::MoreWaits);
         if *self.has_network.get_or_insert_with(|| has_network(connection))
             && self.pace.is_due(now)
             && let Ok(delivery) = delivery(connection)
             && let Some(found) = self.pace.advance(now, delivery)
         {
-            let limit = found.map(|found| match found {
-                Found::All(rate) => {
-                    self.rates.lock().unwrap_or_else(PoisonError::into_inner).share(self.peer, now, rate) / 5 * 4
-                }
-                // What is not slowed down goes out evenly, even if it came in large pieces.
-                Found::NoMore(rate) => rate / 2 * 3,
-            });
+            let limit = found.map(|found| self.limit(now, found));
             let _ = limit_rate(connection, limit);
         }
+    }
+
+    /// Returns the limit that follows from a measurement. The root, which has the files, stays below the rate that its links can
+    /// carry. Agents pass on what arrives at that pace: to stay below it again would slow the tree down at each level. Their
+    /// limit spreads the large pieces in which it arrives.
+    fn limit(&self, now: Duration, Found { rate, is_full }: Found) -> u64 {
+        let share = self.rates.lock().unwrap_or_else(PoisonError::into_inner).share(self.peer, now, rate);
+        if is_full && self.here == AgentId::ROOT { share / 4 * 3 } else { share * 2 }
     }
 }
 
@@ -134,13 +126,13 @@ fn has_network(connection: &TcpStream) -> bool {
     }
 }
 
-/// A rate that was measured, in bytes per second.
+/// A measurement.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-enum Found {
-    /// All that the connection can carry.
-    All(u64),
-    /// All that there was to send. The network may be faster.
-    NoMore(u64),
+struct Found {
+    /// Bytes per second.
+    rate: u64,
+    /// A queue has formed in the network: it cannot carry more.
+    is_full: bool,
 }
 
 /// Decides when a connection's rate is measured. Times are those of [`now`].
@@ -148,8 +140,8 @@ enum Found {
 enum Pace {
     #[default]
     Free,
-    /// Measures the rate, without a limit. After `full` of the `writes`, more bytes waited.
-    Measuring { began: Duration, acknowledged: u64, writes: u32, full: u32 },
+    /// Measures the rate, without a limit.
+    Measuring { began: Duration, acknowledged: u64 },
     /// The last measurement holds until the next one begins.
     Measured { until: Duration },
 }
@@ -164,42 +156,27 @@ impl Pace {
         }
     }
 
-    /// Begins or ends a measurement. Returns the rate of which the connection's limit follows: `Some(None)` removes the limit,
-    /// `None` leaves it as it is.
+    /// Begins or ends a measurement. Returns what the connection's limit follows from: `Some(None)` removes the limit, `None`
+    /// leaves it as it is.
     fn advance(&mut self, now: Duration, delivery: Delivery) -> Option<Option<Found>> {
         let Delivery { acknowledged, waiting } = delivery;
-        let Self::Measuring { began, acknowledged: before, writes, full } = *self else {
-            *self = Self::begin(now, acknowledged);
+        let Self::Measuring { began, acknowledged: before } = *self else {
+            *self = Self::Measuring { began: now, acknowledged };
             return Some(None);
         };
         let (time, bytes) = (now.saturating_sub(began), acknowledged.saturating_sub(before));
         if bytes < MEASURED_BYTES {
             return None;
         }
-        let rate = bytes as f64 / time.as_secs_f64().max(1e-3);
-        let is_full = full > writes / 2 && waiting >= QUEUE;
+        let is_full = waiting >= QUEUE;
         if !is_full && time > PERIOD / 2 {
-            *self = Self::begin(now, acknowledged);
+            // There was nothing to send for a while.
+            *self = Self::Measuring { began: now, acknowledged };
             return None;
         }
         *self = Self::Measured { until: next_period(now) };
-        let rate = rate as u64;
-        if rate >= FAST_RATE {
-            return Some(None);
-        }
-        Some(Some(if is_full { Found::All(rate) } else { Found::NoMore(rate) }))
-    }
-
-    fn begin(now: Duration, acknowledged: u64) -> Self {
-        Self::Measuring { began: now, acknowledged, writes: 0, full: 0 }
-    }
-
-    /// Notes a write of staged bytes, and whether more of them wait.
-    fn note_write(&mut self, more_waits: bool) {
-        if let Self::Measuring { writes, full, .. } = self {
-            *writes += 1;
-            *full += u32::from(more_waits);
-        }
+        let rate = (bytes as f64 / time.as_secs_f64().max(1e-3)) as u64;
+        Some((rate < FAST_RATE).then_some(Found { rate, is_full }))
     }
 
     /// Ends the pace, since other messages follow. Returns whether there was one.
@@ -229,54 +206,59 @@ mod tests {
         Delivery { acknowledged, waiting: 9 * MS }
     }
 
-    /// Measures from `now` on for 100 ms, with ten writes, after `full` of which more bytes waited. Returns the limit that follows.
-    fn measured(pace: &mut Pace, now: Duration, bytes: u64, full: u32) -> Option<Option<Found>> {
+    /// Measures from `now` on for 100 ms.
+    fn measured(pace: &mut Pace, now: Duration, bytes: u64) -> Option<Option<Found>> {
         assert!(pace.is_due(now));
         assert_eq!(pace.advance(now, after(1000)), Some(None), "it is measured without a limit");
         assert!(!pace.is_due(now + 49 * MS));
-        (0..10).for_each(|write| pace.note_write(write < full));
         assert!(pace.is_due(now + 100 * MS));
         pace.advance(now + 100 * MS, after(1000 + bytes))
     }
 
-    #[test]
-    fn a_full_connection_is_measured_once_in_a_period() {
-        let mut pace = Pace::default();
-        assert_eq!(measured(&mut pace, 5200 * MS, 1_000_000, 6), Some(Some(Found::All(10_000_000))));
-        assert!(!pace.is_due(5999 * MS));
-        // The next measurement begins from the rate that is reached now, not from that of before.
-        assert_eq!(measured(&mut pace, 6000 * MS, 2_000_000, 10), Some(Some(Found::All(20_000_000))));
+    fn full(rate: u64) -> Option<Option<Found>> {
+        Some(Some(Found { rate, is_full: true }))
     }
 
     #[test]
-    fn a_connection_that_had_no_more_to_send_may_be_faster() {
-        assert_eq!(measured(&mut Pace::default(), 5200 * MS, 1_000_000, 5), Some(Some(Found::NoMore(10_000_000))));
+    fn a_connection_is_measured_once_in_a_period() {
         let mut pace = Pace::default();
-        pace.advance(5200 * MS, after(0));
-        pace.note_write(true);
-        let found = pace.advance(5300 * MS, Delivery { acknowledged: 1_000_000, waiting: Duration::ZERO });
-        assert_eq!(found, Some(Some(Found::NoMore(10_000_000))), "the peer was slow, not the network");
+        assert_eq!(measured(&mut pace, 5200 * MS, 1_000_000), full(10_000_000));
+        assert!(!pace.is_due(5999 * MS));
+        // The next measurement begins from what is acknowledged now.
+        assert_eq!(measured(&mut pace, 6000 * MS, 2_000_000), full(20_000_000));
     }
 
     #[test]
     fn a_measurement_with_a_pause_is_repeated() {
         let mut pace = Pace::default();
-        assert_eq!(pace.advance(5200 * MS, after(0)), Some(None));
-        assert_eq!(pace.advance(9200 * MS, after(300_000)), None, "there was nothing to send for some seconds");
-        pace.note_write(true);
-        assert_eq!(pace.advance(9300 * MS, after(1_300_000)), Some(Some(Found::All(10_000_000))));
+        let without_queue = |acknowledged| Delivery { acknowledged, waiting: Duration::ZERO };
+        assert_eq!(pace.advance(5200 * MS, without_queue(0)), Some(None));
+        assert_eq!(pace.advance(9200 * MS, without_queue(300_000)), None, "there was nothing to send for some seconds");
+        let found = pace.advance(9300 * MS, without_queue(1_300_000));
+        assert_eq!(found, Some(Some(Found { rate: 10_000_000, is_full: false })));
     }
 
     #[test]
     fn a_fast_connection_has_no_limit() {
-        assert_eq!(measured(&mut Pace::default(), 5200 * MS, 12_500_000, 10), Some(None));
+        assert_eq!(measured(&mut Pace::default(), 5200 * MS, 12_500_000), Some(None));
     }
 
     #[test]
     fn a_few_bytes_are_no_measurement() {
         let mut pace = Pace::default();
-        assert_eq!(measured(&mut pace, 5200 * MS, 100_000, 10), None);
-        assert_eq!(pace.advance(5400 * MS, after(1000 + 200_000)), Some(Some(Found::All(1_000_000))));
+        assert_eq!(measured(&mut pace, 5200 * MS, 100_000), None);
+        assert_eq!(pace.advance(5400 * MS, after(1000 + 200_000)), full(1_000_000));
+    }
+
+    #[test]
+    fn only_the_root_slows_staged_files_down() {
+        let limit = |here, is_full| {
+            let pacer = Pacer::new(here, AgentId(3), Arc::default());
+            pacer.limit(5300 * MS, Found { rate: 8_000, is_full })
+        };
+        assert_eq!(limit(AgentId::ROOT, true), 6_000);
+        assert_eq!(limit(AgentId::ROOT, false), 16_000, "the network may be faster");
+        assert_eq!(limit(AgentId(1), true), 16_000);
     }
 
     #[test]
@@ -301,7 +283,7 @@ mod tests {
     fn other_messages_end_the_limit() {
         let mut pace = Pace::default();
         assert!(!pace.end());
-        measured(&mut pace, 5200 * MS, 1_000_000, 6);
+        measured(&mut pace, 5200 * MS, 1_000_000);
         assert!(pace.end());
         assert!(!pace.end());
     }
@@ -313,7 +295,7 @@ mod tests {
         let (mut far, _) = listener.accept().await.unwrap();
         assert!(!has_network(&near));
         // As if a network were between them.
-        let mut pacer = Pacer { has_network: Some(true), ..Pacer::new(AgentId(3), Arc::default()) };
+        let mut pacer = Pacer { has_network: Some(true), ..Pacer::new(AgentId::ROOT, AgentId(3), Arc::default()) };
         let (_read, half) = near.into_split();
         let mut stream = Either::Left(half);
         let content: Vec<u8> = (0..5_000_000_u32).map(|index| (index % 251) as u8).collect();
@@ -324,13 +306,13 @@ mod tests {
         };
         let writing = async {
             for piece in content.chunks(64 << 10) {
-                pacer.write(&mut stream, piece, Staged::MoreWaits).await.unwrap();
+                pacer.write(&mut stream, piece, true).await.unwrap();
             }
             assert!(!matches!(pacer.pace, Pace::Free));
-            pacer.write(&mut stream, b"", Staged::Nothing).await.unwrap();
+            pacer.write(&mut stream, b"", false).await.unwrap();
             assert!(!matches!(pacer.pace, Pace::Free), "more may follow");
             pacer.staged -= 2 * OVER;
-            pacer.write(&mut stream, b"", Staged::Nothing).await.unwrap();
+            pacer.write(&mut stream, b"", false).await.unwrap();
             assert!(matches!(pacer.pace, Pace::Free));
         };
         let (read, ()) = tokio::join!(reading, writing);

@@ -93,6 +93,11 @@ impl Ticks {
         }
     }
 
+    /// Returns the agent whose ticks they are, or the root.
+    pub(super) fn here(&self) -> AgentId {
+        self.0.here
+    }
+
     /// Returns after how much silence a peer is lost.
     pub fn dead_time(&self) -> Duration {
         self.0.dead_time
