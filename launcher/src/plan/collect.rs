@@ -59,7 +59,7 @@ fn matches_brought(collect: &Collect, to: &Path, place: &Path) -> bool {
     let (Some(to), Some(place)) = (to.parent(), place.parent()) else { return false };
     let Ok(below) = to.strip_prefix(place) else { return false };
     let below: Vec<&[u8]> = below.iter().map(|component| component.as_bytes()).collect();
-    // Files that replace themselves are no more the next time.
+    // A file that replaces itself does not become a second one.
     !below.is_empty() && collect.pattern.matches_brought(&below)
 }
 

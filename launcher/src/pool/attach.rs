@@ -208,6 +208,10 @@ impl Attached<'_> {
             match packet.map(|packet| unpacked(&packet)) {
                 Some(Ok(ToClient::Ended(code))) => self.code = Some(code),
                 Some(Ok(ToClient::Unwritten(text))) => self.unwritten = text,
+                // A process that has submitted the job hears it on that connection, too.
+                Some(Ok(ToClient::Waits(job, wait, absent))) if self.submitted.is_none() && !self.is_quiet => {
+                    self.report(&handover::waits_text(self.pool, job, &wait, &absent));
+                }
                 Some(Ok(_)) => {}
                 Some(Err(_)) | None => {
                     self.report(&format!("error: the pool '{}' has ended", self.pool));

@@ -28,6 +28,7 @@ pub(super) fn change_nodes(pool: &str, change: &NodeChange, list: &str) -> Resul
         return nodes_changed(answer(&asked(pool, &question)?, pool)?, pool).map(|()| None);
     }
     // A signal before that ends this process, and the controller adds nothing.
+    stderr::allow_thread();
     let signals = ending_signals().map_err(|error| broken(pool, &error))?;
     let controller = asked(pool, &question)?;
     let Some(signal) = wait_or_signal(&controller, &signals, pool)? else {

@@ -137,7 +137,10 @@ fn run_detached(
     // The controller opens files in the places of the other two.
     let submission = Submission::new(ask, &description, [input, null.as_fd(), null.as_fd()]).map_err(failed)?;
     send(&submission, &controller).map_err(failed)?;
+    // A reader of standard error that stops must not delay signals.
+    stderr::allow_thread();
     let mut watch = Watch::new(pool, JOB_WAITS);
+    let mut handed = Handed::new(pool);
     let note = |text: &str| {
         if !options.quiet {
             stderr::line(Kind::Report, &format!("scela-run: {text}"));
@@ -151,18 +154,26 @@ fn run_detached(
             match packet.as_ref().and_then(|packet| unpacked(packet).ok()) {
                 Some(ToClient::Detached(job)) if is_left => return print_number(job),
                 Some(ToClient::Detached(job)) => {
-                    let submitted = Submitted { controller, handed: Handed::new(pool) };
+                    let submitted = Submitted { controller, handed };
                     return attach_with(pool, job, signals, options.quiet, Some(submitted));
                 }
                 Some(ToClient::Refused(why)) => return Err(handover::refused(pool, &why)),
-                Some(_) => continue,
+                // The job waits. That is said before its number.
+                Some(_) => {
+                    if let Some(Event::Waits(text, _)) = handed.on_controller(packet.as_ref())
+                        && !is_left
+                    {
+                        note(&text);
+                    }
+                    continue;
+                }
                 None => return Err(handover::pool_ended(pool, " before the job started")),
             }
         }
         watch.look().into_iter().for_each(|text| note(&text));
         if let Some(signal) = ending_signal(&signals) {
-            note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
             withdraw(pool, &controller, signal)?;
+            note(&format!("{}: the job is withdrawn", sys::signal_name(signal)));
             return Ok(exit::signalled(signal));
         }
     }
@@ -176,13 +187,14 @@ fn print_number(job: JobNumber) -> Result<u8, Refusal> {
     })
 }
 
-/// Withdraws a job without a client. The controller takes no job whose client does not receive; one that it has just taken gets the
+/// Withdraws a job without a client. The controller submits no job whose client has left; one that it has just submitted gets the
 /// signal.
 fn withdraw(pool: &str, controller: &Packets, signal: i32) -> Result<(), Refusal> {
-    let _ = shutdown(controller.as_fd().as_raw_fd(), Shutdown::Read);
-    let packet = received(controller).flatten();
-    if let Some(ToClient::Detached(job)) = packet.and_then(|packet| unpacked(&packet).ok()) {
-        commands::asked(pool, &ToController::Signal(vec![job], signal))?;
+    let _ = shutdown(controller.as_fd().as_raw_fd(), Shutdown::Both);
+    while let Some(packet) = received(controller).flatten() {
+        if let Ok(ToClient::Detached(job)) = unpacked(&packet) {
+            commands::asked(pool, &ToController::Signal(vec![job], signal))?;
+        }
     }
     Ok(())
 }

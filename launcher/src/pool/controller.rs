@@ -141,6 +141,8 @@ pub(super) enum Event {
     Report(Rc<WatchedPackets>),
     /// The client of a job has closed its connection.
     Left(JobNumber),
+    /// A job that is to start has lost its client.
+    NotWanted(JobNumber),
     /// The client that adds the nodes from this number on waits for them no more.
     AddLeft(NodeNumber),
     /// A launcher has sent a message.
@@ -243,6 +245,7 @@ impl Actor {
             Event::Asked(client, question, descriptors) => self.answer(client, question, descriptors),
             Event::Report(client) => self.report(client),
             Event::Left(job) => self.withdraw(job),
+            Event::NotWanted(job) => self.handle(Input::NotWanted(job)),
             Event::AddLeft(first) => self.withdraw_added(first),
             Event::Launcher(number, message, descriptors) => self.on_launcher(number, message, descriptors),
             Event::Detached(event) => self.on_detached(event),

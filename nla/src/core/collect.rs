@@ -66,6 +66,9 @@ impl CollectPattern {
                 return true;
             }
             patterns = found.iter().flat_map(|found| found.below).flatten().collect();
+            // `**` leads to the same rest on many ways.
+            patterns.sort_unstable();
+            patterns.dedup();
         }
         false
     }

@@ -29,9 +29,15 @@ const MEASURED_TIME: Duration = Duration::from_millis(50);
 const MEASURED_BYTES: u64 = 128 << 10;
 /// From this rate on, in bytes per second, nobody waits long behind staged bytes: there is no limit.
 const FAST_RATE: u64 = 125_000_000;
+/// A measurement in which there was nothing to send, or the peer took nothing, for this time says nothing. It begins again.
+const PAUSE: Duration = Duration::from_millis(100);
+/// No limit is lower, in bytes per second, so that none delays urgent messages for long.
+const LIMIT_MIN: u64 = 1_000_000;
+/// Where a round trip takes at least this time, queues matter little, and measurements would have to take longer.
+const FAR: Duration = Duration::from_millis(5);
 /// If packets of a connection wait at least this time on their way, a queue has formed in front of its slowest part.
 const QUEUE: Duration = Duration::from_millis(1);
-/// The best rate of this time counts: a busy processor makes single measurements too low, and nothing makes them too high.
+/// The best rate of this time counts: a busy processor makes single measurements too low.
 const KEPT: Duration = Duration::from_secs(3);
 /// Staging is over when there was nothing staged to send for this time.
 const OVER: Duration = Duration::from_millis(200);
@@ -43,7 +49,7 @@ pub(super) struct Pacer {
     rates: Arc<Mutex<Rates>>,
     /// Whether a network is between the ends of the connection. `None` before the first staged bytes.
     has_network: Option<bool>,
-    /// The time of the last staged bytes.
+    /// The time at which the last staged bytes were written.
     staged: Duration,
     pace: Pace,
 }
@@ -60,7 +66,11 @@ impl Pacer {
         if let Either::Left(half) = stream {
             self.keep_pace(half.as_ref(), now(), staged);
         }
-        stream.write_all(bytes).await
+        stream.write_all(bytes).await?;
+        if staged {
+            self.staged = now();
+        }
+        Ok(())
     }
 
     /// Limits the connection's rate, or removes the limit, if it is time to. A failure costs speed, not correctness.
@@ -71,23 +81,30 @@ impl Pacer {
             }
             return;
         }
-        self.staged = now;
+        if now > self.staged + PAUSE {
+            self.pace.repeat();
+        }
         if *self.has_network.get_or_insert_with(|| has_network(connection))
             && self.pace.is_due(now)
             && let Ok(delivery) = delivery(connection)
             && let Some(found) = self.pace.advance(now, delivery)
         {
-            let limit = found.map(|found| self.limit(now, found));
+            let limit = found.and_then(|found| self.limit(now, found));
             let _ = limit_rate(connection, limit);
         }
     }
 
     /// Returns the limit that follows from a measurement. The root, which has the files, stays below the rate that its links can
     /// carry. Agents pass on what arrives at that pace: to stay below it again would slow the tree down at each level. Their
-    /// limit spreads the large pieces in which it arrives.
-    fn limit(&self, now: Duration, Found { rate, is_full }: Found) -> u64 {
+    /// limit spreads the large pieces in which it arrives. `None` for no limit: a root that has not filled a link has no more to send.
+    fn limit(&self, now: Duration, Found { rate, is_full }: Found) -> Option<u64> {
         let share = self.rates.lock().unwrap_or_else(PoisonError::into_inner).share(self.peer, now, rate);
-        if is_full && self.here == AgentId::ROOT { share / 4 * 3 } else { share * 2 }
+        let limit = match (self.here == AgentId::ROOT, is_full) {
+            (true, true) => share / 4 * 3,
+            (true, false) => return None,
+            (false, _) => share * 2,
+        };
+        Some(limit.max(LIMIT_MIN))
     }
 }
 
@@ -103,8 +120,13 @@ impl Rates {
     /// Notes the rate of the link to this peer. Returns the rate that is its share: the best mean of [`KEPT`], or its own rate if
     /// something else slows this link down.
     fn share(&mut self, peer: AgentId, now: Duration, rate: u64) -> u64 {
+        let links = self.last.len();
         self.last.retain(|_, (at, _)| now < *at + 2 * PERIOD);
         self.last.insert(peer, (now, rate));
+        if self.last.len() != links {
+            // Shares among more or fewer links are others.
+            self.means.clear();
+        }
         let mean = self.last.values().map(|(_, rate)| rate).sum::<u64>() / self.last.len() as u64;
         self.means.retain(|(at, _)| now < *at + KEPT);
         self.means.push_back((now, mean));
@@ -159,7 +181,7 @@ impl Pace {
     /// Begins or ends a measurement. Returns what the connection's limit follows from: `Some(None)` removes the limit, `None`
     /// leaves it as it is.
     fn advance(&mut self, now: Duration, delivery: Delivery) -> Option<Option<Found>> {
-        let Delivery { acknowledged, waiting } = delivery;
+        let Delivery { acknowledged, round_trip_min, waiting } = delivery;
         let Self::Measuring { began, acknowledged: before } = *self else {
             *self = Self::Measuring { began: now, acknowledged };
             return Some(None);
@@ -169,14 +191,16 @@ impl Pace {
             return None;
         }
         let is_full = waiting >= QUEUE;
-        if !is_full && time > PERIOD / 2 {
-            // There was nothing to send for a while.
-            *self = Self::Measuring { began: now, acknowledged };
-            return None;
-        }
         *self = Self::Measured { until: next_period(now) };
         let rate = (bytes as f64 / time.as_secs_f64().max(1e-3)) as u64;
-        Some((rate < FAST_RATE).then_some(Found { rate, is_full }))
+        Some((rate < FAST_RATE && round_trip_min < FAR).then_some(Found { rate, is_full }))
+    }
+
+    /// Begins a measurement again, if one has begun.
+    fn repeat(&mut self) {
+        if let Self::Measuring { .. } = self {
+            *self = Self::Free;
+        }
     }
 
     /// Ends the pace, since other messages follow. Returns whether there was one.
@@ -203,7 +227,7 @@ mod tests {
 
     /// The delivery of so many bytes, with a queue on their way.
     fn after(acknowledged: u64) -> Delivery {
-        Delivery { acknowledged, waiting: 9 * MS }
+        Delivery { acknowledged, round_trip_min: MS, waiting: 9 * MS }
     }
 
     /// Measures from `now` on for 100 ms.
@@ -231,11 +255,21 @@ mod tests {
     #[test]
     fn a_measurement_with_a_pause_is_repeated() {
         let mut pace = Pace::default();
-        let without_queue = |acknowledged| Delivery { acknowledged, waiting: Duration::ZERO };
-        assert_eq!(pace.advance(5200 * MS, without_queue(0)), Some(None));
-        assert_eq!(pace.advance(9200 * MS, without_queue(300_000)), None, "there was nothing to send for some seconds");
-        let found = pace.advance(9300 * MS, without_queue(1_300_000));
-        assert_eq!(found, Some(Some(Found { rate: 10_000_000, is_full: false })));
+        assert_eq!(pace.advance(5200 * MS, after(0)), Some(None));
+        pace.repeat();
+        assert_eq!(pace.advance(9200 * MS, after(300_000)), Some(None));
+        let without_queue = Delivery { waiting: Duration::ZERO, ..after(1_300_000) };
+        assert_eq!(pace.advance(9300 * MS, without_queue), Some(Some(Found { rate: 10_000_000, is_full: false })));
+        pace.repeat();
+        assert!(!pace.is_due(9301 * MS), "a measurement that has ended holds");
+    }
+
+    #[test]
+    fn a_far_peer_has_no_limit() {
+        let mut pace = Pace::default();
+        pace.advance(5200 * MS, after(0));
+        let far = Delivery { round_trip_min: 5 * MS, ..after(1_000_000) };
+        assert_eq!(pace.advance(5300 * MS, far), Some(None));
     }
 
     #[test]
@@ -252,13 +286,14 @@ mod tests {
 
     #[test]
     fn only_the_root_slows_staged_files_down() {
-        let limit = |here, is_full| {
+        let limit = |here, rate, is_full| {
             let pacer = Pacer::new(here, AgentId(3), Arc::default());
-            pacer.limit(5300 * MS, Found { rate: 8_000, is_full })
+            pacer.limit(5300 * MS, Found { rate, is_full })
         };
-        assert_eq!(limit(AgentId::ROOT, true), 6_000);
-        assert_eq!(limit(AgentId::ROOT, false), 16_000, "the network may be faster");
-        assert_eq!(limit(AgentId(1), true), 16_000);
+        assert_eq!(limit(AgentId::ROOT, 8_000_000, true), Some(6_000_000));
+        assert_eq!(limit(AgentId::ROOT, 8_000_000, false), None, "the network may be faster");
+        assert_eq!(limit(AgentId(1), 8_000_000, true), Some(16_000_000));
+        assert_eq!([limit(AgentId::ROOT, 8_000, true), limit(AgentId(1), 8_000, false)], [Some(LIMIT_MIN); 2]);
     }
 
     #[test]
@@ -268,8 +303,9 @@ mod tests {
         assert_eq!(rates.share(AgentId(2), 5310 * MS, 8_000), 6_000);
         assert_eq!(rates.share(AgentId(1), 6300 * MS, 6_000), 7_000, "its last rate counts");
         assert_eq!(rates.share(AgentId(3), 6310 * MS, 1_000), 1_000, "its own way is slow");
-        assert_eq!(rates.share(AgentId(1), 8290 * MS, 6_000), 7_000, "the best mean of some seconds");
-        assert_eq!(rates.share(AgentId(1), 9400 * MS, 5_000), 6_000, "the other links have long ended");
+        assert_eq!(rates.share(AgentId(1), 8320 * MS, 6_000), 6_000, "the other links have long ended");
+        assert_eq!(rates.share(AgentId(1), 9300 * MS, 5_000), 6_000, "the best of some seconds");
+        assert_eq!(rates.share(AgentId(1), 11_330 * MS, 5_000), 5_000);
     }
 
     #[test]
@@ -309,9 +345,10 @@ mod tests {
                 pacer.write(&mut stream, piece, true).await.unwrap();
             }
             assert!(!matches!(pacer.pace, Pace::Free));
+            pacer.staged += 3600 * 1000 * MS;
             pacer.write(&mut stream, b"", false).await.unwrap();
             assert!(!matches!(pacer.pace, Pace::Free), "more may follow");
-            pacer.staged -= 2 * OVER;
+            pacer.staged = Duration::ZERO;
             pacer.write(&mut stream, b"", false).await.unwrap();
             assert!(matches!(pacer.pace, Pace::Free));
         };

@@ -11,6 +11,8 @@ use nix::errno::Errno;
 pub struct Delivery {
     /// The bytes that the peer has acknowledged since the connection began.
     pub acknowledged: u64,
+    /// The time of the shortest round trip of the last minutes.
+    pub round_trip_min: Duration,
     /// The time that packets wait on their way: what a round trip takes lately beyond the shortest one.
     pub waiting: Duration,
 }
@@ -28,7 +30,8 @@ pub fn delivery(socket: impl AsFd) -> io::Result<Delivery> {
     };
     Errno::result(returned)?;
     let waiting = Duration::from_micros(info.tcpi_rtt.saturating_sub(info.tcpi_min_rtt).into());
-    Ok(Delivery { acknowledged: info.tcpi_bytes_acked, waiting })
+    let round_trip_min = Duration::from_micros(info.tcpi_min_rtt.into());
+    Ok(Delivery { acknowledged: info.tcpi_bytes_acked, round_trip_min, waiting })
 }
 
 /// Limits the bytes per second that a connection sends, packets' headers not counted (SO_MAX_PACING_RATE). The kernel spreads them

@@ -110,8 +110,12 @@ impl Actor {
     pub(super) fn start(&mut self, job: JobNumber, shares: &Shares) {
         let Some(waiting) = self.waiting.remove(&job) else { return };
         if !self.detached.contains_key(&job) && waiting.client.has_ended() {
-            // The event that says so has not been handled.
-            return self.handle(Input::NotWanted(job));
+            // The event that says so has not been handled. This is one, too: the caller is still carrying out actions.
+            let events = self.events.clone();
+            self.tasks.spawn("unwanted", Span::current(), async move {
+                let _ = events.send(Event::NotWanted(job)).await;
+            });
+            return;
         }
         let slots = shares.values().sum();
         let nodes = self.schedule.nodes();

@@ -37,7 +37,7 @@ impl Actor {
     pub(super) async fn change_nodes(&mut self, client: Rc<WatchedPackets>, change: NodeChange, list: &str) {
         let changed = match change {
             // This process may have been stopped since it was asked.
-            NodeChange::Add { .. } if client.has_ended() => return,
+            NodeChange::Add { .. } if client.has_ended() => Err("nothing was added".to_owned()),
             NodeChange::Add { gres } => match self.add_nodes(list, &gres).await {
                 Ok(nodes) => {
                     let (events, follow, first) = (self.events.clone(), Rc::clone(&client), nodes.start);
