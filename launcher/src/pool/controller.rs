@@ -312,6 +312,15 @@ impl Actor {
         }
     }
 
+    /// Reports an event once `wait` has ended, in the task `name`.
+    fn report_after(&self, name: &'static str, wait: impl Future<Output = ()> + 'static, event: Event) {
+        let events = self.events.clone();
+        self.tasks.spawn(name, Span::current(), async move {
+            wait.await;
+            let _ = events.send(event).await;
+        });
+    }
+
     fn tell(&self, job: JobNumber, message: &ToClient) {
         if let Some(waiting) = self.waiting.get(&job) {
             // The end of the connection reports a lost client.
@@ -319,6 +328,11 @@ impl Actor {
         }
         self.tell_attached(job, message);
     }
+}
+
+/// Waits until a client has left, of which nothing but the end of the connection is expected.
+async fn until_left(client: Rc<WatchedPackets>) {
+    let _ = client.receive().await;
 }
 
 async fn watch_forks(forks: Rc<WatchedPackets>, events: mpsc::Sender<Event>) {

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tracing::Span;
 
-use super::{Actor, DESCRIPTORS_PER_JOB, Event, Waiting};
+use super::{Actor, DESCRIPTORS_PER_JOB, Event, Waiting, until_left};
 use crate::pool::message::{
     Ask, JOB_DESCRIPTORS, JobNumber, JobRefusal, JobState, NodeReport, PoolState, Request, ToClient, ToController,
     WORDS_CHARS_MAX, packed, unpacked,
@@ -44,11 +44,7 @@ impl Actor {
                 Some(fleet) => {
                     fleet.ask_for_states();
                     // The answer waits for the states of nodes that answer soon.
-                    let events = self.events.clone();
-                    self.tasks.spawn("client", Span::current(), async move {
-                        sleep(STATES_TIME).await;
-                        let _ = events.send(Event::Report(client)).await;
-                    });
+                    self.report_after("client", sleep(STATES_TIME), Event::Report(client));
                 }
                 None => self.report(client),
             },
@@ -99,7 +95,6 @@ impl Actor {
         let ask = Ask { words: shown(&ask.words, WORDS_CHARS_MAX), ..ask };
         let job = self.next_job;
         self.next_job += 1;
-        let (events, follow) = (self.events.clone(), Rc::clone(&client));
         let mut descriptors = descriptors;
         if let Some(detached) = ask.detached {
             if let Err(error) = self.detach(job, detached, &mut descriptors) {
@@ -111,11 +106,7 @@ impl Actor {
             self.handle(Input::Submitted(job, ask));
             return self.accept_detached(&client, job);
         }
-        // Nothing but the end of the connection is expected.
-        self.tasks.spawn("client", Span::current(), async move {
-            let _ = follow.receive().await;
-            let _ = events.send(Event::Left(job)).await;
-        });
+        self.report_after("client", until_left(Rc::clone(&client)), Event::Left(job));
         self.waiting.insert(job, Waiting { client, descriptors });
         self.handle(Input::Submitted(job, ask));
     }

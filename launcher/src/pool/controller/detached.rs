@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 use tracing::Span;
 
-use super::{Actor, Event};
+use super::{Actor, Event, until_left};
 use crate::exit;
 use crate::pool::handover::{loss_kind, refused};
 use crate::pool::message::{Detached, JobNumber, JobRefusal, ToClient, memory_file, packed, unpacked};
@@ -260,12 +260,7 @@ impl Actor {
         if let Some((wait, absent)) = self.schedule.lack(self.began.elapsed(), job) {
             let _ = client.try_send(&packed(&ToClient::Waits(job, wait, absent)), &[]);
         }
-        let events = self.events.clone();
-        // Nothing but the end of the connection is expected.
-        self.tasks.spawn("client", Span::current(), async move {
-            let _ = client.receive().await;
-            let _ = events.send(Event::Detached(DetachedEvent::Left(job, number))).await;
-        });
+        self.report_after("client", until_left(client), Event::Detached(DetachedEvent::Left(job, number)));
     }
 
     /// Tells the clients that are attached to a job why it waits.
@@ -280,11 +275,8 @@ impl Actor {
     fn watch_orphan(&self, job: JobNumber) {
         let Some(state) = self.detached.get(&job).filter(|state| state.attached.is_empty()) else { return };
         let Some(orphan_time) = state.orphan_time else { return };
-        let (attachments, events) = (state.attachments, self.events.clone());
-        self.tasks.spawn("orphan", Span::current(), async move {
-            sleep(orphan_time).await;
-            let _ = events.send(Event::Detached(DetachedEvent::Orphaned(job, attachments))).await;
-        });
+        let event = Event::Detached(DetachedEvent::Orphaned(job, state.attachments));
+        self.report_after("orphan", sleep(orphan_time), event);
     }
 }
 

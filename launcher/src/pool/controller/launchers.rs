@@ -1,5 +1,6 @@
 //! The controller's part in launchers: lets them stand by, passes jobs to them, and notices their ends.
 
+use std::future::ready;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -89,11 +90,8 @@ impl Actor {
                 if !std::mem::replace(&mut self.has_warned, true) {
                     tracing::warn!(%error, "no launcher can be started");
                 }
-                let failed = self.events.clone();
                 // Report it as an event: the caller is still carrying out actions.
-                self.tasks.spawn("launcher", Span::current(), async move {
-                    let _ = failed.send(Event::NoLauncher).await;
-                });
+                self.report_after("launcher", ready(()), Event::NoLauncher);
             }
         }
     }
@@ -111,11 +109,7 @@ impl Actor {
         let Some(waiting) = self.waiting.remove(&job) else { return };
         if !self.detached.contains_key(&job) && waiting.client.has_ended() {
             // The event that says so has not been handled. This is one, too: the caller is still carrying out actions.
-            let events = self.events.clone();
-            self.tasks.spawn("unwanted", Span::current(), async move {
-                let _ = events.send(Event::NotWanted(job)).await;
-            });
-            return;
+            return self.report_after("unwanted", ready(()), Event::NotWanted(job));
         }
         let slots = shares.values().sum();
         let nodes = self.schedule.nodes();
@@ -160,11 +154,7 @@ impl Actor {
     /// Checks after a pause whether a launcher has taken the job sent to it at `since`. Without a job, checks whether a launcher that
     /// was asked for at that time is ready.
     fn look_later(&self, number: LauncherNumber, job: Option<JobNumber>, since: Instant) {
-        let events = self.events.clone();
-        self.tasks.spawn("launcher", Span::current(), async move {
-            sleep(LOOK_PAUSE).await;
-            let _ = events.send(Event::Look(number, job, since)).await;
-        });
+        self.report_after("launcher", sleep(LOOK_PAUSE), Event::Look(number, job, since));
     }
 
     /// Replaces a launcher that is stopped or has not answered in time.

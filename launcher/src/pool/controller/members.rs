@@ -7,9 +7,8 @@ use std::rc::Rc;
 use nla::core::Resources;
 use nla::sys::WatchedPackets;
 use tokio::time::timeout;
-use tracing::Span;
 
-use super::{Actor, Event};
+use super::{Actor, Event, until_left};
 use crate::cluster::hosts::{HostsError, expand, fold, parse_list};
 use crate::pool::devices::Devices;
 use crate::pool::fleet::{END_TIME, Fleet, Host};
@@ -40,12 +39,7 @@ impl Actor {
             NodeChange::Add { .. } if client.has_ended() => Err("nothing was added".to_owned()),
             NodeChange::Add { gres } => match self.add_nodes(list, &gres).await {
                 Ok(nodes) => {
-                    let (events, follow, first) = (self.events.clone(), Rc::clone(&client), nodes.start);
-                    // Nothing but the end of the connection is expected.
-                    self.tasks.spawn("client", Span::current(), async move {
-                        let _ = follow.receive().await;
-                        let _ = events.send(Event::AddLeft(first)).await;
-                    });
+                    self.report_after("client", until_left(Rc::clone(&client)), Event::AddLeft(nodes.start));
                     self.adding.push((client, nodes));
                     return self.answer_added();
                 }
