@@ -23,8 +23,6 @@ use crate::run::signals::Asked;
 use crate::run::stderr::{self, Kind};
 use crate::run::suspension::Suspension;
 
-/// How long the controller may take to answer until this process looks whether it is stopped.
-const LOOK_TIME: Duration = Duration::from_millis(200);
 /// How long the last texts for standard error may take until signals end this process.
 const LAST_TEXTS_TIME: Duration = Duration::from_millis(200);
 
@@ -55,7 +53,7 @@ pub(super) fn attach_with(
     stderr::allow_thread();
     let failed = |error: io::Error| cannot_follow(pool, job, &error);
     let controller = commands::asked(pool, &ToController::Attach(job))?;
-    if let Some(signal) = wait_for_answer(&controller, pool, &signals)? {
+    if let Some(signal) = client::wait_or_signal(&controller, pool, &signals)? {
         if submitted.is_some() && signal != Signal::SIGHUP as i32 {
             commands::asked(pool, &ToController::Signal(vec![job], signal))?;
         }
@@ -83,22 +81,6 @@ pub(super) fn attach_with(
 
 fn cannot_follow(pool: &str, job: JobNumber, error: &io::Error) -> Refusal {
     Refusal::new(format!("job {job} in the pool '{pool}' cannot be followed: {error}"), "").of_system()
-}
-
-/// Waits for the answer of the controller. Returns a signal that ends this process before. Fails if the controller is stopped.
-fn wait_for_answer(controller: &Packets, pool: &str, signals: &SignalFd) -> Result<Option<i32>, Refusal> {
-    let pause = PollTimeout::try_from(LOOK_TIME).unwrap_or(PollTimeout::MAX);
-    loop {
-        let mut both = [controller.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        let _ = poll(&mut both, pause);
-        if both[0].any() == Some(true) {
-            return Ok(None);
-        }
-        if let Some(signal) = client::ending_signal(signals) {
-            return Ok(Some(signal));
-        }
-        commands::check_runs(pool)?;
-    }
 }
 
 /// The meaning of a signal to an attached client.

@@ -1,15 +1,13 @@
 //! `scela pool add`, `drain` and `resume`: changes of a pool's nodes. A signal withdraws an addition.
 
 use std::io;
-use std::os::fd::AsFd;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nla::sys::{self, Packets, ShellState};
+use nla::sys::{self, ShellState};
 
-use super::client::ENDING;
-use super::commands::{LOOK_TIME, answer, asked, broken, check_runs};
+use super::client::{ENDING, wait_or_signal};
+use super::commands::{answer, asked, broken};
 use super::message::{NodeChange, ToClient, ToController};
 use crate::refusal::Refusal;
 use crate::run::stderr::{self, Kind};
@@ -31,7 +29,7 @@ pub(super) fn change_nodes(pool: &str, change: &NodeChange, list: &str) -> Resul
     stderr::allow_thread();
     let signals = ending_signals().map_err(|error| broken(pool, &error))?;
     let controller = asked(pool, &question)?;
-    let Some(signal) = wait_or_signal(&controller, &signals, pool)? else {
+    let Some(signal) = wait_or_signal(&controller, pool, &signals)? else {
         return nodes_changed(answer(&controller, pool)?, pool).map(|()| None);
     };
     // The controller then removes the nodes, and says so, unless it has answered before, or has ended.
@@ -62,21 +60,4 @@ fn ending_signals() -> io::Result<SignalFd> {
     let set = ENDING.into_iter().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0).collect::<SigSet>();
     set.thread_block()?;
     Ok(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?)
-}
-
-/// Waits for an answer, or the end of the connection. Returns a signal that has arrived before that.
-fn wait_or_signal(controller: &Packets, signals: &SignalFd, pool: &str) -> Result<Option<i32>, Refusal> {
-    let pause = PollTimeout::try_from(LOOK_TIME).unwrap_or(PollTimeout::MAX);
-    loop {
-        let mut both = [controller.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        if poll(&mut both, pause) == Ok(0) {
-            check_runs(pool)?;
-        }
-        if both[0].any() == Some(true) {
-            return Ok(None);
-        }
-        if let Ok(Some(info)) = signals.read_signal() {
-            return Ok(Some(info.ssi_signo as i32));
-        }
-    }
 }

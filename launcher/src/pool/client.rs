@@ -250,6 +250,22 @@ pub(super) fn is_ending(signal: i32) -> bool {
     ENDING.iter().any(|end| *end as i32 == signal)
 }
 
+/// Waits for an answer of the controller, or the end of the connection. Returns a signal that ends this process before. Fails if the controller is stopped.
+pub(super) fn wait_or_signal(controller: &Packets, pool: &str, signals: &SignalFd) -> Result<Option<i32>, Refusal> {
+    let pause = PollTimeout::try_from(commands::LOOK_TIME).unwrap_or(PollTimeout::MAX);
+    loop {
+        let mut both = [controller.as_fd(), signals.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        let _ = poll(&mut both, pause);
+        if both[0].any() == Some(true) {
+            return Ok(None);
+        }
+        if let Some(signal) = ending_signal(signals) {
+            return Ok(Some(signal));
+        }
+        commands::check_runs(pool)?;
+    }
+}
+
 /// Reads the signals of a process that has no job yet. Returns the first one that ends it. Stops the process after SIGTSTP.
 pub(super) fn ending_signal(signals: &SignalFd) -> Option<i32> {
     let mut suspension = Suspension::default();
