@@ -16,7 +16,7 @@ use super::text::shown;
 use crate::cluster::node_list::HostSource;
 use crate::cluster::placement::MapBy;
 use crate::plan::pattern;
-use crate::plan::request::{BootstrapKind, Options, StatsTo, StdinTo};
+use crate::plan::request::{BootstrapKind, Options, StdinTo};
 
 /// The options that say something about a job in a pool.
 const ONLY_WITH_POOL: [Global; 6] =
@@ -168,13 +168,13 @@ fn check_files(
 
 /// Returns the files of reports with their options.
 fn reports(options: &Options) -> [(Global, Option<&Path>); 5] {
-    let stats = if let Some(StatsTo::File(file)) = &options.stats { Some(file.as_path()) } else { None };
+    let [stats, trace, profile_comm, save_rankmap, fault_history] = options.report_files();
     [
         (Global::Stats, stats),
-        (Global::Trace, options.trace.as_deref()),
-        (Global::ProfileComm, options.profile_comm.as_deref()),
-        (Global::SaveRankMap, options.hosts.save_rankmap.as_deref()),
-        (Global::FaultHistory, options.hosts.fault_history.as_deref()),
+        (Global::Trace, trace),
+        (Global::ProfileComm, profile_comm),
+        (Global::SaveRankMap, save_rankmap),
+        (Global::FaultHistory, fault_history),
     ]
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nla::core::printable;
 use nla::sys;
 
-use crate::plan::request::{Options, StatsTo};
+use crate::plan::request::Options;
 use crate::plan::{Plan, checks, elf, pattern};
 use crate::refusal::Refusal;
 
@@ -46,13 +46,13 @@ pub(super) fn check(plan: &Plan, input: BorrowedFd<'_>) -> Result<(), Refusal> {
 
 /// Returns the files of reports with their options.
 fn reports(options: &Options) -> [(&'static str, Option<&Path>); 5] {
-    let stats = if let Some(StatsTo::File(file)) = &options.stats { Some(file.as_path()) } else { None };
+    let [stats, trace, profile_comm, save_rankmap, fault_history] = options.report_files();
     [
         ("--stats", stats),
-        ("--trace", options.trace.as_deref()),
-        ("--profile-comm", options.profile_comm.as_deref()),
-        ("--save-rankmap", options.hosts.save_rankmap.as_deref()),
-        ("--fault-history", options.hosts.fault_history.as_deref()),
+        ("--trace", trace),
+        ("--profile-comm", profile_comm),
+        ("--save-rankmap", save_rankmap),
+        ("--fault-history", fault_history),
     ]
 }
 

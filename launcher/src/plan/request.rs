@@ -1,7 +1,7 @@
 //! The request for a session: what the user asked for, as typed values.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
@@ -383,6 +383,13 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns the files of reports: of `--stats`, `--trace`, `--profile-comm`, `--save-rankmap` and `--fault-history`.
+    pub fn report_files(&self) -> [Option<&Path>; 5] {
+        let stats = if let Some(StatsTo::File(file)) = &self.stats { Some(file.as_path()) } else { None };
+        let (save_rankmap, fault_history) = (self.hosts.save_rankmap.as_deref(), self.hosts.fault_history.as_deref());
+        [stats, self.trace.as_deref(), self.profile_comm.as_deref(), save_rankmap, fault_history]
+    }
+
     /// Returns the most children of an agent in the session's tree.
     pub fn fanout(&self) -> u32 {
         self.fanout.unwrap_or(FANOUT_DEFAULT)
