@@ -44,7 +44,7 @@ struct Absence {
 #[derive(Debug, Default)]
 pub struct Absences {
     nodes: BTreeMap<NodeNumber, Absence>,
-    /// Counts the changes, so that a job that was told of them is not looked at before the next one.
+    /// Counts the changes. After a job was told its missing nodes, the schedule checks them again only when this number has changed.
     changes: u64,
 }
 
@@ -195,12 +195,12 @@ pub(super) struct Told {
     lacking: Lacking,
 }
 
-/// Whether a job that waits is told of the nodes that it lacks.
+/// A decision: whether to tell the client of a waiting job which nodes the job lacks.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Telling {
-    /// It is told now.
+    /// Tell it now.
     Now(Lacking),
-    /// At this time, if it still lacks others then.
+    /// Tell it at this time, if the missing nodes still differ then.
     At(Time),
     /// Nothing has changed.
     No,
@@ -210,7 +210,7 @@ impl Told {
     /// The least time between two tellings of one job: many nodes may be lost one after the other.
     pub(super) const PAUSE: Duration = Duration::from_secs(10);
 
-    /// Notes that a job is told of these nodes.
+    /// Records that the client was told these nodes at `now`.
     pub(super) fn new(now: Time, absences: &Absences, lacking: Lacking) -> Self {
         Self { at: now, changes: absences.changes(), lacking }
     }

@@ -149,8 +149,8 @@ impl Followed {
     }
 }
 
-/// Watches files that grow. `None` if the kernel has no instance of inotify left for the user, who has 128 by default: then the files
-/// are looked at again and again.
+/// Watches files that grow. `None` if the user has no inotify instance left (the kernel allows 128 by default). The thread then checks
+/// the files every [`LOOK_TIME`].
 struct Growth(Option<Inotify>);
 
 impl Growth {

@@ -363,7 +363,8 @@ impl Schedule {
         &self.nodes
     }
 
-    /// Starts jobs while launchers stand by. Returns when backfill ends, or a client is to be told of nodes.
+    /// Starts jobs while launchers stand by. Returns the time of the next decision: backfill ends, or a client is due to hear which nodes
+    /// its job lacks.
     fn start_jobs(&mut self, now: Time, actions: &mut Vec<Action>) -> Option<Time> {
         // The slots of jobs that wait only for a launcher: later jobs must not take them.
         let mut kept = Vec::new();

@@ -267,12 +267,12 @@ pub enum BootCommand {
 pub struct Joining {
     /// The agent's position.
     pub position: TreePosition,
-    /// Where the parent listens; nowhere unless links are connections.
+    /// The parent's addresses; none unless links are connections.
     pub parent: ListensAt,
     /// The parent's port, if the parent opened the remote shell to this node: the address that the shell came from
     /// is then the likeliest of all.
     pub opener_port: Option<u16>,
-    /// Where the other ancestors listen, from the grandparent to the launcher, if agents join them when their parent is lost.
+    /// The addresses of the other ancestors, from the grandparent to the launcher, if agents join them when their parent is lost.
     #[serde(deserialize_with = "deserialize_ancestors")]
     pub ancestors: Vec<ListensAt>,
 }
@@ -287,7 +287,7 @@ pub enum BootReport {
     },
     /// The agent runs.
     Here {
-        /// Where its children connect; nowhere if it will have none.
+        /// The addresses to which its children connect; none if it will have no children.
         listens: ListensAt,
         /// The name that its host gives itself.
         host: String,

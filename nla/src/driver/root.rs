@@ -44,7 +44,7 @@ pub type OutputSink = Rc<dyn Fn(Lane, Bytes, Receipt)>;
 
 /// The port to which the root's children connect, before the tree is known.
 pub struct RootPort {
-    /// Where the launcher listens; nowhere if links are piped.
+    /// The launcher's addresses; none if links are piped.
     pub at: ListensAt,
     /// The task that holds connections until the tree is known.
     listener: Option<(oneshot::Sender<Admission>, JoinHandle<()>)>,

@@ -6,7 +6,6 @@
 //! short time in each second, the rate that it reaches without a limit, and the root then stays below it. All links of a node are
 //! measured at the same time: each finds its share of what they have in common.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -112,8 +111,10 @@ impl Pacer {
 /// part of their ways. They divide it unequally while it is measured, and equally in the long run.
 #[derive(Default, Debug)]
 pub(super) struct Rates {
+    /// The last rate of each link, with its time.
     last: LiteMap<AgentId, (Duration, u64)>,
-    means: VecDeque<(Duration, u64)>,
+    /// The means of the last rates in [`KEPT`], with their times.
+    means: Vec<(Duration, u64)>,
 }
 
 impl Rates {
@@ -129,7 +130,7 @@ impl Rates {
         }
         let mean = self.last.values().map(|(_, rate)| rate).sum::<u64>() / self.last.len() as u64;
         self.means.retain(|(at, _)| now < *at + KEPT);
-        self.means.push_back((now, mean));
+        self.means.push((now, mean));
         let best = self.means.iter().map(|(_, mean)| *mean).max();
         if rate < mean / 2 { rate } else { best.unwrap_or(mean) }
     }

@@ -31,7 +31,7 @@ pub(in crate::bootstrap) struct AssemblySettings {
     pub crosses_nodes: bool,
     /// The carrier of links.
     pub links: Links,
-    /// Where the launcher listens.
+    /// The launcher's addresses.
     pub root: ListensAt,
     /// Each agent is told where all its ancestors listen, so that it can join one when its parent is lost.
     pub rejoins: bool,
@@ -59,7 +59,7 @@ pub(in crate::bootstrap) struct Assembly {
 
 #[derive(Clone, Default)]
 struct TargetState {
-    /// Where its agent listens, if it has reported and has not failed since.
+    /// The addresses of its agent, if the agent has reported and has not failed since.
     listens: Option<ListensAt>,
     /// The guardian of its agent.
     guardian: Option<GuardianAt>,

@@ -33,7 +33,7 @@ pub struct TooFew {
     pub holdings: Vec<Holding>,
 }
 
-/// What may help against a lack of devices. The launcher words it: it knows where hosts were declared.
+/// A remedy for a lack of devices. The launcher words it, since only the launcher knows which file declares the hosts.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum DeviceRemedy {
     /// Declare the devices of the host.
@@ -52,7 +52,7 @@ pub struct LackOfDevices {
     /// The rank, its needs, and the devices of the host.
     #[serde(deserialize_with = "deserialize_one_line")]
     pub text: String,
-    /// What may help.
+    /// The remedy to suggest.
     pub remedy: DeviceRemedy,
 }
 
