@@ -1,7 +1,7 @@
 //! `cargo bench -p benches --bench staging`: the time to bring a file to many hosts over slow links, by `--stage-file`, by
 //! Slurm's `sbcast` and by one `scp` for each host at the same time; how many copies the launcher sends; and the times of
-//! fences of another job meanwhile, on the same hosts and on other ones. The hosts are network namespaces of this machine, each of which sends at a limited rate (`tc`,
-//! a token bucket). Needs root, sshd and tc; sbcast needs slurm-wlm and munge.
+//! fences of another job meanwhile, on the same hosts and on other ones. The hosts are network namespaces of this machine,
+//! each of which sends at a limited rate (`tc`, a token bucket). Needs root, sshd and tc; sbcast needs slurm-wlm and munge.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,7 +15,7 @@ use benches::arguments::{number, number_of, parse, write_option, write_table};
 use benches::machine::Machine;
 use benches::programs::compile_static;
 use benches::slow_link::{PAYLOAD, limit};
-use clap::{Arg, ArgMatches};
+use clap::{Arg, ArgMatches, value_parser};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
 }
 
 /// The size of the measurement.
+#[derive(Copy, Clone)]
 struct Setting {
     hosts: usize,
     mbit: u32,
@@ -98,16 +99,13 @@ fn measure(arguments: &ArgMatches) -> Result<(), String> {
         times(&setting, number("rounds"), is_wanted, &mut page)?;
     }
     if is_wanted("fences") {
-        let (same, other) = fences(&setting)?;
-        let milliseconds = |time: Duration| format!("{:.1}", time.as_secs_f64() * 1e3);
         page.line(
-            "\n| fences of another job, medians | ms before | ms while the file is staged | x |\n|---|---|---|---|",
+            "\n| hosts | fences of another job | ms before | ms while the file is staged | x |\n|---|---|---|---|---|",
         );
-        for (name, job) in [("on the same hosts", &same), ("on other hosts, which share only the processors", &other)] {
-            let (before, meanwhile) = (milliseconds(job.before), milliseconds(job.meanwhile));
-            page.line(&format!("| {name} | {before} | {meanwhile} | {:.2} |", job.ratio()));
+        for hosts in arguments.get_many::<u16>("fence-hosts").expect("the option has a default").copied() {
+            let setting = Setting { hosts: usize::from(hosts), ..setting };
+            fence_rows(&setting, number("rounds"), &mut page)?;
         }
-        page.line(&format!("\nThe links alone make fences {:.2} times as long.", same.ratio() / other.ratio()));
     }
     write_table(arguments, PLACE, &page.0).map_err(|error| error.to_string())
 }
@@ -190,6 +188,7 @@ fn stage(cluster: &Cluster, setting: &Setting, file: &Path) -> Result<(Option<Du
 }
 
 /// The medians of a job's fences.
+#[derive(Copy, Clone)]
 struct Fences {
     before: Duration,
     meanwhile: Duration,
@@ -199,6 +198,28 @@ impl Fences {
     fn ratio(&self) -> f64 {
         self.meanwhile.as_secs_f64() / self.before.as_secs_f64()
     }
+}
+
+/// Measures the fences of another job in so many rounds. Each figure is the median of the rounds.
+fn fence_rows(setting: &Setting, rounds: u32, page: &mut Page) -> Result<(), String> {
+    let rounds = (0..rounds).map(|_| fences(setting)).collect::<Result<Vec<_>, _>>()?;
+    let hosts = setting.hosts;
+    let median = |of: &dyn Fn(&(Fences, Fences)) -> f64| {
+        let mut values: Vec<f64> = rounds.iter().map(of).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    let mut row = |name: &str, job: &dyn Fn(&(Fences, Fences)) -> Fences| {
+        let milliseconds = |of: fn(Fences) -> Duration| median(&|round| of(job(round)).as_secs_f64() * 1e3);
+        let (before, meanwhile) = (milliseconds(|job| job.before), milliseconds(|job| job.meanwhile));
+        let ratio = median(&|round| job(round).ratio());
+        page.line(&format!("| {hosts} | {name} | {before:.2} | {meanwhile:.2} | {ratio:.2} |"));
+    };
+    row("on the same hosts", &|(same, _)| *same);
+    row("on other hosts, which share only the processors", &|(_, other)| *other);
+    let links = median(&|(same, other)| same.ratio() / other.ratio());
+    page.line(&format!("| {hosts} | ratio of the two: the effect of the links | | | {links:.2} |"));
+    Ok(())
 }
 
 /// Returns the fences of a job on the hosts on which the file is staged, and those of one on as many other hosts.
@@ -312,7 +333,16 @@ fn arguments() -> ArgMatches {
             .arg(number("mbit", "200", "megabits per second that a host can send"))
             .arg(number("fanout", "4", "children of a place in the tree"))
             .arg(number("megabytes", "100", "length of the file"))
-            .arg(number("rounds", "3", "number of runs with --stage-file"))
+            .arg(
+                Arg::new("fence-hosts")
+                    .long("fence-hosts")
+                    .value_name("N,...")
+                    .value_delimiter(',')
+                    .value_parser(value_parser!(u16).range(1..))
+                    .default_value("8,32")
+                    .help("numbers of hosts on which fences are measured"),
+            )
+            .arg(number("rounds", "3", "number of runs with --stage-file, and of those beside fences"))
             .arg(number("deadline", "120", "seconds after which a command is ended"))
             .arg(
                 Arg::new("only")
