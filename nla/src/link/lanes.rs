@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::handshake::Accepted;
-use super::pace::{Pacer, Rates};
+use super::pacer::{PacedLinks, Pacer};
 use super::stream::{ReadHalf, Stream, WriteHalf, end};
 use super::ticks::{Ticker, Ticks};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
@@ -67,11 +67,11 @@ impl Receipt {
     }
 }
 
-/// Measures what all links of a process write.
+/// Counts what all links of a process write, and holds their common pace.
 #[derive(Clone, Default, Debug)]
 pub struct Meter {
     written: Arc<Written>,
-    rates: Arc<Mutex<Rates>>,
+    paced: Arc<Mutex<PacedLinks>>,
 }
 
 #[derive(Default, Debug)]
@@ -383,7 +383,7 @@ struct Writer {
 impl Writer {
     async fn run(mut self, mut stream: WriteHalf) -> LossReason {
         let mut out = Vec::new();
-        let mut pacer = Pacer::new(self.here, self.peer, Arc::clone(&self.meter.rates));
+        let mut pacer = Pacer::new(self.here, self.peer, Arc::clone(&self.meter.paced));
         let mut wrote = Instant::now();
         loop {
             let Filled { overflow, closing, staged } = self.fill(&mut out);

@@ -10,6 +10,7 @@ mod key;
 mod lanes;
 pub(crate) mod listener;
 mod pace;
+mod pacer;
 mod stream;
 mod ticks;
 mod unproven;

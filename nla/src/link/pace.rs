@@ -1,359 +1,343 @@
-//! The pace of staged files over a link: they leave room for other messages where the network is slow.
+//! Decides how fast staged files are sent: they leave room for other messages where the network is slow.
 //!
 //! A connection that sends as fast as it can fills the queue in front of the slowest part of its way. Messages of all other
-//! connections, such as another job's fences, wait behind these bytes: at 200 Mbit/s, four connections delay each of them by 2 ms
-//! per link. A connection that sends a little slower than it could leaves this queue empty. So each link measures, for a
-//! short time in each second, the rate that it reaches without a limit, and the root then stays below it. All links of a node are
-//! measured at the same time: each finds its share of what they have in common.
+//! connections, such as another job's fences, wait behind these bytes. A connection that sends a little slower than it could
+//! leaves this queue empty. So for a short time in each second, all links of a process send without a limit. In this
+//! measurement they find what the network carries. For the rest of the second, the root stays below it.
 
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use litemap::LiteMap;
-use nix::time::{ClockId, clock_gettime};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
-use tokio_util::either::Either;
 
-use super::stream::WriteHalf;
 use crate::core::AgentId;
-use crate::sys::{Delivery, delivery, limit_rate};
+use crate::sys::Delivery;
 
-/// The time from the start of one measurement to the next one.
+/// The time from the end of one measurement to the start of the next one.
 const PERIOD: Duration = Duration::from_secs(1);
 /// A measurement takes at least this time,
 const MEASURED_TIME: Duration = Duration::from_millis(50);
-/// and until this many bytes have reached the peer: a burst says nothing.
-const MEASURED_BYTES: u64 = 128 << 10;
-/// From this rate on, in bytes per second, nobody waits long behind staged bytes: there is no limit.
-const FAST_RATE: u64 = 125_000_000;
-/// A measurement in which there was nothing to send, or the peer took nothing, for this time says nothing. It begins again.
-const PAUSE: Duration = Duration::from_millis(100);
+/// and until this many bytes have reached the peers, so that one burst is not measured.
+const MEASURED_BYTES: u64 = 256 << 10;
+/// A measurement in which no link had bytes to send for this part of the time says nothing about the network. It begins again.
+const SENDING_MIN: f64 = 0.8;
+/// If all links together reach this rate, in bytes per second, nobody waits long behind staged bytes: there is no limit.
+const FAST_RATE: u64 = 500_000_000;
 /// No limit is lower, in bytes per second, so that none delays urgent messages for long.
 const LIMIT_MIN: u64 = 1_000_000;
 /// Where a round trip takes at least this time, queues matter little, and measurements would have to take longer.
 const FAR: Duration = Duration::from_millis(5);
 /// If packets of a connection wait at least this time on their way, a queue has formed in front of its slowest part.
 const QUEUE: Duration = Duration::from_millis(1);
-/// The best rate of this time counts: a busy processor makes single measurements too low.
-const KEPT: Duration = Duration::from_secs(3);
-/// Staging is over when there was nothing staged to send for this time.
-const OVER: Duration = Duration::from_millis(200);
+/// The limits follow from the median of this many measurements. A busy processor makes some too low. Packets that were queued
+/// before a measurement make some too high.
+const KEPT: usize = 3;
 
-/// Writes to a link's stream, at the pace of its network.
-pub(super) struct Pacer {
-    here: AgentId,
-    peer: AgentId,
-    rates: Arc<Mutex<Rates>>,
-    /// Whether a network is between the ends of the connection. `None` before the first staged bytes.
-    has_network: Option<bool>,
-    /// The time at which the last staged bytes were written.
-    staged: Duration,
-    pace: Pace,
+/// What the links shall do now.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// They go on as before.
+    GoOn,
+    /// They send without a limit: a measurement begins.
+    Measure,
+    /// They send at most at these rates: a measurement has ended.
+    Limit(Limits),
 }
 
-impl Pacer {
-    /// The pace of the link from the agent `here`, or the root, to this peer. All links of a process share their `rates`.
-    pub(super) fn new(here: AgentId, peer: AgentId, rates: Arc<Mutex<Rates>>) -> Self {
-        Self { here, peer, rates, has_network: None, staged: Duration::ZERO, pace: Pace::default() }
-    }
+/// The limits of the links in bytes per second. `None` for no limit.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Limits {
+    /// The limits of links that have one of their own.
+    each: LiteMap<AgentId, Option<u64>>,
+    /// The limit of all others.
+    others: Option<u64>,
+}
 
-    /// Writes all bytes. `staged` says that bytes of staged files are among them: only these may be slowed down.
-    pub(super) async fn write(&mut self, stream: &mut WriteHalf, bytes: &[u8], staged: bool) -> io::Result<()> {
-        // A Unix socket leads to this machine. A pipe belongs to a remote shell, which has the connection.
-        if let Either::Left(half) = stream {
-            self.keep_pace(half.as_ref(), now(), staged);
-        }
-        stream.write_all(bytes).await?;
-        if staged {
-            self.staged = now();
-        }
-        Ok(())
-    }
-
-    /// Limits the connection's rate, or removes the limit, if it is time to. A failure costs speed, not correctness.
-    fn keep_pace(&mut self, connection: &TcpStream, now: Duration, staged: bool) {
-        if !staged {
-            if now > self.staged + OVER && self.pace.end() {
-                let _ = limit_rate(connection, None);
-            }
-            return;
-        }
-        if now > self.staged + PAUSE {
-            self.pace.repeat();
-        }
-        if *self.has_network.get_or_insert_with(|| has_network(connection))
-            && self.pace.is_due(now)
-            && let Ok(delivery) = delivery(connection)
-            && let Some(found) = self.pace.advance(now, delivery)
-        {
-            let limit = found.and_then(|found| self.limit(now, found));
-            let _ = limit_rate(connection, limit);
-        }
-    }
-
-    /// Returns the limit that follows from a measurement. The root, which has the files, stays below the rate that its links can
-    /// carry. Agents pass on what arrives at that pace: to stay below it again would slow the tree down at each level. Their
-    /// limit spreads the large pieces in which it arrives. `None` for no limit: a root that has not filled a link has no more to send.
-    fn limit(&self, now: Duration, Found { rate, is_full }: Found) -> Option<u64> {
-        let share = self.rates.lock().unwrap_or_else(PoisonError::into_inner).share(self.peer, now, rate);
-        let limit = match (self.here == AgentId::ROOT, is_full) {
-            (true, true) => share / 4 * 3,
-            (true, false) => return None,
-            (false, _) => share * 2,
-        };
-        Some(limit.max(LIMIT_MIN))
+impl Limits {
+    /// Returns the limit of a link.
+    pub(super) fn of(&self, link: AgentId) -> Option<u64> {
+        self.each.get(&link).copied().unwrap_or(self.others)
     }
 }
 
-/// The rates that the links of a process have reached lately, in bytes per second. Usually the network of their node is the slowest
-/// part of their ways. They divide it unequally while it is measured, and equally in the long run.
+/// Decides when the links of a process are measured, and their limits. Times are those of any clock that runs steadily.
 #[derive(Default, Debug)]
-pub(super) struct Rates {
-    /// The last rate of each link, with its time.
-    last: LiteMap<AgentId, (Duration, u64)>,
-    /// The means of the last rates in [`KEPT`], with their times.
-    means: Vec<(Duration, u64)>,
+pub(super) struct Pace {
+    phase: Phase,
+    /// What the links carried together in the last measurements, in bytes per second: at most [`KEPT`].
+    totals: VecDeque<u64>,
+    /// The links when the last measurement began.
+    before: Deliveries,
 }
 
-impl Rates {
-    /// Notes the rate of the link to this peer. Returns the rate that is its share: the best mean of [`KEPT`], or its own rate if
-    /// something else slows this link down.
-    fn share(&mut self, peer: AgentId, now: Duration, rate: u64) -> u64 {
-        let links = self.last.len();
-        self.last.retain(|_, (at, _)| now < *at + 2 * PERIOD);
-        self.last.insert(peer, (now, rate));
-        if self.last.len() != links {
-            // Shares among more or fewer links are others.
-            self.means.clear();
-        }
-        let mean = self.last.values().map(|(_, rate)| rate).sum::<u64>() / self.last.len() as u64;
-        self.means.retain(|(at, _)| now < *at + KEPT);
-        self.means.push((now, mean));
-        let best = self.means.iter().map(|(_, mean)| *mean).max();
-        if rate < mean / 2 { rate } else { best.unwrap_or(mean) }
-    }
-}
+/// The deliveries of the links that send staged files.
+pub(super) type Deliveries = LiteMap<AgentId, Delivery>;
 
-/// The time of a clock that is the same for all processes of a node.
-fn now() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
-}
-
-/// Returns whether a network is between the ends of a connection: the peer is not on this machine.
-fn has_network(connection: &TcpStream) -> bool {
-    match (connection.local_addr(), connection.peer_addr()) {
-        (Ok(local), Ok(peer)) => local.ip() != peer.ip(),
-        (Err(_), _) | (_, Err(_)) => true,
-    }
-}
-
-/// A measurement.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-struct Found {
-    /// Bytes per second.
-    rate: u64,
-    /// A queue has formed in the network: it cannot carry more.
-    is_full: bool,
-}
-
-/// Decides when a connection's rate is measured. Times are those of [`now`].
-#[derive(Default)]
-enum Pace {
+#[derive(Default, Debug)]
+enum Phase {
     #[default]
     Free,
-    /// Measures the rate, without a limit.
-    Measuring { began: Duration, acknowledged: u64 },
-    /// The last measurement holds until the next one begins.
-    Measured { until: Duration },
+    Measuring {
+        began: Duration,
+        links: Deliveries,
+    },
+    /// The limits hold until the next measurement.
+    Limited {
+        until: Duration,
+    },
 }
 
 impl Pace {
-    /// Returns whether [`Self::advance`] has something to decide. It then needs the state of the delivery, a system call.
-    fn is_due(&self, now: Duration) -> bool {
-        match self {
-            Self::Free => true,
-            Self::Measuring { began, .. } => now >= *began + MEASURED_TIME,
-            Self::Measured { until } => now >= *until,
+    /// Returns whether [`Self::advance`] has something to decide. It then needs the state of all deliveries, a system call for each.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        match &self.phase {
+            Phase::Free => true,
+            Phase::Measuring { began, .. } => now >= *began + MEASURED_TIME,
+            Phase::Limited { until } => now >= *until,
         }
     }
 
-    /// Begins or ends a measurement. Returns what the connection's limit follows from: `Some(None)` removes the limit, `None`
-    /// leaves it as it is.
-    fn advance(&mut self, now: Duration, delivery: Delivery) -> Option<Option<Found>> {
-        let Delivery { acknowledged, round_trip_min, waiting } = delivery;
-        let Self::Measuring { began, acknowledged: before } = *self else {
-            *self = Self::Measuring { began: now, acknowledged };
-            return Some(None);
-        };
-        let (time, bytes) = (now.saturating_sub(began), acknowledged.saturating_sub(before));
-        if bytes < MEASURED_BYTES {
-            return None;
+    /// Begins or ends a measurement of these links. `is_root` says that the process is the root.
+    pub(super) fn advance(&mut self, now: Duration, is_root: bool, deliveries: &Deliveries) -> Step {
+        let Phase::Measuring { began, links } = &self.phase else { return self.measure(now, deliveries) };
+        let time = now.saturating_sub(*began).max(Duration::from_millis(1));
+        let mut sending = Duration::ZERO;
+        // The bytes of each link in this measurement, and since the last one began.
+        let bytes: Vec<_> = links
+            .iter()
+            .filter_map(|(link, at_begin)| {
+                let delivery = deliveries.get(link)?;
+                sending = sending.max(delivery.sending.saturating_sub(at_begin.sending));
+                let since = |then: &Delivery| delivery.acknowledged.saturating_sub(then.acknowledged);
+                // A link that was replaced has begun anew.
+                let before = self.before.get(link).filter(|before| before.acknowledged <= at_begin.acknowledged);
+                Some((*link, since(at_begin), since(before.unwrap_or(at_begin)), delivery))
+            })
+            .filter(|(_, _, bytes, _)| *bytes > 0)
+            .collect();
+        if bytes.is_empty() {
+            return self.measure(now, deliveries);
         }
-        let is_full = waiting >= QUEUE;
-        *self = Self::Measured { until: next_period(now) };
-        let rate = (bytes as f64 / time.as_secs_f64().max(1e-3)) as u64;
-        Some((rate < FAST_RATE && round_trip_min < FAR).then_some(Found { rate, is_full }))
+        let measured = bytes.iter().map(|(_, bytes, ..)| bytes).sum::<u64>();
+        if measured < MEASURED_BYTES {
+            return Step::GoOn;
+        }
+        if sending < time.mul_f64(SENDING_MIN) {
+            return self.measure(now, deliveries);
+        }
+        let total = (measured as f64 / time.as_secs_f64()) as u64;
+        self.before.clone_from(links);
+        self.phase = Phase::Limited { until: now + PERIOD };
+        if total >= FAST_RATE {
+            return Step::Limit(Limits::default());
+        }
+        let total = self.median(total) as f64;
+        let is_full = bytes.iter().any(|(.., delivery)| delivery.waiting >= QUEUE);
+        let all = bytes.iter().map(|(_, _, bytes, _)| bytes).sum::<u64>() as f64;
+        // A link may need more than the others, since nodes may hold parts of the files. One that needs less gets room to need more.
+        let equal = 1.0 / bytes.len() as f64;
+        let each = bytes.iter().map(|(link, _, bytes, delivery)| {
+            let share = (total * (*bytes as f64 / all).max(equal)) as u64;
+            (*link, limit(is_root, share, is_full).filter(|_| delivery.round_trip_min < FAR))
+        });
+        Step::Limit(Limits { each: each.collect(), others: limit(is_root, (total * equal) as u64, is_full) })
     }
 
-    /// Begins a measurement again, if one has begun.
-    fn repeat(&mut self) {
-        if let Self::Measuring { .. } = self {
-            *self = Self::Free;
-        }
+    fn measure(&mut self, now: Duration, deliveries: &Deliveries) -> Step {
+        self.phase = Phase::Measuring { began: now, links: deliveries.clone() };
+        Step::Measure
     }
 
-    /// Ends the pace, since other messages follow. Returns whether there was one.
-    fn end(&mut self) -> bool {
-        !matches!(std::mem::take(self), Self::Free)
+    /// Keeps what the links carried together. Returns the median of the last measurements.
+    fn median(&mut self, total: u64) -> u64 {
+        self.totals.truncate(KEPT - 1);
+        self.totals.push_front(total);
+        let mut totals: Vec<u64> = self.totals.iter().copied().collect();
+        totals.sort_unstable();
+        totals[totals.len() / 2]
     }
 }
 
-/// Returns the end of the period in which `now` is, the same on all links of a node. A rest that is too short for a
-/// measurement is skipped.
-fn next_period(now: Duration) -> Duration {
-    let periods = (now + MEASURED_TIME * 2).as_nanos() / PERIOD.as_nanos() + 1;
-    PERIOD * u32::try_from(periods).unwrap_or(u32::MAX)
+/// Returns the limit of a link whose share of what the network carries is `rate`. The root stays below that. A root that has not
+/// filled the network gets no limit, because it has no more to send. Agents pass on what arrives at the root's pace: to stay
+/// below it again would slow the tree down at each level. Their limit only spreads the pieces in which it arrives.
+fn limit(is_root: bool, rate: u64, is_full: bool) -> Option<u64> {
+    let limit = match (is_root, is_full) {
+        (true, true) => rate / 5 * 4,
+        (true, false) => return None,
+        (false, _) => rate * 2,
+    };
+    Some(limit.max(LIMIT_MIN))
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt as _;
-    use tokio::net::TcpListener;
-
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The delivery of so many bytes, with a queue on their way.
+    /// The delivery of so many bytes at 1 MB/s or more without a pause, with a queue on their way.
     fn after(acknowledged: u64) -> Delivery {
-        Delivery { acknowledged, round_trip_min: MS, waiting: 9 * MS }
+        let sending = Duration::from_micros(acknowledged);
+        Delivery { acknowledged, round_trip_min: MS, waiting: 9 * MS, sending, segment_bytes: 1448 }
     }
 
-    /// Measures from `now` on for 100 ms.
-    fn measured(pace: &mut Pace, now: Duration, bytes: u64) -> Option<Option<Found>> {
+    fn deliveries(of: &[(u32, Delivery)]) -> Deliveries {
+        of.iter().map(|(link, delivery)| (AgentId(*link), *delivery)).collect()
+    }
+
+    /// Measures the root's links for 100 ms, in which they have sent so many bytes. Returns the limits of links 1 to 3.
+    fn measured(pace: &mut Pace, now: Duration, bytes: &[(u32, u64)]) -> [Option<u64>; 3] {
         assert!(pace.is_due(now));
-        assert_eq!(pace.advance(now, after(1000)), Some(None), "it is measured without a limit");
+        let before: Vec<_> = bytes.iter().map(|(link, _)| (*link, after(1000))).collect();
+        assert_eq!(pace.advance(now, true, &deliveries(&before)), Step::Measure);
         assert!(!pace.is_due(now + 49 * MS));
         assert!(pace.is_due(now + 100 * MS));
-        pace.advance(now + 100 * MS, after(1000 + bytes))
+        let later: Vec<_> = bytes.iter().map(|(link, bytes)| (*link, after(1000 + bytes))).collect();
+        limits(pace.advance(now + 100 * MS, true, &deliveries(&later)))
     }
 
-    fn full(rate: u64) -> Option<Option<Found>> {
-        Some(Some(Found { rate, is_full: true }))
+    fn limits(step: Step) -> [Option<u64>; 3] {
+        let Step::Limit(limits) = step else { panic!("{step:?}") };
+        [1, 2, 3].map(|link| limits.of(AgentId(link)))
+    }
+
+    /// The start of one measurement in each period.
+    fn times() -> impl Iterator<Item = Duration> {
+        (0..).map(|period| 5200 * MS + period * 1200 * MS)
     }
 
     #[test]
-    fn a_connection_is_measured_once_in_a_period() {
+    fn links_are_measured_once_in_a_period() {
         let mut pace = Pace::default();
-        assert_eq!(measured(&mut pace, 5200 * MS, 1_000_000), full(10_000_000));
-        assert!(!pace.is_due(5999 * MS));
-        // The next measurement begins from what is acknowledged now.
-        assert_eq!(measured(&mut pace, 6000 * MS, 2_000_000), full(20_000_000));
+        assert_eq!(measured(&mut pace, 5200 * MS, &[(1, 1_000_000)])[0], Some(8_000_000));
+        assert!(!pace.is_due(6299 * MS));
+        // The next measurement begins from what is acknowledged then.
+        assert_eq!(measured(&mut pace, 6300 * MS, &[(1, 2_000_000)])[0], Some(16_000_000));
     }
 
     #[test]
-    fn a_measurement_with_a_pause_is_repeated() {
+    fn links_share_what_they_have_in_common() {
+        let limits = measured(&mut Pace::default(), 5200 * MS, &[(1, 500_000), (2, 500_000)]);
+        assert_eq!(limits, [Some(4_000_000); 3], "also one that sends later");
+    }
+
+    #[test]
+    fn a_link_that_needs_more_than_the_others_gets_more() {
         let mut pace = Pace::default();
-        assert_eq!(pace.advance(5200 * MS, after(0)), Some(None));
-        pace.repeat();
-        assert_eq!(pace.advance(9200 * MS, after(300_000)), Some(None));
-        let without_queue = Delivery { waiting: Duration::ZERO, ..after(1_300_000) };
-        assert_eq!(pace.advance(9300 * MS, without_queue), Some(Some(Found { rate: 10_000_000, is_full: false })));
-        pace.repeat();
-        assert!(!pace.is_due(9301 * MS), "a measurement that has ended holds");
+        let bytes = [(1, 800_000), (2, 100_000), (3, 100_000)];
+        let [needs_more, one, other] = measured(&mut pace, 5200 * MS, &bytes);
+        assert_eq!([needs_more, one], [Some(6_400_000), other]);
+        assert_eq!(one, Some(2_666_664), "it may need more from now on");
+    }
+
+    #[test]
+    fn what_a_link_needs_shows_between_two_measurements() {
+        let mut pace = Pace::default();
+        let at = |now, bytes: [u64; 2]| (now, deliveries(&[(1, after(bytes[0])), (2, after(bytes[1]))]));
+        // In short measurements, the network favours one or the other. Both need the same.
+        let moments = [
+            at(5200 * MS, [0, 0]),
+            at(5300 * MS, [800_000, 200_000]),
+            at(6300 * MS, [3_000_000, 3_000_000]),
+            at(6400 * MS, [3_200_000, 3_800_000]),
+            at(7400 * MS, [6_000_000, 6_000_000]),
+            at(7500 * MS, [6_800_000, 6_200_000]),
+        ];
+        let steps: Vec<_> = moments.iter().map(|(now, deliveries)| pace.advance(*now, true, deliveries)).collect();
+        let Step::Limit(last) = &steps[5] else { panic!("{steps:?}") };
+        let limits = [1, 2].map(|link| last.of(AgentId(link)).unwrap());
+        assert!(limits.iter().all(|limit| (4_000_000..4_400_000).contains(limit)), "{limits:?}");
+    }
+
+    #[test]
+    fn the_median_of_three_measurements_counts() {
+        let mut pace = Pace::default();
+        let totals = [1_000_000, 5_000_000, 900_000, 1_100_000, 1_200_000];
+        let found = times().zip(totals).map(|(now, bytes)| measured(&mut pace, now, &[(1, bytes)])[0].unwrap());
+        assert_eq!(found.collect::<Vec<_>>(), [8_000_000, 40_000_000, 8_000_000, 8_800_000, 8_800_000]);
+    }
+
+    #[test]
+    fn links_never_share_more_than_the_network_carries() {
+        let mut pace = Pace::default();
+        let rounds: [&[_]; 4] =
+            [&[(1, 500_000), (2, 500_000)], &[(1, 1_000_000)], &[(1, 1_000_000)], &[(1, 500_000), (2, 500_000)]];
+        let limits = times().zip(rounds).map(|(now, bytes)| measured(&mut pace, now, bytes)[0].unwrap());
+        assert_eq!(limits.collect::<Vec<_>>(), [4_000_000, 8_000_000, 8_000_000, 4_000_000]);
+    }
+
+    #[test]
+    fn a_link_that_was_replaced_begins_anew() {
+        let mut pace = Pace::default();
+        measured(&mut pace, 5200 * MS, &[(1, 9_000_000), (2, 9_000_000)]);
+        pace.advance(6300 * MS, true, &deliveries(&[(1, after(9_500_000)), (2, after(0))]));
+        let later = deliveries(&[(1, after(10_000_000)), (2, after(500_000))]);
+        let Step::Limit(limits) = pace.advance(6400 * MS, true, &later) else { panic!() };
+        assert!(limits.each.contains_key(&AgentId(2)));
+    }
+
+    #[test]
+    fn a_link_that_joins_meanwhile_gets_an_equal_share() {
+        let mut pace = Pace::default();
+        pace.advance(5200 * MS, true, &deliveries(&[(1, after(0)), (2, after(0))]));
+        let later = [(1, after(800_000)), (2, after(200_000)), (3, after(1_000_000))];
+        assert_eq!(limits(pace.advance(5300 * MS, true, &deliveries(&later)))[2], Some(4_000_000));
+    }
+
+    #[test]
+    fn a_link_without_bytes_takes_no_share() {
+        let limits = measured(&mut Pace::default(), 5200 * MS, &[(1, 1_000_000), (2, 0)]);
+        assert_eq!(limits[0], Some(8_000_000));
+    }
+
+    #[test]
+    fn a_measurement_begins_again_if_its_links_have_left() {
+        let mut pace = Pace::default();
+        pace.advance(5200 * MS, true, &deliveries(&[(1, after(0)), (2, after(0))]));
+        assert_eq!(pace.advance(9200 * MS, true, &deliveries(&[(3, after(500_000))])), Step::Measure);
+        assert_eq!(limits(pace.advance(9300 * MS, true, &deliveries(&[(3, after(1_500_000))])))[0], Some(8_000_000));
+    }
+
+    #[test]
+    fn a_measurement_begins_again_if_all_links_paused() {
+        let mut pace = Pace::default();
+        let at = |acknowledged, sending: u32| Delivery { sending: sending * MS, ..after(acknowledged) };
+        pace.advance(5200 * MS, true, &deliveries(&[(1, at(0, 0)), (2, at(0, 0))]));
+        let paused = deliveries(&[(1, at(500_000, 79)), (2, at(500_000, 79))]);
+        assert_eq!(pace.advance(5300 * MS, true, &paused), Step::Measure);
+        let one_paused = deliveries(&[(1, at(1_000_000, 159)), (2, at(1_000_000, 100))]);
+        assert_eq!(limits(pace.advance(5400 * MS, true, &one_paused))[0], Some(4_000_000));
     }
 
     #[test]
     fn a_far_peer_has_no_limit() {
         let mut pace = Pace::default();
-        pace.advance(5200 * MS, after(0));
-        let far = Delivery { round_trip_min: 5 * MS, ..after(1_000_000) };
-        assert_eq!(pace.advance(5300 * MS, far), Some(None));
+        let far = |bytes| Delivery { round_trip_min: FAR, ..after(bytes) };
+        pace.advance(5200 * MS, true, &deliveries(&[(1, far(0)), (2, after(0))]));
+        let step = pace.advance(5300 * MS, true, &deliveries(&[(1, far(1_000_000)), (2, after(1_000_000))]));
+        assert_eq!(limits(step), [None, Some(8_000_000), Some(8_000_000)]);
     }
 
     #[test]
-    fn a_fast_connection_has_no_limit() {
-        assert_eq!(measured(&mut Pace::default(), 5200 * MS, 12_500_000), Some(None));
+    fn a_fast_network_has_no_limit() {
+        assert_eq!(measured(&mut Pace::default(), 5200 * MS, &[(1, 20_000_000), (2, 30_000_000)]), [None; 3]);
     }
 
     #[test]
     fn a_few_bytes_are_no_measurement() {
         let mut pace = Pace::default();
-        assert_eq!(measured(&mut pace, 5200 * MS, 100_000), None);
-        assert_eq!(pace.advance(5400 * MS, after(1000 + 200_000)), full(1_000_000));
+        pace.advance(5200 * MS, true, &deliveries(&[(1, after(0))]));
+        assert_eq!(pace.advance(5300 * MS, true, &deliveries(&[(1, after(200_000))])), Step::GoOn);
+        let step = pace.advance(5400 * MS, true, &deliveries(&[(1, after(400_000))]));
+        assert_eq!(limits(step)[0], Some(1_600_000));
     }
 
     #[test]
-    fn only_the_root_slows_staged_files_down() {
-        let limit = |here, rate, is_full| {
-            let pacer = Pacer::new(here, AgentId(3), Arc::default());
-            pacer.limit(5300 * MS, Found { rate, is_full })
-        };
-        assert_eq!(limit(AgentId::ROOT, 8_000_000, true), Some(6_000_000));
-        assert_eq!(limit(AgentId::ROOT, 8_000_000, false), None, "the network may be faster");
-        assert_eq!(limit(AgentId(1), 8_000_000, true), Some(16_000_000));
-        assert_eq!([limit(AgentId::ROOT, 8_000, true), limit(AgentId(1), 8_000, false)], [Some(LIMIT_MIN); 2]);
-    }
-
-    #[test]
-    fn links_share_what_they_have_in_common() {
-        let mut rates = Rates::default();
-        assert_eq!(rates.share(AgentId(1), 5300 * MS, 4_000), 4_000);
-        assert_eq!(rates.share(AgentId(2), 5310 * MS, 8_000), 6_000);
-        assert_eq!(rates.share(AgentId(1), 6300 * MS, 6_000), 7_000, "its last rate counts");
-        assert_eq!(rates.share(AgentId(3), 6310 * MS, 1_000), 1_000, "its own way is slow");
-        assert_eq!(rates.share(AgentId(1), 8320 * MS, 6_000), 6_000, "the other links have long ended");
-        assert_eq!(rates.share(AgentId(1), 9300 * MS, 5_000), 6_000, "the best of some seconds");
-        assert_eq!(rates.share(AgentId(1), 11_330 * MS, 5_000), 5_000);
-    }
-
-    #[test]
-    fn all_links_are_measured_at_the_same_time() {
-        let until = |at| next_period(at * MS);
-        assert_eq!([until(5000), until(5300), until(5899)], [6000 * MS; 3]);
-        assert_eq!([until(5950), until(6000)], [7000 * MS; 2], "a rest of a period is no period");
-    }
-
-    #[test]
-    fn other_messages_end_the_limit() {
-        let mut pace = Pace::default();
-        assert!(!pace.end());
-        measured(&mut pace, 5200 * MS, 1_000_000);
-        assert!(pace.end());
-        assert!(!pace.end());
-    }
-
-    #[tokio::test]
-    async fn paced_bytes_arrive_in_order() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (mut far, _) = listener.accept().await.unwrap();
-        assert!(!has_network(&near));
-        // As if a network were between them.
-        let mut pacer = Pacer { has_network: Some(true), ..Pacer::new(AgentId::ROOT, AgentId(3), Arc::default()) };
-        let (_read, half) = near.into_split();
-        let mut stream = Either::Left(half);
-        let content: Vec<u8> = (0..5_000_000_u32).map(|index| (index % 251) as u8).collect();
-        let reading = async {
-            let mut read = vec![0; content.len()];
-            far.read_exact(&mut read).await.unwrap();
-            read
-        };
-        let writing = async {
-            for piece in content.chunks(64 << 10) {
-                pacer.write(&mut stream, piece, true).await.unwrap();
-            }
-            assert!(!matches!(pacer.pace, Pace::Free));
-            pacer.staged += 3600 * 1000 * MS;
-            pacer.write(&mut stream, b"", false).await.unwrap();
-            assert!(!matches!(pacer.pace, Pace::Free), "more may follow");
-            pacer.staged = Duration::ZERO;
-            pacer.write(&mut stream, b"", false).await.unwrap();
-            assert!(matches!(pacer.pace, Pace::Free));
-        };
-        let (read, ()) = tokio::join!(reading, writing);
-        assert!(read == content);
+    fn only_the_root_leaves_room() {
+        assert_eq!(limit(true, 8_000_000, true), Some(6_400_000));
+        assert_eq!(limit(true, 8_000_000, false), None, "the network may be faster");
+        assert_eq!(limit(false, 8_000_000, true), Some(16_000_000));
+        assert_eq!([limit(true, 8_000, true), limit(false, 8_000, false)], [Some(LIMIT_MIN); 2]);
     }
 }

@@ -15,9 +15,13 @@ pub struct Delivery {
     pub round_trip_min: Duration,
     /// The time that packets wait on their way: what a round trip takes lately beyond the shortest one.
     pub waiting: Duration,
+    /// The time since the connection began in which it had bytes to send and the peer's window had room.
+    pub sending: Duration,
+    /// The bytes of a full packet.
+    pub segment_bytes: usize,
 }
 
-/// Returns the state of a connection's delivery (TCP_INFO). Fails if the socket has no TCP connection. Kernels before 4.9 do not
+/// Returns the state of a connection's delivery (TCP_INFO). Fails if the socket has no TCP connection. Kernels before 4.10 do not
 /// tell all of it.
 pub fn delivery(socket: impl AsFd) -> io::Result<Delivery> {
     // SAFETY: all bytes of the structure may be zero.
@@ -29,9 +33,13 @@ pub fn delivery(socket: impl AsFd) -> io::Result<Delivery> {
         libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
     };
     Errno::result(returned)?;
-    let waiting = Duration::from_micros(info.tcpi_rtt.saturating_sub(info.tcpi_min_rtt).into());
-    let round_trip_min = Duration::from_micros(info.tcpi_min_rtt.into());
-    Ok(Delivery { acknowledged: info.tcpi_bytes_acked, round_trip_min, waiting })
+    Ok(Delivery {
+        acknowledged: info.tcpi_bytes_acked,
+        round_trip_min: Duration::from_micros(info.tcpi_min_rtt.into()),
+        waiting: Duration::from_micros(info.tcpi_rtt.saturating_sub(info.tcpi_min_rtt).into()),
+        sending: Duration::from_micros(info.tcpi_busy_time.saturating_sub(info.tcpi_rwnd_limited)),
+        segment_bytes: info.tcpi_snd_mss as usize,
+    })
 }
 
 /// Limits the bytes per second that a connection sends, packets' headers not counted (SO_MAX_PACING_RATE). The kernel spreads them
