@@ -403,6 +403,7 @@ impl Writer {
                 continue;
             }
             if closing {
+                drop(pacer);
                 // The reader continues until the peer has closed as well.
                 end(stream);
                 return std::future::pending().await;

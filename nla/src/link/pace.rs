@@ -2,8 +2,8 @@
 //!
 //! A connection that sends as fast as it can fills the queue in front of the slowest part of its way. Messages of all other
 //! connections, such as another job's fences, wait behind these bytes. A connection that sends a little slower than it could
-//! leaves this queue empty. So for a short time in each second, all links of a process send without a limit. In this
-//! measurement they find what the network carries. For the rest of the second, the root stays below it.
+//! leaves this queue empty. So about once per second, all links of a process send without a limit for a short time. This measures what
+//! the network carries. Until the next measurement, the root stays below it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,9 +19,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MEASURED_TIME: Duration = Duration::from_millis(50);
 /// and until this many bytes have reached the peers, so that one burst is not measured.
 const MEASURED_BYTES: u64 = 256 << 10;
-/// A measurement in which no link had bytes to send for this part of the time says nothing about the network. It begins again.
+/// A measurement is repeated if no link was busy for this part of its time.
 const SENDING_MIN: f64 = 0.8;
-/// If all links together reach this rate, in bytes per second, nobody waits long behind staged bytes: there is no limit.
+/// There is no limit if all links together reach this rate, in bytes per second: other messages do not wait long.
 const FAST_RATE: u64 = 500_000_000;
 /// No limit is lower, in bytes per second, so that none delays urgent messages for long.
 const LIMIT_MIN: u64 = 1_000_000;
@@ -64,10 +64,19 @@ impl Limits {
 #[derive(Default, Debug)]
 pub(super) struct Pace {
     phase: Phase,
-    /// What the links carried together in the last measurements, in bytes per second: at most [`KEPT`].
-    totals: VecDeque<u64>,
+    /// The last measurements, at most [`KEPT`].
+    kept: VecDeque<Carried>,
     /// The links when the last measurement began.
     before: Deliveries,
+}
+
+/// What all links carried together in a measurement.
+#[derive(Copy, Clone, Debug)]
+struct Carried {
+    /// Bytes per second.
+    rate: u64,
+    /// A queue has formed in the network: it cannot carry more.
+    is_full: bool,
 }
 
 /// The deliveries of the links that send staged files.
@@ -101,16 +110,21 @@ impl Pace {
     pub(super) fn advance(&mut self, now: Duration, is_root: bool, deliveries: &Deliveries) -> Step {
         let Phase::Measuring { began, links } = &self.phase else { return self.measure(now, deliveries) };
         let time = now.saturating_sub(*began).max(Duration::from_millis(1));
+        // All shares must be those of the same time. A link that was replaced has begun anew.
+        let knows_all = links.iter().all(|(link, at_begin)| {
+            self.before.get(link).is_some_and(|before| before.acknowledged <= at_begin.acknowledged)
+        });
         let mut sending = Duration::ZERO;
         // The bytes of each link in this measurement, and since the last one began.
         let bytes: Vec<_> = links
             .iter()
             .filter_map(|(link, at_begin)| {
                 let delivery = deliveries.get(link)?;
-                sending = sending.max(delivery.sending.saturating_sub(at_begin.sending));
+                if is_near(delivery) {
+                    sending = sending.max(delivery.sending.saturating_sub(at_begin.sending));
+                }
                 let since = |then: &Delivery| delivery.acknowledged.saturating_sub(then.acknowledged);
-                // A link that was replaced has begun anew.
-                let before = self.before.get(link).filter(|before| before.acknowledged <= at_begin.acknowledged);
+                let before = self.before.get(link).filter(|_| knows_all);
                 Some((*link, since(at_begin), since(before.unwrap_or(at_begin)), delivery))
             })
             .filter(|(_, _, bytes, _)| *bytes > 0)
@@ -125,22 +139,22 @@ impl Pace {
         if sending < time.mul_f64(SENDING_MIN) {
             return self.measure(now, deliveries);
         }
-        let total = (measured as f64 / time.as_secs_f64()) as u64;
         self.before.clone_from(links);
         self.phase = Phase::Limited { until: now + PERIOD };
-        if total >= FAST_RATE {
+        let is_full = bytes.iter().any(|(.., delivery)| is_near(delivery) && delivery.waiting >= QUEUE);
+        let carried = self.keep(Carried { rate: (measured as f64 / time.as_secs_f64()) as u64, is_full });
+        if carried.rate >= FAST_RATE {
             return Step::Limit(Limits::default());
         }
-        let total = self.median(total) as f64;
-        let is_full = bytes.iter().any(|(.., delivery)| delivery.waiting >= QUEUE);
         let all = bytes.iter().map(|(_, _, bytes, _)| bytes).sum::<u64>() as f64;
-        // A link may need more than the others, since nodes may hold parts of the files. One that needs less gets room to need more.
+        // Nodes may hold parts of the files, so one link may need more than the others. Each gets at least an equal share, because
+        // its need may grow.
         let equal = 1.0 / bytes.len() as f64;
+        let limit = |part: f64| limit(is_root, (carried.rate as f64 * part) as u64, carried.is_full);
         let each = bytes.iter().map(|(link, _, bytes, delivery)| {
-            let share = (total * (*bytes as f64 / all).max(equal)) as u64;
-            (*link, limit(is_root, share, is_full).filter(|_| delivery.round_trip_min < FAR))
+            (*link, limit((*bytes as f64 / all).max(equal)).filter(|_| is_near(delivery)))
         });
-        Step::Limit(Limits { each: each.collect(), others: limit(is_root, (total * equal) as u64, is_full) })
+        Step::Limit(Limits { each: each.collect(), others: limit(equal) })
     }
 
     fn measure(&mut self, now: Duration, deliveries: &Deliveries) -> Step {
@@ -148,19 +162,25 @@ impl Pace {
         Step::Measure
     }
 
-    /// Keeps what the links carried together. Returns the median of the last measurements.
-    fn median(&mut self, total: u64) -> u64 {
-        self.totals.truncate(KEPT - 1);
-        self.totals.push_front(total);
-        let mut totals: Vec<u64> = self.totals.iter().copied().collect();
-        totals.sort_unstable();
-        totals[totals.len() / 2]
+    /// Keeps a measurement. Returns the median of the rates of the last ones, and whether the network was full in at least half of them.
+    fn keep(&mut self, carried: Carried) -> Carried {
+        self.kept.truncate(KEPT - 1);
+        self.kept.push_front(carried);
+        let mut rates: Vec<u64> = self.kept.iter().map(|carried| carried.rate).collect();
+        rates.sort_unstable();
+        let full = self.kept.iter().filter(|carried| carried.is_full).count();
+        Carried { rate: rates[rates.len() / 2], is_full: 2 * full >= self.kept.len() }
     }
 }
 
-/// Returns the limit of a link whose share of what the network carries is `rate`. The root stays below that. A root that has not
-/// filled the network gets no limit, because it has no more to send. Agents pass on what arrives at the root's pace: to stay
-/// below it again would slow the tree down at each level. Their limit only spreads the pieces in which it arrives.
+/// Returns whether queues on the way to the peer matter.
+fn is_near(delivery: &Delivery) -> bool {
+    delivery.round_trip_min < FAR
+}
+
+/// Returns the limit of a link whose share of what the network carries is `rate`. The root's limit is below its share. A root that
+/// has not filled the network has no more to send, and gets no limit. An agent's limit is above its share: otherwise each level
+/// would slow the tree down. It only spreads the bytes.
 fn limit(is_root: bool, rate: u64, is_full: bool) -> Option<u64> {
     let limit = match (is_root, is_full) {
         (true, true) => rate / 5 * 4,
@@ -259,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn links_never_share_more_than_the_network_carries() {
+    fn equal_links_share_what_the_network_carries() {
         let mut pace = Pace::default();
         let rounds: [&[_]; 4] =
             [&[(1, 500_000), (2, 500_000)], &[(1, 1_000_000)], &[(1, 1_000_000)], &[(1, 500_000), (2, 500_000)]];
@@ -273,8 +293,8 @@ mod tests {
         measured(&mut pace, 5200 * MS, &[(1, 9_000_000), (2, 9_000_000)]);
         pace.advance(6300 * MS, true, &deliveries(&[(1, after(9_500_000)), (2, after(0))]));
         let later = deliveries(&[(1, after(10_000_000)), (2, after(500_000))]);
-        let Step::Limit(limits) = pace.advance(6400 * MS, true, &later) else { panic!() };
-        assert!(limits.each.contains_key(&AgentId(2)));
+        let [one, two, _] = limits(pace.advance(6400 * MS, true, &later));
+        assert_eq!(one, two);
     }
 
     #[test]
@@ -320,8 +340,46 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_of_a_far_peer_says_nothing_about_the_others() {
+        let mut pace = Pace::default();
+        let far = |bytes| Delivery { round_trip_min: FAR, ..after(bytes) };
+        let near = |bytes| Delivery { waiting: Duration::ZERO, ..after(bytes) };
+        pace.advance(5200 * MS, true, &deliveries(&[(1, far(0)), (2, near(0))]));
+        let step = pace.advance(5300 * MS, true, &deliveries(&[(1, far(1_000_000)), (2, near(1_000_000))]));
+        assert_eq!(limits(step), [None; 3]);
+        pace.advance(6400 * MS, true, &deliveries(&[(1, far(1_000_000)), (2, near(1_000_000))]));
+        let near_paused = Delivery { sending: 1000 * MS, ..near(2_000_000) };
+        let step = pace.advance(6500 * MS, true, &deliveries(&[(1, far(2_000_000)), (2, near_paused)]));
+        assert_eq!(step, Step::Measure);
+    }
+
+    #[test]
     fn a_fast_network_has_no_limit() {
-        assert_eq!(measured(&mut Pace::default(), 5200 * MS, &[(1, 20_000_000), (2, 30_000_000)]), [None; 3]);
+        let (mut pace, fast) = (Pace::default(), [(1, 20_000_000), (2, 30_000_000)]);
+        let mut times = times();
+        assert_eq!(measured(&mut pace, times.next().unwrap(), &fast), [None; 3]);
+        assert_eq!(measured(&mut pace, times.next().unwrap(), &fast), [None; 3]);
+        let slow_once = [(1, 1_000_000), (2, 1_000_000)];
+        assert_eq!(
+            measured(&mut pace, times.next().unwrap(), &slow_once),
+            [None; 3],
+            "one measurement decides nothing"
+        );
+    }
+
+    #[test]
+    fn one_measurement_without_a_queue_does_not_end_the_limits() {
+        let mut pace = Pace::default();
+        let mut times = times();
+        measured(&mut pace, times.next().unwrap(), &[(1, 1_000_000)]);
+        measured(&mut pace, times.next().unwrap(), &[(1, 1_000_000)]);
+        let mut without_queue = || {
+            let now = times.next().unwrap();
+            pace.advance(now, true, &deliveries(&[(1, after(0))]));
+            let later = Delivery { waiting: Duration::ZERO, ..after(1_000_000) };
+            limits(pace.advance(now + 100 * MS, true, &deliveries(&[(1, later)])))[0]
+        };
+        assert_eq!([without_queue(), without_queue()], [Some(8_000_000), None]);
     }
 
     #[test]

@@ -84,7 +84,8 @@ pub(super) struct Pacer {
 impl Pacer {
     /// The pace of the link from the agent `here`, or the root, to this peer. All links of a process share `paced`.
     pub(super) fn new(here: AgentId, peer: AgentId, paced: Arc<Mutex<PacedLinks>>) -> Self {
-        // Files travel down the tree. Upwards, the lane has short reports and files of ranks.
+        // A parent has a lower number than its children. Staged files travel down. Upwards, the lane carries short reports and the
+        // files of `--collect`.
         let may_be_paced = if here < peer { None } else { Some(false) };
         Self { here, peer, paced, staged: Duration::ZERO, is_paced: false, may_be_paced }
     }
@@ -146,7 +147,7 @@ impl Pacer {
         }
     }
 
-    /// Begins or ends a measurement, if it is time to. Returns the most bytes to be written at once. `None` if there is no limit.
+    /// Returns the most bytes to be written at once. `None` if there is no limit. Begins or ends a measurement if one is due.
     fn piece_bytes_max(&self) -> Option<usize> {
         let now = now();
         let mut paced = self.paced();
@@ -182,8 +183,8 @@ fn has_network(connection: &TcpStream) -> bool {
     }
 }
 
-/// Writes all bytes with MSG_EOR: the kernel does not join them with other writes. Otherwise it sends bursts of 64 KiB to a near
-/// peer, whatever the limit of the rate (tcp_tso_rtt_log).
+/// Writes all bytes with MSG_EOR: the kernel does not join them with other writes. Otherwise the kernel sends bursts of
+/// 64 KiB to a near peer, whatever the limit of the rate (tcp_tso_rtt_log).
 async fn send_at_once(connection: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     let flags = MsgFlags::MSG_EOR | MsgFlags::MSG_NOSIGNAL;
     let mut rest = bytes;
@@ -277,13 +278,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_pacer_that_ends_does_not_keep_the_connection_open() {
-        let mut link = Paced::new(CHILD, &Arc::default()).await;
+        let paced = Arc::default();
+        let mut link = Paced::new(CHILD, &paced).await;
         link.write(b"staged", true).await;
         let Paced { near, mut far, pacer } = link;
         drop((near, pacer));
         let mut read = Vec::new();
         far.read_to_end(&mut read).await.unwrap();
         assert_eq!(read, b"staged");
+        assert!(paced.lock().unwrap().links.is_empty());
     }
 
     #[tokio::test]
@@ -300,7 +303,7 @@ mod tests {
             let mut paced = one.pacer.paced();
             let mut deliveries = paced.deliveries();
             // As if there had been no pause.
-            deliveries.iter_mut().for_each(|(_, delivery)| delivery.sending = time);
+            deliveries.iter_mut().for_each(|(_, delivery)| delivery.sending += 3600 * time);
             paced.advance(now() + time, false, &deliveries);
         };
         advance(1000 * MS);

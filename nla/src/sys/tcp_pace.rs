@@ -85,8 +85,13 @@ mod tests {
         // The peer's answer carries the acknowledgement of all that it has read.
         far.write_all(b"y").unwrap();
         near.read_exact(&mut [0]).unwrap();
-        let Delivery { acknowledged, .. } = delivery(&near).unwrap();
+        let Delivery { acknowledged, sending, segment_bytes, .. } = delivery(&near).unwrap();
         assert!((1 << 20..=(1 << 20) + 2).contains(&acknowledged), "{acknowledged}");
+        assert!(
+            sending > Duration::from_millis(100) && sending <= began.elapsed() + Duration::from_millis(50),
+            "{sending:?}"
+        );
+        assert!(segment_bytes >= 500, "{segment_bytes}");
         let (other, _end) = UnixStream::pair().unwrap();
         delivery(&other).unwrap_err();
     }
