@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use benches::arguments::{number, number_of, parse, write_option, write_table};
 use benches::machine::Machine;
 use benches::programs::compile_static;
+use benches::rounds::median;
 use benches::slow_link::{PAYLOAD, limit};
 use clap::{Arg, ArgMatches, value_parser};
 use nix::sys::signal::{Signal, killpg};
@@ -204,11 +205,7 @@ impl Fences {
 fn fence_rows(setting: &Setting, rounds: u32, page: &mut Page) -> Result<(), String> {
     let rounds = (0..rounds).map(|_| fences(setting)).collect::<Result<Vec<_>, _>>()?;
     let hosts = setting.hosts;
-    let median = |of: &dyn Fn(&(Fences, Fences)) -> f64| {
-        let mut values: Vec<f64> = rounds.iter().map(of).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-    };
+    let median = |of: &dyn Fn(&(Fences, Fences)) -> f64| median(rounds.iter().map(of).collect()).unwrap_or(f64::NAN);
     let mut row = |name: &str, job: &dyn Fn(&(Fences, Fences)) -> Fences| {
         let milliseconds = |of: fn(Fences) -> Duration| median(&|round| of(job(round)).as_secs_f64() * 1e3);
         let (before, meanwhile) = (milliseconds(|job| job.before), milliseconds(|job| job.meanwhile));

@@ -6,7 +6,7 @@
 //! the network carries. Until the next measurement, the root stays below it.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use litemap::LiteMap;
 
@@ -25,7 +25,8 @@ const SENDING_MIN: f64 = 0.8;
 const FAST_RATE: u64 = 500_000_000;
 /// No limit is lower, in bytes per second, so that none delays urgent messages for long.
 const LIMIT_MIN: u64 = 1_000_000;
-/// Where a round trip takes at least this time, queues matter little, and measurements would have to take longer.
+/// A peer is far if a round trip takes at least this time. Its messages wait for the way more than in queues, and it would take
+/// longer to measure.
 const FAR: Duration = Duration::from_millis(5);
 /// If packets of a connection wait at least this time on their way, a queue has formed in front of its slowest part.
 const QUEUE: Duration = Duration::from_millis(1);
@@ -33,7 +34,7 @@ const QUEUE: Duration = Duration::from_millis(1);
 /// before a measurement make some too high.
 const KEPT: usize = 3;
 
-/// What the links shall do now.
+/// The next step of all links.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// They go on as before.
@@ -60,7 +61,7 @@ impl Limits {
     }
 }
 
-/// Decides when the links of a process are measured, and their limits. Times are those of any clock that runs steadily.
+/// Decides when the links of a process are measured, and their limits.
 #[derive(Default, Debug)]
 pub(super) struct Pace {
     phase: Phase,
@@ -70,7 +71,7 @@ pub(super) struct Pace {
     before: Deliveries,
 }
 
-/// What all links carried together in a measurement.
+/// The result of a measurement, of all links together.
 #[derive(Copy, Clone, Debug)]
 struct Carried {
     /// Bytes per second.
@@ -87,18 +88,18 @@ enum Phase {
     #[default]
     Free,
     Measuring {
-        began: Duration,
+        began: Instant,
         links: Deliveries,
     },
     /// The limits hold until the next measurement.
     Limited {
-        until: Duration,
+        until: Instant,
     },
 }
 
 impl Pace {
     /// Returns whether [`Self::advance`] has something to decide. It then needs the state of all deliveries, a system call for each.
-    pub(super) fn is_due(&self, now: Duration) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         match &self.phase {
             Phase::Free => true,
             Phase::Measuring { began, .. } => now >= *began + MEASURED_TIME,
@@ -107,57 +108,41 @@ impl Pace {
     }
 
     /// Begins or ends a measurement of these links. `is_root` says that the process is the root.
-    pub(super) fn advance(&mut self, now: Duration, is_root: bool, deliveries: &Deliveries) -> Step {
+    pub(super) fn advance(&mut self, now: Instant, is_root: bool, deliveries: &Deliveries) -> Step {
         let Phase::Measuring { began, links } = &self.phase else { return self.measure(now, deliveries) };
-        let time = now.saturating_sub(*began).max(Duration::from_millis(1));
-        // All shares must be those of the same time. A link that was replaced has begun anew.
-        let knows_all = links.iter().all(|(link, at_begin)| {
-            self.before.get(link).is_some_and(|before| before.acknowledged <= at_begin.acknowledged)
-        });
-        let mut sending = Duration::ZERO;
-        // The bytes of each link in this measurement, and since the last one began.
-        let bytes: Vec<_> = links
-            .iter()
-            .filter_map(|(link, at_begin)| {
-                let delivery = deliveries.get(link)?;
-                if is_near(delivery) {
-                    sending = sending.max(delivery.sending.saturating_sub(at_begin.sending));
-                }
-                let since = |then: &Delivery| delivery.acknowledged.saturating_sub(then.acknowledged);
-                let before = self.before.get(link).filter(|_| knows_all);
-                Some((*link, since(at_begin), since(before.unwrap_or(at_begin)), delivery))
-            })
-            .filter(|(_, _, bytes, _)| *bytes > 0)
-            .collect();
-        if bytes.is_empty() {
+        let time = now.saturating_duration_since(*began).max(Duration::from_millis(1));
+        let mut moved = moved(&self.before, links, deliveries);
+        let sending = moved.iter().filter(|moved| moved.is_near()).map(|moved| moved.sending).max();
+        moved.retain(|moved| moved.lately > 0);
+        if moved.is_empty() {
             return self.measure(now, deliveries);
         }
-        let measured = bytes.iter().map(|(_, bytes, ..)| bytes).sum::<u64>();
+        let measured = moved.iter().map(|moved| moved.bytes).sum::<u64>();
         if measured < MEASURED_BYTES {
             return Step::GoOn;
         }
-        if sending < time.mul_f64(SENDING_MIN) {
+        if sending.unwrap_or_default() < time.mul_f64(SENDING_MIN) {
             return self.measure(now, deliveries);
         }
+        let is_full = moved.iter().any(|moved| moved.is_near() && moved.delivery.waiting >= QUEUE);
         self.before.clone_from(links);
         self.phase = Phase::Limited { until: now + PERIOD };
-        let is_full = bytes.iter().any(|(.., delivery)| is_near(delivery) && delivery.waiting >= QUEUE);
         let carried = self.keep(Carried { rate: (measured as f64 / time.as_secs_f64()) as u64, is_full });
         if carried.rate >= FAST_RATE {
             return Step::Limit(Limits::default());
         }
-        let all = bytes.iter().map(|(_, _, bytes, _)| bytes).sum::<u64>() as f64;
+        let lately = moved.iter().map(|moved| moved.lately).sum::<u64>() as f64;
         // Nodes may hold parts of the files, so one link may need more than the others. Each gets at least an equal share, because
         // its need may grow.
-        let equal = 1.0 / bytes.len() as f64;
+        let equal = 1.0 / moved.len() as f64;
         let limit = |part: f64| limit(is_root, (carried.rate as f64 * part) as u64, carried.is_full);
-        let each = bytes.iter().map(|(link, _, bytes, delivery)| {
-            (*link, limit((*bytes as f64 / all).max(equal)).filter(|_| is_near(delivery)))
-        });
+        let each = moved
+            .iter()
+            .map(|moved| (moved.link, limit((moved.lately as f64 / lately).max(equal)).filter(|_| moved.is_near())));
         Step::Limit(Limits { each: each.collect(), others: limit(equal) })
     }
 
-    fn measure(&mut self, now: Duration, deliveries: &Deliveries) -> Step {
+    fn measure(&mut self, now: Instant, deliveries: &Deliveries) -> Step {
         self.phase = Phase::Measuring { began: now, links: deliveries.clone() };
         Step::Measure
     }
@@ -173,9 +158,44 @@ impl Pace {
     }
 }
 
-/// Returns whether queues on the way to the peer matter.
-fn is_near(delivery: &Delivery) -> bool {
-    delivery.round_trip_min < FAR
+/// What a link has moved.
+struct Moved<'a> {
+    link: AgentId,
+    delivery: &'a Delivery,
+    /// The bytes that have reached the peer in this measurement,
+    bytes: u64,
+    /// and since the measurement before it began.
+    lately: u64,
+    /// The time in this measurement in which it had bytes to send.
+    sending: Duration,
+}
+
+impl Moved<'_> {
+    /// Returns whether queues on the way to the peer matter.
+    fn is_near(&self) -> bool {
+        self.delivery.round_trip_min < FAR
+    }
+}
+
+/// Returns what links have moved since a measurement of them began. `before` has the links when the measurement before it began.
+fn moved<'a>(before: &Deliveries, links: &Deliveries, deliveries: &'a Deliveries) -> Vec<Moved<'a>> {
+    // Needs of different lengths of time cannot be compared. A link that was replaced has begun anew.
+    let knows_all = links
+        .iter()
+        .all(|(link, at_begin)| before.get(link).is_some_and(|before| before.acknowledged <= at_begin.acknowledged));
+    let lately = if knows_all { before } else { links };
+    let moved = links.iter().filter_map(|(link, at_begin)| {
+        let delivery = deliveries.get(link)?;
+        let since = |then: &Delivery| delivery.acknowledged.saturating_sub(then.acknowledged);
+        Some(Moved {
+            link: *link,
+            delivery,
+            bytes: since(at_begin),
+            lately: since(lately.get(link)?),
+            sending: delivery.sending.saturating_sub(at_begin.sending),
+        })
+    });
+    moved.collect()
 }
 
 /// Returns the limit of a link whose share of what the network carries is `rate`. The root's limit is below its share. A root that
@@ -192,9 +212,17 @@ fn limit(is_root: bool, rate: u64, is_full: bool) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// A time of the tests' clock.
+    fn at(time: Duration) -> Instant {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *START + time
+    }
 
     /// The delivery of so many bytes at 1 MB/s or more without a pause, with a queue on their way.
     fn after(acknowledged: u64) -> Delivery {
@@ -207,7 +235,7 @@ mod tests {
     }
 
     /// Measures the root's links for 100 ms, in which they have sent so many bytes. Returns the limits of links 1 to 3.
-    fn measured(pace: &mut Pace, now: Duration, bytes: &[(u32, u64)]) -> [Option<u64>; 3] {
+    fn measured(pace: &mut Pace, now: Instant, bytes: &[(u32, u64)]) -> [Option<u64>; 3] {
         assert!(pace.is_due(now));
         let before: Vec<_> = bytes.iter().map(|(link, _)| (*link, after(1000))).collect();
         assert_eq!(pace.advance(now, true, &deliveries(&before)), Step::Measure);
@@ -223,22 +251,22 @@ mod tests {
     }
 
     /// The start of one measurement in each period.
-    fn times() -> impl Iterator<Item = Duration> {
-        (0..).map(|period| 5200 * MS + period * 1200 * MS)
+    fn times() -> impl Iterator<Item = Instant> {
+        (0..).map(|period| at(5200 * MS + period * 1200 * MS))
     }
 
     #[test]
     fn links_are_measured_once_in_a_period() {
         let mut pace = Pace::default();
-        assert_eq!(measured(&mut pace, 5200 * MS, &[(1, 1_000_000)])[0], Some(8_000_000));
-        assert!(!pace.is_due(6299 * MS));
+        assert_eq!(measured(&mut pace, at(5200 * MS), &[(1, 1_000_000)])[0], Some(8_000_000));
+        assert!(!pace.is_due(at(6299 * MS)));
         // The next measurement begins from what is acknowledged then.
-        assert_eq!(measured(&mut pace, 6300 * MS, &[(1, 2_000_000)])[0], Some(16_000_000));
+        assert_eq!(measured(&mut pace, at(6300 * MS), &[(1, 2_000_000)])[0], Some(16_000_000));
     }
 
     #[test]
     fn links_share_what_they_have_in_common() {
-        let limits = measured(&mut Pace::default(), 5200 * MS, &[(1, 500_000), (2, 500_000)]);
+        let limits = measured(&mut Pace::default(), at(5200 * MS), &[(1, 500_000), (2, 500_000)]);
         assert_eq!(limits, [Some(4_000_000); 3], "also one that sends later");
     }
 
@@ -246,7 +274,7 @@ mod tests {
     fn a_link_that_needs_more_than_the_others_gets_more() {
         let mut pace = Pace::default();
         let bytes = [(1, 800_000), (2, 100_000), (3, 100_000)];
-        let [needs_more, one, other] = measured(&mut pace, 5200 * MS, &bytes);
+        let [needs_more, one, other] = measured(&mut pace, at(5200 * MS), &bytes);
         assert_eq!([needs_more, one], [Some(6_400_000), other]);
         assert_eq!(one, Some(2_666_664), "it may need more from now on");
     }
@@ -254,15 +282,15 @@ mod tests {
     #[test]
     fn what_a_link_needs_shows_between_two_measurements() {
         let mut pace = Pace::default();
-        let at = |now, bytes: [u64; 2]| (now, deliveries(&[(1, after(bytes[0])), (2, after(bytes[1]))]));
+        let moment = |time, bytes: [u64; 2]| (at(time), deliveries(&[(1, after(bytes[0])), (2, after(bytes[1]))]));
         // In short measurements, the network favours one or the other. Both need the same.
         let moments = [
-            at(5200 * MS, [0, 0]),
-            at(5300 * MS, [800_000, 200_000]),
-            at(6300 * MS, [3_000_000, 3_000_000]),
-            at(6400 * MS, [3_200_000, 3_800_000]),
-            at(7400 * MS, [6_000_000, 6_000_000]),
-            at(7500 * MS, [6_800_000, 6_200_000]),
+            moment(5200 * MS, [0, 0]),
+            moment(5300 * MS, [800_000, 200_000]),
+            moment(6300 * MS, [3_000_000, 3_000_000]),
+            moment(6400 * MS, [3_200_000, 3_800_000]),
+            moment(7400 * MS, [6_000_000, 6_000_000]),
+            moment(7500 * MS, [6_800_000, 6_200_000]),
         ];
         let steps: Vec<_> = moments.iter().map(|(now, deliveries)| pace.advance(*now, true, deliveries)).collect();
         let Step::Limit(last) = &steps[5] else { panic!("{steps:?}") };
@@ -290,52 +318,55 @@ mod tests {
     #[test]
     fn a_link_that_was_replaced_begins_anew() {
         let mut pace = Pace::default();
-        measured(&mut pace, 5200 * MS, &[(1, 9_000_000), (2, 9_000_000)]);
-        pace.advance(6300 * MS, true, &deliveries(&[(1, after(9_500_000)), (2, after(0))]));
+        measured(&mut pace, at(5200 * MS), &[(1, 9_000_000), (2, 9_000_000)]);
+        pace.advance(at(6300 * MS), true, &deliveries(&[(1, after(9_500_000)), (2, after(0))]));
         let later = deliveries(&[(1, after(10_000_000)), (2, after(500_000))]);
-        let [one, two, _] = limits(pace.advance(6400 * MS, true, &later));
+        let [one, two, _] = limits(pace.advance(at(6400 * MS), true, &later));
         assert_eq!(one, two);
     }
 
     #[test]
     fn a_link_that_joins_meanwhile_gets_an_equal_share() {
         let mut pace = Pace::default();
-        pace.advance(5200 * MS, true, &deliveries(&[(1, after(0)), (2, after(0))]));
+        pace.advance(at(5200 * MS), true, &deliveries(&[(1, after(0)), (2, after(0))]));
         let later = [(1, after(800_000)), (2, after(200_000)), (3, after(1_000_000))];
-        assert_eq!(limits(pace.advance(5300 * MS, true, &deliveries(&later)))[2], Some(4_000_000));
+        assert_eq!(limits(pace.advance(at(5300 * MS), true, &deliveries(&later)))[2], Some(4_000_000));
     }
 
     #[test]
     fn a_link_without_bytes_takes_no_share() {
-        let limits = measured(&mut Pace::default(), 5200 * MS, &[(1, 1_000_000), (2, 0)]);
+        let limits = measured(&mut Pace::default(), at(5200 * MS), &[(1, 1_000_000), (2, 0)]);
         assert_eq!(limits[0], Some(8_000_000));
     }
 
     #[test]
     fn a_measurement_begins_again_if_its_links_have_left() {
         let mut pace = Pace::default();
-        pace.advance(5200 * MS, true, &deliveries(&[(1, after(0)), (2, after(0))]));
-        assert_eq!(pace.advance(9200 * MS, true, &deliveries(&[(3, after(500_000))])), Step::Measure);
-        assert_eq!(limits(pace.advance(9300 * MS, true, &deliveries(&[(3, after(1_500_000))])))[0], Some(8_000_000));
+        pace.advance(at(5200 * MS), true, &deliveries(&[(1, after(0)), (2, after(0))]));
+        assert_eq!(pace.advance(at(9200 * MS), true, &deliveries(&[(3, after(500_000))])), Step::Measure);
+        assert_eq!(
+            limits(pace.advance(at(9300 * MS), true, &deliveries(&[(3, after(1_500_000))])))[0],
+            Some(8_000_000)
+        );
     }
 
     #[test]
     fn a_measurement_begins_again_if_all_links_paused() {
         let mut pace = Pace::default();
-        let at = |acknowledged, sending: u32| Delivery { sending: sending * MS, ..after(acknowledged) };
-        pace.advance(5200 * MS, true, &deliveries(&[(1, at(0, 0)), (2, at(0, 0))]));
-        let paused = deliveries(&[(1, at(500_000, 79)), (2, at(500_000, 79))]);
-        assert_eq!(pace.advance(5300 * MS, true, &paused), Step::Measure);
-        let one_paused = deliveries(&[(1, at(1_000_000, 159)), (2, at(1_000_000, 100))]);
-        assert_eq!(limits(pace.advance(5400 * MS, true, &one_paused))[0], Some(4_000_000));
+        let sent = |acknowledged, sending: u32| Delivery { sending: sending * MS, ..after(acknowledged) };
+        pace.advance(at(5200 * MS), true, &deliveries(&[(1, sent(0, 0)), (2, sent(0, 0))]));
+        let paused = deliveries(&[(1, sent(500_000, 79)), (2, sent(500_000, 79))]);
+        assert_eq!(pace.advance(at(5300 * MS), true, &paused), Step::Measure);
+        let one_paused = deliveries(&[(1, sent(1_000_000, 159)), (2, sent(1_000_000, 100))]);
+        assert_eq!(limits(pace.advance(at(5400 * MS), true, &one_paused))[0], Some(4_000_000));
     }
 
     #[test]
     fn a_far_peer_has_no_limit() {
         let mut pace = Pace::default();
         let far = |bytes| Delivery { round_trip_min: FAR, ..after(bytes) };
-        pace.advance(5200 * MS, true, &deliveries(&[(1, far(0)), (2, after(0))]));
-        let step = pace.advance(5300 * MS, true, &deliveries(&[(1, far(1_000_000)), (2, after(1_000_000))]));
+        pace.advance(at(5200 * MS), true, &deliveries(&[(1, far(0)), (2, after(0))]));
+        let step = pace.advance(at(5300 * MS), true, &deliveries(&[(1, far(1_000_000)), (2, after(1_000_000))]));
         assert_eq!(limits(step), [None, Some(8_000_000), Some(8_000_000)]);
     }
 
@@ -344,12 +375,12 @@ mod tests {
         let mut pace = Pace::default();
         let far = |bytes| Delivery { round_trip_min: FAR, ..after(bytes) };
         let near = |bytes| Delivery { waiting: Duration::ZERO, ..after(bytes) };
-        pace.advance(5200 * MS, true, &deliveries(&[(1, far(0)), (2, near(0))]));
-        let step = pace.advance(5300 * MS, true, &deliveries(&[(1, far(1_000_000)), (2, near(1_000_000))]));
+        pace.advance(at(5200 * MS), true, &deliveries(&[(1, far(0)), (2, near(0))]));
+        let step = pace.advance(at(5300 * MS), true, &deliveries(&[(1, far(1_000_000)), (2, near(1_000_000))]));
         assert_eq!(limits(step), [None; 3]);
-        pace.advance(6400 * MS, true, &deliveries(&[(1, far(1_000_000)), (2, near(1_000_000))]));
+        pace.advance(at(6400 * MS), true, &deliveries(&[(1, far(1_000_000)), (2, near(1_000_000))]));
         let near_paused = Delivery { sending: 1000 * MS, ..near(2_000_000) };
-        let step = pace.advance(6500 * MS, true, &deliveries(&[(1, far(2_000_000)), (2, near_paused)]));
+        let step = pace.advance(at(6500 * MS), true, &deliveries(&[(1, far(2_000_000)), (2, near_paused)]));
         assert_eq!(step, Step::Measure);
     }
 
@@ -385,9 +416,9 @@ mod tests {
     #[test]
     fn a_few_bytes_are_no_measurement() {
         let mut pace = Pace::default();
-        pace.advance(5200 * MS, true, &deliveries(&[(1, after(0))]));
-        assert_eq!(pace.advance(5300 * MS, true, &deliveries(&[(1, after(200_000))])), Step::GoOn);
-        let step = pace.advance(5400 * MS, true, &deliveries(&[(1, after(400_000))]));
+        pace.advance(at(5200 * MS), true, &deliveries(&[(1, after(0))]));
+        assert_eq!(pace.advance(at(5300 * MS), true, &deliveries(&[(1, after(200_000))])), Step::GoOn);
+        let step = pace.advance(at(5400 * MS), true, &deliveries(&[(1, after(400_000))]));
         assert_eq!(limits(step)[0], Some(1_600_000));
     }
 

@@ -3,11 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use litemap::LiteMap;
 use nix::sys::socket::{MsgFlags, send};
-use nix::time::{ClockId, clock_gettime};
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::TcpStream;
 use tokio_util::either::Either;
@@ -15,7 +14,7 @@ use tokio_util::either::Either;
 use super::pace::{Deliveries, Limits, Pace, Step};
 use super::stream::WriteHalf;
 use crate::core::AgentId;
-use crate::sys::{delivery, limit_rate};
+use crate::sys::{Delivery, delivery, limit_rate};
 
 /// Staging ends once a link has had nothing staged to send for this time.
 const STAGING_END: Duration = Duration::from_millis(200);
@@ -41,29 +40,31 @@ struct PacedLink {
 
 impl PacedLink {
     /// Applies a limit in bytes per second. A failure costs speed, not correctness.
-    fn limit(&mut self, limit: Option<u64>, segment_bytes: usize) {
+    fn limit(&mut self, limit: Option<u64>, delivery: Option<&Delivery>) {
+        let segment_bytes = delivery.map_or(1, |delivery| delivery.segment_bytes.max(1));
         self.piece_bytes_max = limit.map(|limit| {
-            let packets = (limit as f64 * PIECE_TIME.as_secs_f64()) as usize / segment_bytes.max(1);
-            segment_bytes.max(1) * packets.max(PIECE_PACKETS_MIN)
+            let packets = (limit as f64 * PIECE_TIME.as_secs_f64()) as usize / segment_bytes;
+            segment_bytes * packets.max(PIECE_PACKETS_MIN)
         });
         let _ = limit_rate(&self.connection, limit);
     }
 }
 
 impl PacedLinks {
+    /// Asks the kernel for the state of all links.
     fn deliveries(&self) -> Deliveries {
         self.links.iter().filter_map(|(peer, link)| Some((*peer, delivery(&link.connection).ok()?))).collect()
     }
 
     /// Begins or ends a measurement of all links.
-    fn advance(&mut self, now: Duration, is_root: bool, deliveries: &Deliveries) {
+    fn advance(&mut self, now: Instant, is_root: bool, deliveries: &Deliveries) {
         match self.pace.advance(now, is_root, deliveries) {
             Step::GoOn => return,
             Step::Measure => self.limits = Limits::default(),
             Step::Limit(limits) => self.limits = limits,
         }
         for (peer, link) in self.links.iter_mut() {
-            link.limit(self.limits.of(*peer), deliveries.get(peer).map_or(1, |delivery| delivery.segment_bytes));
+            link.limit(self.limits.of(*peer), deliveries.get(peer));
         }
     }
 }
@@ -74,7 +75,7 @@ pub(super) struct Pacer {
     peer: AgentId,
     paced: Arc<Mutex<PacedLinks>>,
     /// The time at which the last staged bytes were written.
-    staged: Duration,
+    staged: Option<Instant>,
     /// The link is one of the paced ones.
     is_paced: bool,
     /// Whether staged bytes are paced on this link. `None` before the first ones.
@@ -82,12 +83,12 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// The pace of the link from the agent `here`, or the root, to this peer. All links of a process share `paced`.
+    /// Creates the pacer of the link from the agent `here`, or the root, to this peer. All links of a process share `paced`.
     pub(super) fn new(here: AgentId, peer: AgentId, paced: Arc<Mutex<PacedLinks>>) -> Self {
         // A parent has a lower number than its children. Staged files travel down. Upwards, the lane carries short reports and the
         // files of `--collect`.
         let may_be_paced = if here < peer { None } else { Some(false) };
-        Self { here, peer, paced, staged: Duration::ZERO, is_paced: false, may_be_paced }
+        Self { here, peer, paced, staged: None, is_paced: false, may_be_paced }
     }
 
     /// Writes all bytes. `staged` says that bytes of staged files are among them: only these may be slowed down.
@@ -96,7 +97,7 @@ impl Pacer {
             Either::Left(half) if staged => (*half).as_ref(),
             // A Unix socket leads to this machine. A pipe leads to a remote shell, which owns the connection.
             _ => {
-                if now() > self.staged + STAGING_END {
+                if self.staged.is_some_and(|staged| staged.elapsed() > STAGING_END) {
                     self.leave();
                 }
                 return stream.write_all(bytes).await;
@@ -113,7 +114,7 @@ impl Pacer {
             send_at_once(connection, piece).await?;
             rest = later;
         }
-        self.staged = now();
+        self.staged = Some(Instant::now());
         Ok(())
     }
 
@@ -126,7 +127,8 @@ impl Pacer {
         let mut paced = self.paced();
         let mut link = PacedLink { connection, piece_bytes_max: None };
         if let Some(limit) = paced.limits.of(self.peer) {
-            link.limit(Some(limit), delivery(&link.connection).map_or(1, |delivery| delivery.segment_bytes));
+            let delivery = delivery(&link.connection).ok();
+            link.limit(Some(limit), delivery.as_ref());
         }
         paced.links.insert(self.peer, link);
         drop(paced);
@@ -140,7 +142,7 @@ impl Pacer {
         }
         let mut paced = self.paced();
         if let Some(mut link) = paced.links.remove(&self.peer) {
-            link.limit(None, 1);
+            link.limit(None, None);
         }
         if paced.links.is_empty() {
             *paced = PacedLinks::default();
@@ -149,7 +151,7 @@ impl Pacer {
 
     /// Returns the most bytes to be written at once. `None` if there is no limit. Begins or ends a measurement if one is due.
     fn piece_bytes_max(&self) -> Option<usize> {
-        let now = now();
+        let now = Instant::now();
         let mut paced = self.paced();
         if paced.pace.is_due(now) {
             let deliveries = paced.deliveries();
@@ -168,11 +170,6 @@ impl Drop for Pacer {
     fn drop(&mut self) {
         self.leave();
     }
-}
-
-/// The time of a clock that runs steadily.
-fn now() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Returns whether a network is between the ends of a connection: the peer is not on this machine.
@@ -268,10 +265,10 @@ mod tests {
         let mut link = Paced::new(CHILD, &paced).await;
         link.write(b"staged", true).await;
         assert!(link.pacer.is_paced);
-        link.pacer.staged += 3600 * 1000 * MS;
+        link.pacer.staged = Some(Instant::now() + 3600 * 1000 * MS);
         link.write(b"other", false).await;
         assert!(link.pacer.is_paced, "more may follow");
-        link.pacer.staged = Duration::ZERO;
+        link.pacer.staged = Instant::now().checked_sub(STAGING_END + MS);
         link.write(b"other", false).await;
         assert!(!link.pacer.is_paced && link.pacer.paced().links.is_empty());
     }
@@ -304,7 +301,7 @@ mod tests {
             let mut deliveries = paced.deliveries();
             // As if there had been no pause.
             deliveries.iter_mut().for_each(|(_, delivery)| delivery.sending += 3600 * time);
-            paced.advance(now() + time, false, &deliveries);
+            paced.advance(Instant::now() + time, false, &deliveries);
         };
         advance(1000 * MS);
         assert!(piece(&one).is_some_and(|bytes| bytes >= 2 * 1000), "{:?}", piece(&one));
