@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+mod linking;
 
 fn main() {
     let git = |words: &[&str]| {
@@ -16,8 +18,8 @@ fn main() {
     let exports = Path::new(env!("CARGO_MANIFEST_DIR")).join("exports.txt");
     println!("cargo::rerun-if-changed={}", exports.display());
     println!("cargo::rustc-link-arg-bins=-Wl,--dynamic-list={}", exports.display());
-    if let Some(unwinder) = static_unwinder() {
-        println!("cargo::rustc-link-arg-bins=-Wl,--push-state,--whole-archive,{unwinder},--pop-state");
+    if let Some(argument) = linking::static_unwinder("bin") {
+        println!("cargo::rustc-link-arg-bins={argument}");
     }
     if !is_static() {
         println!("cargo::rustc-link-arg-bins=-no-pie");
@@ -51,20 +53,6 @@ fn is_static() -> bool {
         .is_ok_and(|features| features.split(',').any(|feature| feature == "crt-static"))
 }
 
-/// Returns the path of gcc's static unwinder. Without libgcc_s.so, `scela-run` starts 0.1 ms sooner, and its processes have fewer
-/// mappings to copy and to remove. `None` if it is not found, or for another target: the program is linked as usual then.
-fn static_unwinder() -> Option<String> {
-    let variable = |name| std::env::var(name).unwrap_or_default();
-    if variable("CARGO_CFG_TARGET_ENV") != "gnu" || variable("HOST") != variable("TARGET") {
-        return None;
-    }
-    let linker = std::env::var("RUSTC_LINKER").unwrap_or_else(|_| "cc".to_owned());
-    let output = Command::new(linker).arg("-print-file-name=libgcc_eh.a").output().ok()?;
-    let path = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    // A compiler that does not know the file prints its name only.
-    Path::new(&path).is_absolute().then_some(path).filter(|path| Path::new(path).exists())
-}
-
 /// Returns a linker script that puts the functions of a small job's start at one place of the text: a process maps 64 KiB of text
 /// with each page fault, and a small job would touch nearly all of it, in three processes. docs/performance.md says how the list of
 /// functions is made. A function that it lacks, or that no longer exists, costs time only.
@@ -84,31 +72,8 @@ fn start_script() -> Option<PathBuf> {
         writeln!(text, "    {object}(.text.{function})").ok()?;
     }
     text.push_str("  }\n}\nINSERT BEFORE .text;\n");
-    let directory = PathBuf::from(std::env::var_os("OUT_DIR")?);
-    let script = directory.join("start.ld");
+    let script = PathBuf::from(std::env::var_os("OUT_DIR")?).join("start.ld");
     fs::write(&script, text).ok()?;
-    links_with(&script, &directory).then_some(script)
-}
-
-/// Returns whether the linker accepts the script: lld and GNU ld do, others may not.
-fn links_with(script: &Path, directory: &Path) -> bool {
-    let variable = |name| std::env::var(name).unwrap_or_default();
-    let source = directory.join("empty.rs");
-    if fs::write(&source, "fn main() {}\n").is_err() {
-        return false;
-    }
-    let flags = variable("CARGO_ENCODED_RUSTFLAGS");
-    let linker = std::env::var("RUSTC_LINKER").map(|linker| format!("-Clinker={linker}"));
-    Command::new(variable("RUSTC"))
-        .args(["--target", &variable("TARGET"), "-Copt-level=1"])
-        .args(flags.split('\x1f').filter(|flag| !flag.is_empty()))
-        .args(linker)
-        .arg(format!("-Clink-arg=-Wl,-T,{}", script.display()))
-        .arg("-o")
-        .arg(directory.join("empty"))
-        .arg(source)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
+    // lld and GNU ld accept it, others may not.
+    linking::links_with("bin", &format!("-Wl,-T,{}", script.display())).then_some(script)
 }
