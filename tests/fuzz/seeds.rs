@@ -427,6 +427,7 @@ fn pools() -> Vec<Vec<u8>> {
         encode(&ToClient::Waits(4, Wait { why: Why::Kept(3), ahead: 1 }, Absent::default())),
         encode(&ToClient::Refused(JobRefusal::Busy(Why::Launcher, absent))),
         encode(&ToClient::Refused(JobRefusal::NoDevices("gpu:a100:2".parse().expect("it is a list")))),
+        encode(&ToClient::Refused(JobRefusal::AllocationLost("Slurm job 7".to_owned()))),
         encode(&ToClient::Pool(pool)),
         encode(&ToClient::Job(job)),
         encode(&ToLauncher::Run { job: 3, slots: 8, gres: "gpu:a100:2@1+3".parse().expect("it is a list") }),

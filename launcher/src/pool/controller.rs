@@ -27,7 +27,7 @@ use super::directory::{Place, PoolFiles};
 use super::fleet::{Fleet, FleetEvent, FleetOptions, Host};
 use super::message::{JOB_DESCRIPTORS, JobNumber, ToClient, ToController, packed};
 use super::nodes::{Health, Node, NodeNumber};
-use super::schedule::{Action, Input, Schedule, Time};
+use super::schedule::{Action, Input, Lifetime, Schedule, Time};
 use super::start::Starter;
 use crate::run::front::{FromLauncher, ToLauncher};
 
@@ -59,8 +59,8 @@ pub struct Setup {
     pub fleet: Option<(FleetOptions, Vec<Host>)>,
     /// The process that waits for the begin of the pool.
     pub starter: Starter,
-    /// After how long without a job the pool ends.
-    pub idle: Option<Duration>,
+    /// What the pool lives no longer than.
+    pub lifetime: Lifetime,
 }
 
 /// A controller that has not begun.
@@ -84,14 +84,15 @@ impl Controller {
 async fn live(setup: Setup) -> io::Result<()> {
     let mut panics = Panics::new("controller");
     let tasks = panics.tasks();
-    let Setup { place, forks, nodes, network, fleet, starter, idle } = setup;
+    let Setup { place, forks, nodes, network, fleet, starter, lifetime } = setup;
     let (events, incoming) = mpsc::channel(EVENTS);
     let (files, listener) = place.listen();
     files.note_controller();
     tasks.spawn("listener", Span::current(), accept(WatchedListener::of(listener)?, events.clone(), tasks.clone()));
     let forks = Rc::new(WatchedPackets::of(forks)?);
     tasks.spawn("fork server", Span::current(), watch_forks(Rc::clone(&forks), events.clone()));
-    let mut schedule = Schedule::new(nodes, idle, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize);
+    let idle = lifetime.idle;
+    let mut schedule = Schedule::new(nodes, lifetime, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize);
     network.into_iter().for_each(|network| schedule.set_network(network));
     let mut actor = Actor {
         schedule,

@@ -229,6 +229,10 @@ pub(super) fn refused(pool: &str, why: &JobRefusal) -> Refusal {
         JobRefusal::NotKept(why) => (why.clone(), "the directory of the pool may be full"),
         JobRefusal::Full => (format!("too many jobs wait in the pool '{pool}'"), "try again when some have started"),
         JobRefusal::Stopping => (format!("the pool '{pool}' is being stopped"), ""),
+        JobRefusal::AllocationLost(allocation) => (
+            format!("the pool '{pool}' ends, because all its nodes are down: {allocation} seems to have ended"),
+            "start a pool in another allocation",
+        ),
         JobRefusal::NoLauncher => (
             format!("the pool '{pool}' can start no launcher"),
             "'ulimit -u' and the memory of this machine may be too low; its log is beside its socket",

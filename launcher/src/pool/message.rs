@@ -168,6 +168,8 @@ pub enum JobRefusal {
     Full,
     /// The pool is being stopped.
     Stopping,
+    /// All nodes have been down for so long that this job of the resource manager must have ended. The pool ends.
+    AllocationLost(String),
     /// A signal has ended it while it waited.
     Signalled(i32),
     /// No node of the pool has the devices that a rank asks for.

@@ -32,6 +32,19 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// The failures to start a launcher, one after the other, after which waiting jobs are refused.
 const FAILURES_MAX: u32 = 10;
 
+/// How long all nodes of an allocation may be down before the pool ends: the allocation has ended, and no keeper can be started.
+const ALLOCATION_LOST_TIME: Duration = Duration::from_secs(60);
+
+/// What a pool lives no longer than.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lifetime {
+    /// The pool ends when it has had no job for this time.
+    pub idle: Option<Duration>,
+    /// The resource manager's job that its nodes are from, as messages name it. The pool ends when all nodes have been down for a
+    /// minute.
+    pub allocation: Option<String>,
+}
+
 /// A time since the pool began.
 pub type Time = Duration;
 
@@ -173,7 +186,7 @@ pub struct Shown<'a> {
 pub struct Schedule {
     nodes: Nodes,
     absences: Absences,
-    idle: Option<Duration>,
+    lifetime: Lifetime,
     waiting_max: usize,
     /// In the order in which they start.
     waiting: BTreeMap<(Reverse<i32>, JobNumber), Waiting>,
@@ -187,19 +200,21 @@ pub struct Schedule {
     ended: u64,
     /// Since when the pool has had no job.
     idle_since: Option<Time>,
+    /// Since when no node has been up, after all were down.
+    down_since: Option<Time>,
     is_stopping: bool,
     is_over: bool,
 }
 
 impl Schedule {
-    /// Begins with no jobs. The pool ends when it has had no job for `idle`. At most `waiting_max` jobs wait.
-    pub fn new(nodes: Vec<Node>, idle: Option<Duration>, waiting_max: usize) -> Self {
+    /// Begins with no jobs. At most `waiting_max` jobs wait.
+    pub fn new(nodes: Vec<Node>, lifetime: Lifetime, waiting_max: usize) -> Self {
         let (nodes, mut absences) = (Nodes::new(nodes), Absences::default());
         nodes.all().for_each(|(at, node)| absences.note(Time::ZERO, at, Some(node)));
         Self {
             nodes,
             absences,
-            idle,
+            lifetime,
             waiting_max,
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -209,6 +224,7 @@ impl Schedule {
             retry: None,
             ended: 0,
             idle_since: None,
+            down_since: None,
             is_stopping: false,
             is_over: false,
         }
@@ -238,7 +254,11 @@ impl Schedule {
                 }
             }
             Input::NotTaken(job) => self.wait_again(now, job, actions),
-            Input::NodeAdded(at, node) => self.change_node(now, at, |nodes| nodes.add(at, node)),
+            Input::NodeAdded(at, node) => {
+                self.change_node(now, at, |nodes| nodes.add(at, node));
+                // It has its own time to start.
+                self.down_since = None;
+            }
             Input::NodeRemoved(at) => self.change_node(now, at, |nodes| nodes.remove(at)),
             Input::NodeUp(at, cores) => self.change_node(now, at, |nodes| nodes.set_up(at, cores)),
             Input::NodeHealth(at, health) => self.change_node(now, at, |nodes| nodes.set_health(at, health)),
@@ -258,12 +278,7 @@ impl Schedule {
                     self.refuse_all(JobRefusal::NoLauncher, actions);
                 }
             }
-            Input::Stop => {
-                self.is_stopping = true;
-                self.refuse_all(JobRefusal::Stopping, actions);
-                let end = |job: &JobNumber| Action::Signal(*job, Signal::SIGTERM as i32);
-                actions.extend(self.running.keys().map(end));
-            }
+            Input::Stop => self.stop(JobRefusal::Stopping, actions),
             Input::Timeout => {}
         }
         self.go_on(now, actions);
@@ -326,11 +341,38 @@ impl Schedule {
         actions.extend(waiting.into_values().map(|waiting| Action::Refuse(waiting.job, why.clone())));
     }
 
+    /// Lets no further job start, for this reason, and ends those that run.
+    fn stop(&mut self, why: JobRefusal, actions: &mut Vec<Action>) {
+        self.is_stopping = true;
+        self.refuse_all(why, actions);
+        let end = |job: &JobNumber| Action::Signal(*job, Signal::SIGTERM as i32);
+        actions.extend(self.running.keys().map(end));
+    }
+
+    /// Stops the pool if its allocation has ended. Returns when that is to be assumed.
+    fn end_with_allocation(&mut self, now: Time, actions: &mut Vec<Action>) -> Option<Time> {
+        let all = |is: fn(&Health) -> bool| self.nodes.all().all(|(_, node)| is(&node.health));
+        if self.nodes.count() == 0 || !all(|health| *health != Health::Up) {
+            self.down_since = None;
+        } else if all(|health| matches!(health, Health::Down(_))) {
+            // Until one is up: nodes that are tried again count as started meanwhile.
+            self.down_since = self.down_since.or(Some(now));
+        }
+        let allocation = self.lifetime.allocation.clone().filter(|_| !self.is_stopping)?;
+        let end = self.down_since? + ALLOCATION_LOST_TIME;
+        if end > now {
+            return Some(end);
+        }
+        self.stop(JobRefusal::AllocationLost(allocation), actions);
+        None
+    }
+
     /// Starts what can start, and decides when to look again.
     fn go_on(&mut self, now: Time, actions: &mut Vec<Action>) {
         if self.is_over {
             return;
         }
+        let allocation_end = self.end_with_allocation(now, actions);
         let mut wake = self.start_jobs(now, actions);
         if self.retry.is_some_and(|retry| retry <= now) {
             self.retry = None;
@@ -338,7 +380,7 @@ impl Schedule {
         // Before the idle time is looked at: a pool that ends needs no launchers.
         let has_jobs = !self.running.is_empty() || !self.waiting.is_empty();
         self.idle_since = if has_jobs { None } else { self.idle_since.or(Some(now)) };
-        let idle_end = self.idle.zip(self.idle_since).map(|(idle, since)| since + idle);
+        let idle_end = self.lifetime.idle.zip(self.idle_since).map(|(idle, since)| since + idle);
         if !has_jobs && (self.is_stopping || idle_end.is_some_and(|end| end <= now)) {
             self.is_over = true;
             return actions.push(Action::Over);
@@ -352,7 +394,7 @@ impl Schedule {
             self.starting += missing;
             actions.extend((0..missing).map(|_| Action::AddStandby));
         }
-        for time in [self.retry, idle_end].into_iter().flatten() {
+        for time in [self.retry, idle_end, allocation_end].into_iter().flatten() {
             wake = Some(wake.map_or(time, |wake| wake.min(time)));
         }
         actions.extend(wake.map(Action::WakeAt));

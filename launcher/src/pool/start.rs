@@ -24,8 +24,10 @@ use super::fleet::{FleetOptions, Host};
 use super::fork_server;
 use super::message::ToController;
 use super::nodes::{Health, Node, Nodes};
+use super::schedule::Lifetime;
 use super::{client, commands, succession};
 use crate::cli::{self, Typed};
+use crate::cluster::allocation::Allocation;
 use crate::cluster::node_list::{self as cluster, NodeList};
 use crate::cluster::system::Process;
 use crate::plan::launch;
@@ -114,6 +116,8 @@ struct Members {
     /// How keepers are started, if the nodes are other hosts.
     fleet: Option<(FleetOptions, Vec<Host>)>,
     network: Option<Topology>,
+    /// The resource manager's job that they are from.
+    allocation: Option<String>,
 }
 
 /// Starts a pool. Takes over the process, which must have one thread and no descriptors but the standard ones.
@@ -182,10 +186,11 @@ fn members(options: &Options) -> Result<Members, Refusal> {
                 devices: Devices::of(first_of(gres, &options.gres)),
                 ..Node::new(sys::host_name(), slots, Health::Up)
             };
-            return Ok(Members { nodes: vec![node], fleet: None, network: None });
+            return Ok(Members { nodes: vec![node], fleet: None, network: None, allocation: None });
         }
     };
     let system = Process { environment: &machine.environment };
+    let allocation = located.nodes().allocation().map(Allocation::job);
     let of_manager = located.nodes().allocation().map(|job| job.devices_of_each(&system)).unwrap_or_default();
     let gres = first_of(&options.gres, &of_manager);
     let node = |node: &cluster::Node| {
@@ -197,7 +202,7 @@ fn members(options: &Options) -> Result<Members, Refusal> {
     let network = options.topology.as_ref().map(|typed| network(typed, &machine, nodes)).transpose()?;
     let hosts = nodes.iter().map(host).collect();
     let fleet = FleetOptions { words: options.launch.clone(), launch: launch_options };
-    Ok(Members { nodes: nodes.iter().map(node).collect(), fleet: Some((fleet, hosts)), network })
+    Ok(Members { nodes: nodes.iter().map(node).collect(), fleet: Some((fleet, hosts)), network, allocation })
 }
 
 /// Returns the first of two lists of devices, unless it is empty.
@@ -268,7 +273,7 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
             return Err(error);
         }
     };
-    let Members { nodes, fleet, network } = members;
+    let Members { nodes, fleet, network, allocation } = members;
     if forked.is_none() {
         // Keeps the lock: the name is taken as long as a process of the pool lives.
         place.leave();
@@ -282,7 +287,8 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
         });
     }
     drop(requests);
-    let setup = Setup { place, forks, nodes, network, fleet, starter, idle: options.idle };
+    let lifetime = Lifetime { idle: options.idle, allocation };
+    let setup = Setup { place, forks, nodes, network, fleet, starter, lifetime };
     Ok(Role::Controller(Box::new(Controller::new(setup))))
 }
 

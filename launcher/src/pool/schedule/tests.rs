@@ -28,7 +28,8 @@ struct Pool {
 
 impl Pool {
     fn of(slots: u32) -> Self {
-        let mut pool = Self { schedule: Schedule::new(here(slots), None, 100), now: Time::ZERO, wake: None };
+        let mut pool =
+            Self { schedule: Schedule::new(here(slots), Lifetime::default(), 100), now: Time::ZERO, wake: None };
         pool.handle(Input::Timeout);
         pool
     }
@@ -106,7 +107,7 @@ fn jobs_that_fit_overtake_the_first_only_for_a_while() {
 
 #[test]
 fn no_slots_are_kept_for_a_job_that_waits_for_nodes() {
-    let mut pool = Pool { schedule: Schedule::new(vec![], None, 100), now: Time::ZERO, wake: None };
+    let mut pool = Pool { schedule: Schedule::new(vec![], Lifetime::default(), 100), now: Time::ZERO, wake: None };
     (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new("node", 2, Health::Up)))));
     let started = |job, at, slots| Action::Start(job, [(at, slots)].into());
     let waits =
@@ -169,7 +170,7 @@ fn a_job_that_no_launcher_has_taken_is_started_again_before_later_ones() {
 
 #[test]
 fn a_job_that_no_launcher_has_taken_says_so_and_gets_the_next_one() {
-    let mut schedule = Schedule::new(here(4), None, 100);
+    let mut schedule = Schedule::new(here(4), Lifetime::default(), 100);
     let mut started = |input| {
         let mut actions = Vec::new();
         schedule.handle(Time::ZERO, input, &mut actions);
@@ -230,7 +231,7 @@ fn absent(nodes: &[(&str, AbsenceKind, u64)]) -> Absent {
 
 #[test]
 fn a_job_is_told_which_nodes_it_lacks_and_when_that_changes() {
-    let mut pool = Pool { schedule: Schedule::new(vec![], None, 100), now: Time::ZERO, wake: None };
+    let mut pool = Pool { schedule: Schedule::new(vec![], Lifetime::default(), 100), now: Time::ZERO, wake: None };
     (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new(format!("n{at}"), 2, Health::Up)))));
     pool.handle(Input::NodeDrained(0, true));
     pool.now += 5 * SECOND;
@@ -268,7 +269,7 @@ fn a_job_is_told_which_nodes_it_lacks_and_when_that_changes() {
 
 #[test]
 fn the_reason_to_wait_is_the_one_of_now() {
-    let mut pool = Pool { schedule: Schedule::new(vec![], None, 100), now: Time::ZERO, wake: None };
+    let mut pool = Pool { schedule: Schedule::new(vec![], Lifetime::default(), 100), now: Time::ZERO, wake: None };
     (0..3).for_each(|at| drop(pool.handle(Input::NodeAdded(at, Node::new(format!("n{at}"), 2, Health::Up)))));
     let on_three = |job| Input::Submitted(job, Ask { nodes: Some(3), ..ask(6) });
     let missing = |free, drained, down| {
@@ -322,7 +323,7 @@ fn a_pool_stops_when_its_jobs_have_ended() {
 #[test]
 fn a_pool_without_jobs_ends_after_its_idle_time() {
     let mut pool = Pool::of(1);
-    pool.schedule.idle = Some(SECOND);
+    pool.schedule.lifetime.idle = Some(SECOND);
     assert_eq!(pool.submit(1, 1), [starts(1, 1)]);
     pool.now = SECOND;
     assert_eq!(pool.end(1), []);
@@ -332,8 +333,40 @@ fn a_pool_without_jobs_ends_after_its_idle_time() {
 }
 
 #[test]
+fn a_pool_ends_when_all_nodes_of_its_allocation_have_been_down_for_a_minute() {
+    let mut pool = Pool::of(1);
+    pool.schedule.lifetime.allocation = Some("Slurm job 7".to_owned());
+    pool.handle(Input::NodeAdded(1, Node::new("there", 1, Health::Up)));
+    let down = |at| Input::NodeHealth(at, Health::Down("its keeper was lost".to_owned()));
+    assert_eq!((pool.handle(down(0)), pool.handle(Input::NodeDrained(1, true))), (vec![], vec![]));
+    pool.now = 100 * SECOND;
+    assert_eq!((pool.handle(Input::Timeout), pool.handle(down(1))), (vec![], vec![]));
+    assert_eq!(pool.wake, Some(160 * SECOND), "one node has answered until now");
+    // A node that is added, and one that answers again, begin the time anew.
+    pool.handle(Input::NodeAdded(2, Node::new("new", 1, Health::Starts)));
+    pool.now = 159 * SECOND;
+    pool.handle(Input::NodeRemoved(2));
+    assert_eq!((pool.handle(Input::NodeUp(0, 1)), pool.handle(down(0))), (vec![], vec![]));
+    assert!(matches!(pool.submit(5, 1)[..], [Action::TellWaits(5, ..)]));
+    // It is tried again.
+    pool.now = 218 * SECOND;
+    assert_eq!(pool.handle(Input::NodeHealth(0, Health::Starts)), []);
+    pool.now = 219 * SECOND;
+    let lost = JobRefusal::AllocationLost("Slurm job 7".to_owned());
+    assert_eq!(pool.handle(Input::Timeout), [Action::Refuse(5, lost), Action::Over]);
+}
+
+#[test]
+fn other_pools_outlive_their_nodes() {
+    let mut pool = Pool::of(1);
+    pool.handle(Input::NodeHealth(0, Health::Down("its keeper was lost".to_owned())));
+    pool.now = 10_000 * SECOND;
+    assert_eq!(pool.handle(Input::Timeout), []);
+}
+
+#[test]
 fn jobs_wait_for_launchers_and_are_refused_if_none_can_be_started() {
-    let mut schedule = Schedule::new(here(4), None, 100);
+    let mut schedule = Schedule::new(here(4), Lifetime::default(), 100);
     let mut handle = |now, input| {
         let mut actions = Vec::new();
         schedule.handle(now, input, &mut actions);
