@@ -245,7 +245,7 @@ fn a_node_whose_keeper_is_stopped_gets_no_jobs_until_it_answers() {
     Process::signal_all(&keepers, Signal::SIGSTOP);
     wait_for_state(&pool, "node002", "down");
     let why = node(&pool, "node002")["why"].to_string();
-    assert!(why.contains("its keeper has not answered for 20 s"), "{why}");
+    assert!(why.contains("the keeper has not answered for 20 s"), "{why}");
     assert_eq!(hosts(&pool, 1, &[]), ["node001"]);
     Process::signal_all(&keepers, Signal::SIGCONT);
     wait_for_state(&pool, "node002", "idle");

@@ -361,11 +361,12 @@ fn lists_that_are_none_are_refused() {
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let output = pool.scela(&["pool", "map", fifo.to_str().unwrap()]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.ends_with("fifo cannot be run: it is a FIFO that nothing writes to\n"), "{text}");
+    assert!(text.ends_with("fifo cannot be read: it is a FIFO that nothing writes to\n"), "{text}");
     let output = pool.scela(&["pool", "map", "/no/such/list"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(251) && text.contains("in /no/such/list cannot be run: No such file"),
+        output.status.code() == Some(251)
+            && text.contains("the list of commands /no/such/list cannot be read: No such file"),
         "{text}"
     );
 }

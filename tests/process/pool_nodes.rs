@@ -20,8 +20,10 @@ fn jobs_that_lack_a_drained_node_say_so() {
     assert!(pool.scela(&["pool", "drain", name]).status.success());
     let list = ["echo a".to_owned(), "echo b".to_owned()];
     // Jobs that are before it are counted in between.
-    let lacks =
-        ["it needs 1 slot, and 0 are free (1 node is not used: 1 drained)", &format!("\n  {name} is drained, for ")];
+    let lacks = [
+        "it needs 1 slot, and 0 are free (1 node is not used: 1 drained)",
+        &format!("\n  {name} has been drained for "),
+    ];
     let says = |running: &Running, hint| {
         for text in lacks.iter().chain([&hint]) {
             running.wait_for_error(text);
@@ -32,7 +34,7 @@ fn jobs_that_lack_a_drained_node_say_so() {
     let job = pool.job().np(2).program(sh("echo here")).spawn();
     job.wait_for_error("it needs 2 slots, and 0 are free").wait_for_error("'scela jobs' lists the jobs that wait\n");
     let refused = pool.job().arg("--no-wait").np(1).program(sh("true")).run();
-    refused.has_code(251).says(&format!("\n  {name} is drained, for ")).says("\n  hint: 'scela pool resume ");
+    refused.has_code(251).says(&format!("\n  {name} has been drained for ")).says("\n  hint: 'scela pool resume ");
     let orphan = pool.job().args(["--orphan-time", "60"]).np(1).program(sh("echo orphan")).spawn();
     says(&orphan, "'scela jobs' lists the jobs that wait\n");
     pool.wait_for_jobs(0, 4);

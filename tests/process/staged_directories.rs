@@ -239,10 +239,10 @@ fn what_cannot_be_collected_is_reported() {
     let file = place.path().join("file");
     fs::write(&file, "").unwrap();
     let option = format!("a={}", file.display());
-    collecting(place.path(), &["--collect", &option], "true").has_code(2).says("file' is no directory");
+    collecting(place.path(), &["--collect", &option], "true").has_code(2).says("file' is not a directory");
     collecting(place.path(), &["--collect", "../a=TO"], "true")
         .has_code(2)
-        .says("'../a' is no pattern for files below");
+        .says("'../a' is not a pattern for files below");
     // Links of ranks are not followed.
     let outcome = collecting(place.path(), &["--collect", "*=TO"], "ln -sf /etc/passwd link; rm -f large");
     outcome.has_code(0).says("no file of a rank matches '*'");

@@ -311,7 +311,7 @@ impl TypedOptions {
             Global::Ppn => options.ppn = Some(values::number(value, 1, RANKS_MAX)?),
             Global::Stage => options.stage = true,
             Global::StageFile => options.stage_files.push(stage_values::file(value)?),
-            Global::StageDir => options.stage_dirs.push(stage_values::file(value)?),
+            Global::StageDir => options.stage_dirs.push(stage_values::directory(value)?),
             Global::StageCache => options.stage_cache = stage_values::cache(value)?,
             Global::Collect => options.collect.push(stage_values::collect(value)?),
             Global::CollectMax => options.collect_max = Some(stage_values::bytes(value)?),

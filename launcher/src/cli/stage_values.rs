@@ -20,8 +20,17 @@ const AGE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The most bytes that can be asked for: a petabyte.
 const BYTES_MAX: u64 = 1_000_000_000_000_000;
 
-/// Parses a file or a directory with the name by which ranks find it, `FILE` or `FILE=NAME`. The plan checks the name.
+/// Parses a file with the name by which ranks find it, `FILE` or `FILE=NAME`. The plan checks the name.
 pub(super) fn file(value: &OsStr) -> Parsed<StageFile> {
+    staged(value, "file", "FILE")
+}
+
+/// Parses a directory in the same way, `DIR` or `DIR=NAME`.
+pub(super) fn directory(value: &OsStr) -> Parsed<StageFile> {
+    staged(value, "directory", "DIR")
+}
+
+fn staged(value: &OsStr, noun: &str, word: &str) -> Parsed<StageFile> {
     let bytes = some(value)?.as_bytes();
     let (path, name) = match bytes.iter().rposition(|byte| *byte == b'=') {
         Some(at) => (Path::new(OsStr::from_bytes(&bytes[..at])), Some(bytes[at + 1..].to_vec())),
@@ -30,8 +39,8 @@ pub(super) fn file(value: &OsStr) -> Parsed<StageFile> {
     match name.or_else(|| stage::own_name(path)).filter(|name| !name.is_empty()) {
         Some(name) if !path.as_os_str().is_empty() => Ok(StageFile { path: path.to_owned(), name }),
         _ => {
-            let text = format!("'{}' does not name a file and its name on the nodes", shown(value));
-            Err(Refusal::new(text, format!("write '{OPTION} FILE' or '{OPTION} FILE=NAME'")))
+            let text = format!("'{}' does not name a {noun} and its name on the nodes", shown(value));
+            Err(Refusal::new(text, format!("write '{OPTION} {word}' or '{OPTION} {word}=NAME'")))
         }
     }
 }
@@ -49,7 +58,7 @@ pub(super) fn bytes(value: &OsStr) -> Parsed<u64> {
     let number = std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     let Some(number) = number.filter(|digits| !digits.is_empty()) else {
         let hint = format!("write a number with k, M, G or T, as in '{OPTION} 10G'");
-        return Err(Refusal::new(format!("'{}' is no number of bytes", shown(value)), hint));
+        return Err(Refusal::new(format!("'{}' is not a number of bytes", shown(value)), hint));
     };
     let bytes =
         number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).filter(|bytes| *bytes <= BYTES_MAX);
@@ -103,12 +112,15 @@ mod tests {
             ],
             &[("", "the value is empty"), ("in/..", &no_name("in/..")), ("=a", &no_name("=a")), ("a=", &no_name("a="))],
         );
+        let refused = directory(OsStr::new("=a")).unwrap_err();
+        assert_eq!(refused.to_string(), "'=a' does not name a directory and its name on the nodes");
+        assert_eq!(refused.hint(), format!("write '{OPTION} DIR' or '{OPTION} DIR=NAME'"));
     }
 
     #[test]
     fn sizes() {
         let (none, large) = (
-            |value| format!("'{value}' is no number of bytes"),
+            |value| format!("'{value}' is not a number of bytes"),
             |value| format!("'{value}' is too large, the most is 1000T"),
         );
         check(
@@ -134,7 +146,7 @@ mod tests {
             &[("none", None), ("2G", of(2_000_000_000, 604_800)), ("2G,12h", of(2_000_000_000, 43_200))],
             &[
                 ("", "the value is empty"),
-                ("all", "'all' is no number of bytes"),
+                ("all", "'all' is not a number of bytes"),
                 ("0", "the size must be greater than 0"),
                 ("1G,", "the value is empty"),
                 ("1G,9000h", "'9000h' is too long, the most is 8760 hours"),
@@ -156,8 +168,8 @@ mod tests {
                 ("", "the value is empty"),
                 ("out", &neither("out")),
                 ("out=", &neither("out=")),
-                ("../a=r", "'../a' is no pattern for files below a directory"),
-                ("/a=r", "'/a' is no pattern for files below a directory"),
+                ("../a=r", "'../a' is not a pattern for files below a directory"),
+                ("/a=r", "'/a' is not a pattern for files below a directory"),
             ],
         );
     }

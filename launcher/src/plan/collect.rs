@@ -28,7 +28,7 @@ pub(super) fn provide(plan: &mut Plan, wdir: &Path) -> Result<(), Refusal> {
     plan.collect_to = options.collect.iter().map(|collect| wdir.join(&collect.directory)).collect();
     // Hours later it would be too late.
     if let Some(file) = plan.collect_to.iter().find(|directory| directory.exists() && !directory.is_dir()) {
-        let text = format!("option '--collect': '{}' is no directory", file.display());
+        let text = format!("option '--collect': '{}' is not a directory", file.display());
         return Err(Refusal::new(text, "name another one after the '='"));
     }
     let places = || plan.settings.first.commands.iter().map(|command| Path::new(OsStr::from_bytes(&command.wdir)));

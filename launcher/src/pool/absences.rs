@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::nodes::{Health, Node, NodeNumber, Nodes};
 use super::schedule::Time;
 use super::status;
-use crate::cluster::hosts::fold;
+use crate::cluster::hosts::{fold, quoted};
 use crate::plan::pool_name::POOL_DEFAULT;
 
 /// The most lines about absent nodes. Further nodes are counted.
@@ -155,7 +155,7 @@ impl Absent {
             (false, false) => {
                 let names = resumed.iter().map(|group| group.names.as_str()).collect::<Vec<_>>().join(",");
                 let is_whole = self.others == 0 && !names.contains('…') && names.chars().count() <= COPIED_CHARS_MAX;
-                let names = if is_whole { &names } else { "NODES" };
+                let names = if is_whole { quoted(&names) } else { "NODES".to_owned() };
                 format!(
                     "'scela pool resume {names}{pool}' uses drained nodes again and tries those that are down at once; {jobs}"
                 )
@@ -167,13 +167,13 @@ impl Absent {
 impl Display for Absent {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for AbsentNodes { names, count, kind, why, age_ms } in &self.groups {
-            let (verb, upto) = if *count == 1 { ("is", "") } else { ("are", "up to ") };
+            let (verb, upto) = if *count == 1 { ("has", "") } else { ("have", "up to ") };
             let state = match kind {
                 AbsenceKind::Down => "down",
                 AbsenceKind::Drained => "drained",
-                AbsenceKind::Starting => "being started",
+                AbsenceKind::Starting => "starting",
             };
-            write!(f, "\n  {} {verb} {state}, for {upto}{}", printable(names), status::age(*age_ms))?;
+            write!(f, "\n  {} {verb} been {state} for {upto}{}", printable(names), status::age(*age_ms))?;
             if !why.is_empty() {
                 write!(f, ": {}", printable(why))?;
             }
@@ -267,13 +267,13 @@ mod tests {
         let absent = all.describe(10 * SECOND, &lacking, &nodes);
         assert_eq!(
             absent.to_string(),
-            "\n  n[1,3] are down, for up to 9 s: 1 of 2 hosts could not be started: n1: no route\
-             \n  n2 is drained, for 9 s\
-             \n  n4 is being started, for 5 s"
+            "\n  n[1,3] have been down for up to 9 s: 1 of 2 hosts could not be started: n1: no route\
+             \n  n2 has been drained for 9 s\
+             \n  n4 has been starting for 5 s"
         );
         assert_eq!(
             absent.hint("night"),
-            "'scela pool resume n[1,3],n2 night' uses drained nodes again and tries those that are down at once; \
+            "'scela pool resume \"n[1,3],n2\" night' uses drained nodes again and tries those that are down at once; \
              'scela jobs night' lists the jobs that wait"
         );
         let starts = all.describe(10 * SECOND, &all.of([3].into_iter()), &nodes);
@@ -306,7 +306,7 @@ mod tests {
             (all.describe(100 * SECOND, &lacking, nodes).to_string(), all.changes())
         };
         nodes.set_health(0, down("lost"));
-        let lost = "\n  n1 is down, for 90 s: lost".to_owned();
+        let lost = "\n  n1 has been down for 90 s: lost".to_owned();
         assert_eq!(note(&nodes, 10), (lost.clone(), 1));
         nodes.set_health(0, Health::Starts);
         assert_eq!(note(&nodes, 20), (lost.clone(), 1));
@@ -315,7 +315,7 @@ mod tests {
         nodes.set_health(0, down("no route"));
         assert_eq!(note(&nodes, 30), (lost, 1));
         nodes.set_up(0, 1);
-        assert_eq!(note(&nodes, 40), ("\n  n1 is drained, for 60 s".to_owned(), 2));
+        assert_eq!(note(&nodes, 40), ("\n  n1 has been drained for 60 s".to_owned(), 2));
         nodes.set_drained(0, false);
         assert_eq!(note(&nodes, 50), (String::new(), 3));
     }

@@ -257,13 +257,13 @@ impl Fleet {
                 let Some(node) = self.node_with(number) else { return Vec::new() };
                 // The next state that it reports makes the node usable again.
                 self.states.remove(&node);
-                let why = format!("its keeper has not answered for {} s; is it stopped?", time.as_secs_f32());
+                let why = format!("the keeper has not answered for {} s; is it stopped?", time.as_secs_f32());
                 vec![(node, Health::Down(why))]
             }
             FleetEvent::Keeper(KeeperEvent::Lost(number, why)) => {
                 let Some(node) = self.node_with(number) else { return Vec::new() };
                 self.keepers.remove(&node);
-                vec![self.lost(node, format!("its keeper was lost: {why}"))]
+                vec![self.lost(node, format!("the keeper was lost: {why}"))]
             }
             FleetEvent::Late(number) => {
                 let Some(session) = self.sessions.get_mut(&number) else { return Vec::new() };
@@ -271,7 +271,7 @@ impl Fleet {
                     session.end = None;
                 }
                 let missing = std::mem::take(&mut session.pending).into_iter();
-                let why = "its keeper has not connected; does a firewall stop it?";
+                let why = "the keeper has not connected; does a firewall stop it?";
                 missing.map(|node| self.lost(node, why.to_owned())).collect()
             }
             FleetEvent::Ended(number, words) => {
@@ -441,8 +441,8 @@ impl Watch {
         let words = quoted(&words);
         let words = match (words.is_empty(), status) {
             (false, _) => words,
-            (true, Some(status)) => format!("the session of its keeper has ended ({status})"),
-            (true, None) => "the session of its keeper has ended".to_owned(),
+            (true, Some(status)) => format!("the session of the keeper has ended ({status})"),
+            (true, None) => "the session of the keeper has ended".to_owned(),
         };
         self.send(FleetEvent::Ended(self.number, words)).await;
     }

@@ -293,14 +293,14 @@ mod tests {
             age_ms: 5000,
         };
         let some = Absent { groups: vec![nodes], others: 0 };
-        let hint = "'scela pool resume n[1-2] night' uses drained nodes again and tries those that are down at once; \
+        let hint = "'scela pool resume \"n[1-2]\" night' uses drained nodes again and tries those that are down at once; \
                     'scela jobs night' lists the jobs that wait";
-        let text = format!("{text}\n  n[1-2] are drained, for up to 5 s\n  hint: {hint}");
+        let text = format!("{text}\n  n[1-2] have been drained for up to 5 s\n  hint: {hint}");
         let told = Event::Waits(text, some.clone());
         assert_eq!(handed.on_controller(Some(&packet(&waits(some.clone())))), Some(told));
         let busy = self::refused("night", &JobRefusal::Busy(Why::Kept(1), some));
         let text = "the job cannot start at once in the pool 'night': the slots for it are kept for job 1, which has waited \
-                    longer\n  n[1-2] are drained, for up to 5 s";
+                    longer\n  n[1-2] have been drained for up to 5 s";
         assert_eq!(busy.with_hint(), format!("{text}\n  hint: {hint}"));
         let refused = packet(&ToClient::Refused(JobRefusal::Full));
         assert_eq!(handed.on_controller(Some(&refused)), Some(Event::Refused(JobRefusal::Full)));

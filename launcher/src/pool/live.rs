@@ -357,11 +357,11 @@ mod tests {
             ..first.clone()
         };
         let long = "1 of 1 host could not be started\n  n3: ".to_owned() + &"a".repeat(100);
-        let down = [node("n2", "its keeper was lost"), node("n4", "its keeper was lost"), node("n3", &long)];
+        let down = [node("n2", "the keeper was lost"), node("n4", "the keeper was lost"), node("n3", &long)];
         report.nodes.extend(down);
         let shown = lines(&[report.clone()], 0);
         assert_eq!(shown[4], "n[2,4]                   down     4      0      -       -");
-        assert_eq!(shown[5], "  its keeper was lost");
+        assert_eq!(shown[5], "  the keeper was lost");
         assert_eq!(shown[6], "n3                       down     4      0      -       -");
         assert_eq!(shown[7], format!("  1 of 1 host could not be started: n3: {}…", "a".repeat(37)));
         assert_eq!(shown[8], "JOB      STATE  SLOTS  PRIORITY  SINCE    COMMAND");

@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn equal_nodes_are_folded() {
-        let down = Health::Down("its keeper was lost".to_owned());
+        let down = Health::Down("the keeper was lost".to_owned());
         let nodes = vec![
             node("n1", 4, Health::Up),
             node("n2", 0, Health::Up),
@@ -425,7 +425,7 @@ mod tests {
                 "n[1,3]                    busy          4       4     0.50    3.0 GiB  13",
                 "n2                        idle          4       0     0.50    3.0 GiB",
                 "n4                        down          4       0        -          -",
-                "  its keeper was lost",
+                "  the keeper was lost",
             ]
         );
     }
@@ -440,7 +440,7 @@ mod tests {
         let two =
             "2 of 3 hosts could not be started\n  n1: no route\n    hint: check that it is up\n  n2: \x1b[2Jno name\n";
         assert_eq!(shown(two), "  2 of 3 hosts could not be started: n1: no route; n2: ?[2Jno name");
-        assert_eq!(shown("its keeper was lost"), "  its keeper was lost");
+        assert_eq!(shown("the keeper was lost"), "  the keeper was lost");
         assert_eq!(shown(&format!("a\n{}", "b".repeat(1000))), format!("  a: {}…", "b".repeat(WHY_SHOWN - 3)));
         assert_eq!(shown(""), "  ");
     }

@@ -20,7 +20,7 @@ const ANY_DIRECTORIES: &[u8] = b"**";
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum CollectError {
     /// The pattern is empty, absolute or too long, or it ascends.
-    #[error("'{0}' is no pattern for files below a directory")]
+    #[error("'{0}' is not a pattern for files below a directory")]
     Pattern(String),
     /// There are more than [`COLLECT_PATTERNS_MAX`] patterns.
     #[error("{0} patterns are more than can be collected ({COLLECT_PATTERNS_MAX})")]

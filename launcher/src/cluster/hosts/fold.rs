@@ -55,6 +55,12 @@ pub fn fold_within<S: AsRef<str>>(names: impl IntoIterator<Item = S>, bytes_max:
     }
 }
 
+/// Quotes a list of names for a command that the user may copy, if a shell could take it for a pattern. The quotes are double ones,
+/// because single ones are around the commands of hints.
+pub fn quoted(list: &str) -> String {
+    if list.contains('[') { format!("\"{list}\"") } else { list.to_owned() }
+}
+
 /// Lists items by their texts, and counts those beyond the first `shown_max`: `a, b and 3 more`.
 pub(crate) fn first_of<T>(items: &[T], shown_max: usize, text: impl Fn(&T) -> String) -> String {
     let shown: Vec<String> = items.iter().take(shown_max).map(text).collect();

@@ -56,7 +56,7 @@ pub use self::error::HostsError;
 pub use self::exclude::{Excluded, exclude};
 pub use self::file::parse_file;
 pub(crate) use self::fold::first_of;
-pub use self::fold::{fold, fold_within};
+pub use self::fold::{fold, fold_within, quoted};
 pub use self::index::select;
 pub use self::list::{expand, parse_list};
 

@@ -9,7 +9,7 @@ use nla::sys::WatchedPackets;
 use tokio::time::timeout;
 
 use super::{Actor, Event, until_left};
-use crate::cluster::hosts::{HostsError, expand, fold, parse_list};
+use crate::cluster::hosts::{HostsError, expand, fold, parse_list, quoted};
 use crate::pool::devices::Devices;
 use crate::pool::fleet::{END_TIME, Fleet, Host};
 use crate::pool::message::{NodeChange, ToClient, ToController, packed};
@@ -230,7 +230,7 @@ fn withdrawn_text(removed: &str, kept: &str, pool: &str) -> String {
         return removed;
     }
     let separator = if removed.is_empty() { "" } else { "; " };
-    let hint = format!("'scela pool drain {kept} {pool}' gives them no more jobs");
+    let hint = format!("'scela pool drain {} {pool}' gives them no more jobs", quoted(kept));
     format!("{removed}{separator}added, because jobs run there: {kept}\n  hint: {hint}")
 }
 
@@ -258,6 +258,11 @@ mod tests {
         assert_eq!(
             withdrawn_text("n1", "n3", "night"),
             format!("not added: n1; added, because jobs run there: n3{hint}")
+        );
+        let several = withdrawn_text("", "n[3-4]", "night");
+        assert!(
+            several.ends_with("\n  hint: 'scela pool drain \"n[3-4]\" night' gives them no more jobs"),
+            "{several}"
         );
     }
 

@@ -89,9 +89,9 @@ pub fn run(options: &Options) -> Result<u8, Refusal> {
 }
 
 fn read_list(path: &Path) -> Result<List, Refusal> {
-    let refused = |why: &dyn std::fmt::Display| {
-        let name = if path.as_os_str() == "-" { "standard input".into() } else { path.to_string_lossy() };
-        Refusal::new(format!("the list of commands in {} cannot be run: {why}", printable(&name)), "").of_system()
+    let refused = |done: &str, why: &dyn std::fmt::Display| {
+        let name = if path.as_os_str() == "-" { "in standard input".into() } else { path.to_string_lossy() };
+        Refusal::new(format!("the list of commands {} cannot be {done}: {why}", printable(&name)), "").of_system()
     };
     let read = |source: &mut dyn Read| {
         let mut bytes = Vec::new();
@@ -102,5 +102,6 @@ fn read_list(path: &Path) -> Result<List, Refusal> {
     } else {
         sys::open_input(path).and_then(|mut file| read(&mut file))
     };
-    List::parse(bytes.map_err(|error| refused(&error))?).map_err(|error| refused(&error))
+    let bytes = bytes.map_err(|error| refused("read", &error))?;
+    List::parse(bytes).map_err(|error| refused("run", &error))
 }
