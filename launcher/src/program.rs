@@ -48,7 +48,7 @@ use crate::pool::client;
 use crate::pool::commands::{self, Subcommand};
 use crate::pool::fleet::KEEPER_ARGUMENT;
 use crate::pool::map;
-use crate::pool::standby::JOB_ARGUMENT;
+use crate::pool::standby::{self, JOB_ARGUMENT};
 use crate::pool::start::{self, Role};
 use crate::refusal::Refusal;
 use crate::run::demo;
@@ -371,9 +371,9 @@ enum Lent {
 }
 
 impl Ready {
-    /// Returns the agent, if the plan needs one such agent. Dismisses it otherwise.
+    /// Returns the agent, if the plan needs one such agent, with the environment of the pool. Dismisses it otherwise.
     fn guardians(&mut self, planned: &Planned) -> Lent {
-        let is_local = matches!(planned.agent_hosts, AgentHosts::Local);
+        let is_local = matches!(planned.agent_hosts, AgentHosts::Local) && !standby::changes_agents();
         let fits = is_local && planned.plan.agents() == 1 && planned.plan.options.liveness() == standing_liveness();
         let lent = self.standing.as_mut().filter(|_| fits).and_then(|standing| standing.agent.lend());
         if let Some(agent) = lent {

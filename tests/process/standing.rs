@@ -38,6 +38,24 @@ fn jobs_use_the_agents_that_stand_by_one_after_the_other() {
 }
 
 #[test]
+fn agents_log_as_the_environment_of_their_job_says() {
+    let pool = Pool::start(&["--slots", "5"]);
+    for _ in 0..2 {
+        let job = pool.job().np(1).env("SCELA_LOG", "debug");
+        let file = job.world().file("go on");
+        let wait = format!("until [ -e '{}' ]; do sleep 0.02; done", file.display());
+        let job = job.program(sh(&wait)).spawn();
+        job.wait_for_error(": nla::driver::root: in ").wait_for_error("agent{id=1}: nla::driver::agent: in ");
+        fs::write(&file, "").unwrap();
+        job.finish().has_code(0);
+        // The next job may get a launcher that has run one of these.
+        for _ in 0..3 {
+            pool.job().np(1).program(sh("true")).run().has_code(0);
+        }
+    }
+}
+
+#[test]
 fn launchers_that_are_stopped_get_no_jobs() {
     let pool = Pool::start(&["--slots", "2"]);
     // Some may not stand by yet.

@@ -22,6 +22,8 @@ use crate::run::stderr;
 
 /// The argument that makes this program the launcher of a job again.
 pub const JOB_ARGUMENT: &str = "--pool-job";
+/// The variables that an agent reads in its own environment: what it logs, records, and where it panics.
+const VARIABLES_OF_AGENTS: [&str; 3] = ["SCELA_LOG", "SCELA_RECORD", "SCELA_PANIC"];
 /// How long the threads of a job may take to exit after it.
 const THREADS_TIME: Duration = Duration::from_millis(20);
 
@@ -180,6 +182,12 @@ fn hosts_in(file: OwnedFd) -> io::Result<String> {
     file.rewind()?;
     file.take(TEXT_BYTES_MAX as u64).read_to_string(&mut hosts)?;
     Ok(hosts)
+}
+
+/// Returns whether the environment of this process, which is that of its job, changes what an agent does. An agent that stands by has the
+/// environment of the pool.
+pub fn changes_agents() -> bool {
+    VARIABLES_OF_AGENTS.iter().any(|name| std::env::var_os(name).is_some())
 }
 
 /// Returns whether this process is as it was before a job: with one thread, and logging nothing.
