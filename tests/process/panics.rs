@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Read;
 use std::time::Duration;
 
-use tests::{Outcome, scela, sh};
+use tests::{Outcome, Pool, scela, sh};
 
 use crate::{host, with_full_error_pipe};
 
@@ -149,6 +149,26 @@ fn a_panic_during_a_short_job_is_reported_too() {
         let run = scela().np(2).env("SCELA_PANIC", task).env("RUST_BACKTRACE", "1");
         run.stdin("").program(sh("echo done")).run().has_code(code).says(words);
     }
+}
+
+#[test]
+fn a_panic_in_a_job_of_a_pool_ends_no_other_job() {
+    let pool = Pool::start(&["--slots", "5"]);
+    let other = pool.job().np(1);
+    let file = other.world().file("go on");
+    let wait = format!("echo here; until [ -e '{}' ]; do sleep 0.02; done; echo done", file.display());
+    let other = other.program(sh(&wait)).spawn();
+    other.wait_for("here");
+    let panicking = |task| pool.job().np(1).env("SCELA_PANIC", task).program(sh("sleep 1000")).run();
+    let next_runs = || {
+        pool.job().np(1).program(sh("echo next")).run().has_code(0).wrote("next\n");
+    };
+    reports_lost_agent(&panicking("agent/rank"), "rank");
+    next_runs();
+    reports_failed_launcher(&panicking("launcher/session"), "session");
+    next_runs();
+    fs::write(&file, "").unwrap();
+    other.finish().has_code(0).wrote("here\ndone\n");
 }
 
 #[test]
