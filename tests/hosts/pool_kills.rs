@@ -1,4 +1,5 @@
-//! Many jobs on a pool of several hosts, while jobs, agents and keepers are killed at random, and the controller at the end.
+//! Many jobs on a pool of several hosts, while jobs, agents and keepers are killed at random, until the pool is stopped. The controller
+//! of a second pool is killed.
 //!
 //! `SCELA_POOL_JOBS` sets the number of jobs (default: 80), `SCELA_POOL_SEED` the seed.
 
@@ -16,6 +17,10 @@ const AT_A_TIME: usize = 20;
 /// A job may be killed once it has run for so many seconds: before that, another launcher may run it again.
 const AGE_MIN: f64 = 0.15;
 const HOSTS: usize = 4;
+/// The slots of a host.
+const SLOTS: usize = 2;
+/// The last words of the report on a job whose launcher was killed.
+const KILLED: &str = " was killed; its ranks were ended";
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("it is a number"))
@@ -31,17 +36,36 @@ fn begin(pool: &Pool<'_>, index: u64) -> (Child, i32) {
     (child.expect("scela starts"), code)
 }
 
+/// The end of a job.
+struct End {
+    /// It has not ended with the code of its program.
+    is_lost: bool,
+    /// Its launcher was killed, by its report.
+    was_killed: bool,
+}
+
 /// Checks the one end of a job, and its one report.
-fn check_end(index: u64, child: Child, code: i32) -> i32 {
+fn check_end(index: u64, child: Child, code: i32) -> End {
     let output = child.wait_with_output().expect("it was not reaped");
     let text = String::from_utf8_lossy(&output.stderr);
     let ended = output.status.code().unwrap_or_else(|| panic!("job {index}: {output:?}"));
     let reports: Vec<_> = text.lines().filter(|line| line.starts_with("scela-run: error:")).collect();
     assert!([code, 251, 252, 137].contains(&ended), "job {index} ended with {ended}: {text}");
     // A launcher may be killed between the system calls that write its report and that tell the client of it.
-    let is_cut = ended == 252 && reports.len() == 2 && reports[1].ends_with(" was killed; its ranks were ended");
+    let is_cut = ended == 252 && reports.len() == 2 && reports[1].ends_with(KILLED);
     assert!(is_cut || reports.len() == usize::from(ended != 0), "job {index} ended with {ended}: {text}");
-    ended
+    End { is_lost: ended != code, was_killed: reports.iter().any(|report| report.ends_with(KILLED)) }
+}
+
+/// Checks that the victims explain the jobs that were lost.
+fn check_losses(ends: &BTreeMap<u64, End>, victims: &BTreeMap<&str, usize>) {
+    let of = |kind: &str| victims.get(kind).copied().unwrap_or_default();
+    let killed = ends.values().filter(|end| end.was_killed).count();
+    assert!(killed <= of("launcher"), "{killed} launchers were killed: {victims:?}");
+    // A process of a host ends at most the jobs that have slots there, and those that get them before the controller knows of it.
+    let bound = of("launcher") + 2 * SLOTS * (of("agent") + of("guardian") + of("keeper"));
+    let lost = ends.values().filter(|end| end.is_lost).count();
+    assert!(lost <= bound, "{lost} jobs were lost: {victims:?}");
 }
 
 fn jobs_in(state: &Value, which: &str) -> Vec<Value> {
@@ -74,7 +98,7 @@ fn every_job_has_one_end_while_processes_are_killed() {
     let Some(cluster) = Cluster::new_or_skip(HOSTS) else { return };
     let (all, seed) = (number("SCELA_POOL_JOBS", JOBS), number("SCELA_POOL_SEED", 17));
     let mut random = Random::of_session(seed, 1);
-    let pool = Pool::start_on(&cluster, &["--slots", "2"]);
+    let pool = Pool::start_on(&cluster, &["--slots", &SLOTS.to_string()]);
     let mut running: BTreeMap<u64, (Child, i32)> = BTreeMap::new();
     let (mut begun, mut ends, mut victims) = (0, BTreeMap::new(), BTreeMap::new());
     while ends.len() < all as usize {
@@ -108,20 +132,36 @@ fn every_job_has_one_end_while_processes_are_killed() {
             *victims.entry(kill_one(&cluster, &pool, &mut random)).or_insert(0) += 1;
         }
     }
-    let lost = ends.values().filter(|code| ![0, 3].contains(*code)).count();
+    let lost = ends.values().filter(|end| end.is_lost).count();
     println!("{all} jobs, seed {seed}: {lost} lost, victims {victims:?}");
+    check_losses(&ends, &victims);
     // The controller may notice the end of a launcher later than the client.
     let have_ended = || (pool.state()["jobs_ended"] == all).then_some(());
     assert!(eventually(have_ended).is_some(), "each job has ended once: {:?}", pool.state());
-    // The controller, at last: its jobs end, and nothing is left.
+    // Some nodes may be down, or lost and not known to be so.
+    let last = fill(&pool);
+    assert!(pool.scela(&["pool", "stop"]).status.success());
+    nothing_is_left(&cluster, &pool, last, &[143, 251, 252]);
+    let pool = Pool::start_on(&cluster, &["--slots", &SLOTS.to_string()]);
+    let last = fill(&pool);
+    pool.controller().signal(Signal::SIGKILL);
+    nothing_is_left(&cluster, &pool, last, &[251, 252]);
+}
+
+/// Starts more jobs than the pool has slots. One of them waits.
+fn fill(pool: &Pool<'_>) -> Vec<Child> {
     let sleeps = || pool.command(&["run", "--pool", "-np", "1", "sleep", "1000"]).stderr(Stdio::null()).spawn();
-    let last: Vec<_> = (0..12).map(|_| sleeps()).collect();
+    let jobs = (0..2 * HOSTS * SLOTS).map(|_| sleeps().expect("scela starts")).collect();
     let is_full = || (!jobs_in(&pool.state(), "waits").is_empty()).then_some(());
     assert!(eventually(is_full).is_some(), "{:?}", pool.state());
-    pool.controller().signal(Signal::SIGKILL);
-    for child in last {
-        let code = child.expect("scela starts").wait().expect("it was not reaped").code();
-        assert!([Some(251), Some(252)].contains(&code), "{code:?}");
+    jobs
+}
+
+/// Waits until these jobs have ended with one of these codes, and until no process of the pool is left anywhere.
+fn nothing_is_left(cluster: &Cluster, pool: &Pool<'_>, jobs: Vec<Child>, codes: &[i32]) {
+    for mut child in jobs {
+        let code = child.wait().expect("it was not reaped").code();
+        assert!(code.is_some_and(|code| codes.contains(&code)), "{code:?}");
     }
     pool.wait_for_end();
     let left = || {
