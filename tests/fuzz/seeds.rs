@@ -19,9 +19,9 @@ use nla::bootstrap::{
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, Blob, BoundRanks, CachePolicy, Cause,
     CleanShm, CommandPlan, Contribution, CpuSet, DeviceRemedy, Down, Failure, FailurePolicy, GuardianAt, Inherit,
-    Input, Inquiry, InquiryKind, LackOfDevices, Level, NamespaceId, NamespacePlan, NotStartedReason, Piece, RankGroup,
-    RankSessions, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, SpanKind, StagePlan,
-    StagedFile, StagedKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update, pack,
+    Input, Inquiry, InquiryKind, LackOfDevices, Level, LowLimit, NamespaceId, NamespacePlan, NotStartedReason, Piece,
+    RankGroup, RankSessions, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, SpanKind,
+    StagePlan, StagedFile, StagedKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update, pack,
 };
 use nla::core::{
     CacheBounds, CollectPattern, CollectPlan, Collected, CollectedFile, InMemory, StageUp, StagedTree, TreeEntry,
@@ -314,6 +314,11 @@ fn ups() -> Vec<Up> {
                 }),
             }),
         },
+        Up::LowLimits(
+            vec![LowLimit { kind: 7, least: 500, most: 1000, agents: Ranks::range(3..18) }]
+                .try_into()
+                .expect("it is in order"),
+        ),
         Up::Ended { leftovers: 1, timing: Box::default() },
         Up::Stats(Box::default()),
         Up::Stats(Box::new(stats())),

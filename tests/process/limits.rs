@@ -4,10 +4,13 @@ use std::cell::Cell;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::unistd::geteuid;
-use tests::{Outcome, Run, eventually, scela, sh, skip};
+use tests::{Outcome, Pool, Run, eventually, scela, scela_run, sh, skip};
+
+use crate::host;
 
 /// The first of the users that nothing else runs as.
 const USERS_FROM: u32 = 1_700_000_000;
@@ -77,12 +80,49 @@ fn check(jobs: &[(u32, &[&str], Limits)]) {
     assert!(refused.get() >= jobs.len() / 3, "most of these limits are too low");
 }
 
+/// Returns a run on hosts whose remote shells set limits by these commands.
+fn on_hosts(np: u32, hosts: &str, commands: &str) -> Run {
+    let run = scela().np(np).args(["-hosts", hosts]);
+    let shell = run.world().file("remote-shell");
+    fs::write(&shell, format!("host=$1\nshift\n{commands}\nexec \"$@\"\n")).unwrap();
+    run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display()))
+}
+
 /// Runs one rank on a host that allows so many open files.
 fn on_host(files: u64) -> Outcome {
-    let run = scela().np(1).args(["-hosts", "h1"]);
-    let shell = run.world().file("remote-shell");
-    fs::write(&shell, format!("shift\nulimit -n {files}\nexec \"$@\"\n")).unwrap();
-    run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display())).program(sh("exit 0")).run()
+    on_hosts(1, "h1", &format!("ulimit -n {files}")).program(sh("exit 0")).run()
+}
+
+#[test]
+fn limits_that_ranks_of_hosts_cannot_have_are_named_once() {
+    let commands = "case $host in h3) ;; *) ulimit -n 500 ;; esac";
+    let run = || on_hosts(4, "h1,h2,h3,h4", commands).args(["-ppn", "1"]).program(sh("ulimit -n"));
+    let outcome = run().shell("ulimit -Sn 700").run();
+    outcome.has_code(0).wrote_lines(["500", "500", "500", "700"]);
+    assert_eq!(
+        outcome.err(),
+        "scela-run: warning: ranks on h[1-2,4] have at most 500 open files (nofile); your shell has 700\n  \
+         hint: raise the hard limit there, until 'ulimit -Hn' in a remote shell prints 700 or more\n"
+    );
+    // The agents have raised their own soft limits, and the ranks get those of the shell.
+    run().shell("ulimit -Sn 400").run().is_quiet_success().wrote(&"400\n".repeat(4));
+}
+
+#[test]
+fn limits_that_ranks_of_a_pool_cannot_have_are_named() {
+    let pool = Pool::unstarted();
+    let start = format!("ulimit -n 300; exec {} pool start", scela_run().with_file_name("scela").display());
+    let started = Command::new("bash").args(["-c", &start]).env("SCELA_POOL_DIR", pool.directory()).output().unwrap();
+    assert!(started.status.success(), "{started:?}");
+    let run = || pool.job().np(2).program(sh("ulimit -n"));
+    let outcome = run().shell("ulimit -Sn 700").run();
+    outcome.has_code(0).wrote("300\n300\n");
+    let hint = "hint: start the pool from a shell in which 'ulimit -Hn' prints 700 or more";
+    outcome.says(&format!(
+        "scela-run: warning: ranks on {} have at most 300 open files (nofile); your shell has 700\n  {hint}\n",
+        host()
+    ));
+    run().shell("ulimit -Sn 200").run().is_quiet_success().wrote("200\n200\n");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod comm_profile;
 pub mod demo;
 pub mod front;
 pub(crate) mod input;
+mod low_limit_text;
 pub mod output;
 mod progress;
 pub(crate) mod rank_locations;

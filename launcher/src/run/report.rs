@@ -94,7 +94,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
-        Notice::Bound(..) => return None,
+        Notice::Bound(..) | Notice::LowLimits(_) => return None,
         Notice::Leftovers(_) | Notice::Surveyed(..) | Notice::Stopped(..) | Notice::OutputDropped(..) => return None,
     })
 }

@@ -256,6 +256,7 @@ impl World {
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
             | Notice::Bound(..)
+            | Notice::LowLimits(_)
             | Notice::Stopped(..)
             | Notice::Leftovers(_)
             | Notice::Surveyed(..) => {}

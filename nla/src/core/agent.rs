@@ -39,6 +39,7 @@ use super::forgotten::Forgotten;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{EARLY_MOVES_MAX, FAILURES_SINGLE_MAX};
 use super::lookup::{GetCounts, Peer, ReplyTo};
+use super::low_limits::LowLimits;
 use super::message::{Down, Up};
 use super::parent::Parent;
 use super::pieces::PieceBytes;
@@ -128,6 +129,10 @@ pub struct Agent {
     failures_more: u64,
     /// Processes of the subtree that had outlived their ranks.
     leftovers: u64,
+    /// The low limits of the subtree.
+    low_limits: LowLimits,
+    /// This agent has reported that all ranks of a namespace were started.
+    is_start_reported: bool,
     wake_at: Option<Time>,
     /// The order to end all ranks that is carried out.
     clearing: Option<Clearing>,
@@ -178,6 +183,8 @@ impl Agent {
             early_moves: Vec::new(),
             failures_more: 0,
             leftovers: 0,
+            low_limits: LowLimits::default(),
+            is_start_reported: false,
             wake_at: None,
             clearing: None,
             survey: None,
@@ -246,6 +253,7 @@ impl Agent {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::Bound { agent, report }));
             }
+            Input::LowLimits(granted) => self.note_low_limits(LowLimits::of_agent(self.id(), &granted), turn),
             Input::NotCleared => self.fail(LossReason::NotCleared, turn),
             Input::Cleared { leftovers } => self.on_own_cleared(leftovers),
             Input::Swept { leftovers } => self.on_swept(turn.now, leftovers),

@@ -17,6 +17,7 @@ use super::group::RankGroup;
 use super::ids::{AgentId, GuardianAt, NamespaceId};
 use super::leftovers::FileReport;
 use super::limits::{MODEX_BYTES_MAX, RANKS_MAX};
+use super::low_limits::LowLimits;
 use super::pieces::{Blob, Piece};
 use super::plan::{NamespacePlan, SessionPlan};
 use super::ring::{RingPosition, RingSegment};
@@ -197,6 +198,8 @@ pub enum Up {
         /// The bindings that it has made.
         report: Box<BindingReport>,
     },
+    /// Agents of the subtree give their ranks lower limits than the user's shell has. Comes before the subtree's `Started`.
+    LowLimits(LowLimits),
     /// All processes of the subtree have ended. Their output may still be on its way; an empty message in each stream
     /// lane marks its end.
     Ended {

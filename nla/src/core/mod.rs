@@ -23,6 +23,7 @@ mod ids;
 mod leftovers;
 pub mod limits;
 mod lookup;
+mod low_limits;
 mod message;
 mod parent;
 mod pieces;
@@ -65,6 +66,7 @@ pub use leftovers::{
     mapped_files,
 };
 pub use lookup::GetCounts;
+pub use low_limits::{LowLimit, LowLimits, is_worth_telling};
 pub use message::{
     Contribution, Down, Inquiry, InquiryKind, NODE_REQUESTS_FROM, OpenFence, ReleaseContent, Reply, Requester, Up,
     Update,

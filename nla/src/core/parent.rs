@@ -19,6 +19,7 @@ use super::heritage::Heritage;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
+use super::low_limits::LowLimits;
 use super::message::{Contribution, Down, Inquiry, InquiryKind, OpenFence, Reply, Requester, Up};
 use super::plan::{NamespacePlan, find};
 use super::reason::{LossReason, NotStartedReason, Violation};
@@ -166,6 +167,9 @@ pub(super) trait Parent: Sized {
     /// An agent below has chosen the processors of its ranks.
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_, Self::Action>);
 
+    /// Agents below give their ranks lower limits than the user's shell has. There is at least one entry.
+    fn on_low_limits(&mut self, limits: LowLimits, turn: &mut Turn<'_, Self::Action>);
+
     /// A child's subtree has ended; `leftovers` processes had outlived their ranks there.
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing);
 
@@ -193,6 +197,12 @@ pub(super) trait Parent: Sized {
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
             Up::Busy { agent, text } => self.on_busy(agent, text, turn),
             Up::Bound { agent, report } => self.on_bound(agent, report, turn),
+            Up::LowLimits(limits) => {
+                let limits = self.children().subtree(from).map(|child| limits.within(child)).unwrap_or_default();
+                if !limits.is_empty() {
+                    self.on_low_limits(limits, turn);
+                }
+            }
             Up::Started { namespace } => self.on_child_started(from, namespace, turn),
             Up::Contact { namespace } => self.on_contact(namespace, turn),
             Up::Gathering { namespace, number, ranks, puts } => {

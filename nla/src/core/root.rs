@@ -39,6 +39,7 @@ use super::ids::{AgentId, GuardianAt, NamespaceId, Time};
 use super::leftovers::FileReport;
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
+use super::low_limits::LowLimits;
 use super::message::{Down, Reply, Requester, Up};
 use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
@@ -225,6 +226,8 @@ pub enum Notice {
     Busy(AgentId, String),
     /// An agent has chosen the processors of its ranks.
     Bound(AgentId, Box<BindingReport>),
+    /// Agents give their ranks lower limits than the user's shell has.
+    LowLimits(LowLimits),
     /// This number of processes that outlived their ranks were killed.
     Leftovers(u64),
 }
@@ -261,6 +264,7 @@ impl Notice {
             | Self::FilesLeft(..)
             | Self::Busy(..)
             | Self::Bound(..)
+            | Self::LowLimits(_)
             | Self::Leftovers(_) => {}
         }
     }

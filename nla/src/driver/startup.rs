@@ -32,10 +32,10 @@ use super::turns::Turns;
 use crate::core::{
     AgentId, CommandPlan, FailurePolicy, INCARNATION, Inherit, Input, NamespaceId, NamespacePlan, NotStartedReason,
     STAGE_DIRECTORY, SessionPlan, StagePlan, TraceScope, TraceSpan, Variable, in_directory, in_stage_directory,
-    is_staged_program,
+    is_staged_program, is_worth_telling,
 };
 use crate::link::Clock;
-use crate::sys::{self, Child, Launching, PMI_FD, ProfileFile, ShellState};
+use crate::sys::{self, Child, Launching, LimitCut, PMI_FD, ProfileFile, ShellState, limit_name};
 use crate::tasks::Tasks;
 use crate::wire::decode;
 
@@ -135,12 +135,14 @@ pub(super) struct Startup {
     held: LiteMap<NamespaceId, (Vec<Command>, Programs)>,
     /// The process groups of failed ranks that have got SIGKILL, and until when a start waits for their end.
     former: Vec<(u32, Instant)>,
+    /// The limits that ranks get, if they are lower than in the user's shell and not reported yet, as pairs of kind and limit.
+    low_limits: Vec<(u32, u64)>,
     /// The directory of the session's files, if there are any.
     stage: Option<PathBuf>,
 }
 
 impl Startup {
-    /// Prepares to start ranks of `session`. Logs the limits of the user's shell that cannot be set here.
+    /// Prepares to start ranks of `session`.
     pub(super) fn new(
         session: SessionPlan,
         binder: Binder,
@@ -152,14 +154,11 @@ impl Startup {
     ) -> io::Result<Self> {
         let shell: ShellState = decode(&session.shell).map_err(io::Error::other)?;
         let (fitted, cuts) = shell.fitted();
-        for cut in cuts {
-            tracing::warn!(
-                limit = cut.name,
-                wanted = cut.wanted,
-                granted = cut.granted,
-                "ranks get less here than the user's shell has"
-            );
+        for LimitCut { resource, wanted, granted } in &cuts {
+            tracing::debug!(limit = limit_name(*resource), wanted, granted, "ranks get less than the user's shell has");
         }
+        let granted = cuts.iter().map(|cut| (cut.resource, cut.granted));
+        let low_limits = granted.filter(|(kind, granted)| is_worth_telling(*kind, *granted)).collect();
         let topology_file = TopologyFile::new();
         let profile = session.profile.then(ProfileFile::new).and_then(|made| {
             made.inspect_err(|error| tracing::warn!(%error, "ranks cannot hand over their profiles")).ok()
@@ -181,8 +180,14 @@ impl Startup {
             jobs: VecDeque::new(),
             held: LiteMap::new(),
             former: Vec::new(),
+            low_limits,
             stage: None,
         })
+    }
+
+    /// Takes the limits that the agent reports when it starts its first ranks.
+    pub(super) fn take_low_limits(&mut self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut self.low_limits)
     }
 
     /// Returns whether ranks can be ordered now.

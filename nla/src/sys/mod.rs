@@ -112,7 +112,7 @@ pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use served::{Served, adopt_shell, keep_variables, leave_served};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
-pub use shell::{LimitCut, ShellState, stdout_was_closed};
+pub use shell::{LimitCut, ShellState, limit_name, stdout_was_closed};
 pub use spawn::{
     Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, let_kernel_reap,
     reset_sigchld, restore_termination_signals,

@@ -36,8 +36,8 @@ pub struct ShellState {
 /// A limit that is lower on this node than in the user's shell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitCut {
-    /// The limit's name as in limits.conf: `nofile`, `memlock`, ...
-    pub name: &'static str,
+    /// The resource (`RLIMIT_*`).
+    pub resource: u32,
     /// The soft limit of the user's shell; `u64::MAX` is infinity.
     pub wanted: u64,
     /// This node's hard limit, which ranks on this node get instead.
@@ -99,8 +99,7 @@ impl ShellState {
             let hard = if self.bounds_hard { of_node.min(of_user) } else { of_node };
             let granted = wanted.min(hard);
             if granted < wanted {
-                let name = limit_name(resource);
-                cuts.push(LimitCut { name, wanted, granted });
+                cuts.push(LimitCut { resource, wanted, granted });
             }
             limits.push((resource, granted, hard));
         }
@@ -118,7 +117,8 @@ pub(super) fn limit(resource: u32) -> Option<(u64, u64)> {
     (status == 0).then_some((now[0], now[1]))
 }
 
-fn limit_name(resource: u32) -> &'static str {
+/// Returns the name of a limit as in limits.conf: `nofile`, `memlock`, ...
+pub fn limit_name(resource: u32) -> &'static str {
     const NAMES: [&str; RESOURCES] = [
         "cpu",
         "fsize",
@@ -256,7 +256,7 @@ mod tests {
         if hard == u64::MAX {
             assert!(cuts.is_empty());
         } else {
-            let cut = LimitCut { name: "nofile", wanted: hard + 1, granted: hard };
+            let cut = LimitCut { resource: NOFILE, wanted: hard + 1, granted: hard };
             assert_eq!(cuts, [cut]);
         }
         assert_eq!(fitted.limits, [(NOFILE, hard, hard)]);

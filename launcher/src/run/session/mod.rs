@@ -45,6 +45,7 @@ use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
 use crate::run::front::Front;
 use crate::run::input::{Reader, cannot_be_read};
+use crate::run::low_limit_text::{LowLimitWarnings, Place};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -325,6 +326,7 @@ struct Session {
     own: LauncherParts,
     /// The bindings that were reported since the last start.
     bindings: Bindings,
+    low_limits: LowLimitWarnings,
     /// All agents have joined the tree.
     has_joined: bool,
     /// All ranks of the job have been started.
@@ -454,6 +456,15 @@ impl Session {
         }
     }
 
+    /// Warns of limits of ranks that are lower than in the user's shell.
+    fn warn_of_limits(&mut self) {
+        let is_local_pool = self.reports.in_pool && !self.agent_hosts.is_remote();
+        let place = if is_local_pool { Place::Pool } else { Place::Hosts };
+        let limits = sys::ShellState::recorded().limits;
+        let warnings = self.low_limits.take(&limits, place, |agent| self.locations.of_agent(agent));
+        self.reporter.notes(&warnings);
+    }
+
     fn on_notice(&mut self, at: nla::core::Time, notice: &Notice) {
         self.phases.on_notice(at, notice);
         if let Some(trace) = &mut self.own.trace {
@@ -474,6 +485,14 @@ impl Session {
                 self.tell_staged_memory(at);
                 let lines = std::mem::take(&mut self.bindings).lines();
                 self.reporter.notes(&lines);
+                self.warn_of_limits();
+            }
+            Notice::LowLimits(limits) => {
+                self.low_limits.add(limits);
+                // Those of agents that have ranks from the start share a warning.
+                if self.has_started {
+                    self.warn_of_limits();
+                }
             }
             Notice::Surveyed(survey, waits) => {
                 let is_wanted = std::mem::take(&mut self.wants_survey);

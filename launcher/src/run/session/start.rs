@@ -27,6 +27,7 @@ use crate::run::assemble::{addresses, assemble};
 use crate::run::binding_text::Bindings;
 use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
+use crate::run::low_limit_text::LowLimitWarnings;
 use crate::run::output::{OutputEvent, Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -151,6 +152,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         first_exit: None,
         own,
         bindings: Bindings::default(),
+        low_limits: LowLimitWarnings::default(),
         has_joined: false,
         has_started: false,
         sequel: Sequel::default(),

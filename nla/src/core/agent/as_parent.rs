@@ -13,6 +13,7 @@ use crate::core::heritage::Heritage;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
+use crate::core::low_limits::LowLimits;
 use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
 use crate::core::plan::NamespacePlan;
@@ -85,7 +86,7 @@ impl Parent for Agent {
 
     fn on_child_started(&mut self, child: AgentId, namespace: NamespaceId, turn: &mut Turn<'_>) {
         if self.namespaces.get_mut(&namespace).is_some_and(|ns| ns.on_part_started(child)) {
-            turn.push(Action::ToParent(Up::Started { namespace }));
+            self.report_started(namespace, turn);
         }
     }
 
@@ -223,6 +224,10 @@ impl Parent for Agent {
 
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {
         turn.push(Action::ToParent(Up::Bound { agent, report }));
+    }
+
+    fn on_low_limits(&mut self, limits: LowLimits, turn: &mut Turn<'_>) {
+        self.note_low_limits(limits, turn);
     }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {

@@ -84,6 +84,9 @@ pub enum Input {
     NotStaged(String),
     /// The processors of this agent's ranks are chosen. Comes before they are started.
     Bound(Box<BindingReport>),
+    /// The limits that this agent's ranks get, if they are lower than in the user's shell, as pairs of kind and limit. Comes
+    /// once, before ranks are started.
+    LowLimits(Vec<(u32, u64)>),
     /// [`Action::Sweep`](super::Action::Sweep) is done: no descendant is left. Output may still be unread.
     Swept {
         /// The number of processes that had outlived their ranks.

@@ -7,6 +7,7 @@ use crate::core::cause::{Cause, Exit, Failure};
 use crate::core::group::RankGroup;
 use crate::core::ids::NamespaceId;
 use crate::core::lookup::ReplyTo;
+use crate::core::low_limits::LowLimits;
 use crate::core::message::{Contribution, InquiryKind, Up};
 use crate::core::parent::Parent;
 use crate::core::reason::NotStartedReason;
@@ -29,7 +30,25 @@ impl Agent {
             turn.push(Action::Signal(namespace, ranks.clone(), SIGSTOP));
         }
         if complete {
-            turn.push(Action::ToParent(Up::Started { namespace }));
+            self.report_started(namespace, turn);
+        }
+    }
+
+    /// Reports that all ranks that a namespace has in the subtree were started, behind their low limits.
+    pub(super) fn report_started(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
+        if !self.is_start_reported && !self.low_limits.is_empty() {
+            turn.push(Action::ToParent(Up::LowLimits(self.low_limits.clone())));
+        }
+        self.is_start_reported = true;
+        turn.push(Action::ToParent(Up::Started { namespace }));
+    }
+
+    /// Notes low limits of agents of the subtree. They are reported together when all ranks have started, or at once if that
+    /// was reported.
+    pub(super) fn note_low_limits(&mut self, limits: LowLimits, turn: &mut Turn<'_>) {
+        self.low_limits.merge(limits.clone());
+        if self.is_start_reported {
+            turn.push(Action::ToParent(Up::LowLimits(limits)));
         }
     }
 

@@ -38,6 +38,9 @@ impl Agent {
         if self.ready_reported {
             messages.push(Up::Ready);
         }
+        if self.is_start_reported && !self.low_limits.is_empty() {
+            messages.push(Up::LowLimits(self.low_limits.clone()));
+        }
         messages.extend(self.failures.iter().cloned().map(Up::Failed));
         for ns in self.namespaces.values().filter(|ns| !ns.undone) {
             messages.extend(ns.repeated());

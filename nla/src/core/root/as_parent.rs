@@ -13,6 +13,7 @@ use crate::core::heritage::{Heritage, forgotten, missed};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::FileReport;
 use crate::core::lookup::ReplyTo;
+use crate::core::low_limits::LowLimits;
 use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
 use crate::core::plan::{NamespacePlan, find, owner_of};
@@ -251,6 +252,10 @@ impl Parent for Root {
 
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {
         turn.push(RootAction::Notice(Notice::Bound(agent, report)));
+    }
+
+    fn on_low_limits(&mut self, limits: LowLimits, turn: &mut Turn<'_>) {
+        turn.push(RootAction::Notice(Notice::LowLimits(limits)));
     }
 
     fn on_subtree_ended(&mut self, leftovers: u64, timing: &Timing) {

@@ -99,6 +99,7 @@ impl AgentDriver {
             Action::Restart(namespace, rank, incarnation) => {
                 if let (Some(startup), Some(local)) = (&mut self.startup, self.namespaces.get(&namespace)) {
                     startup.restart(local, rank, incarnation);
+                    self.report_low_limits();
                 }
             }
             Action::EndNeighbour(lost, guardian) => {
@@ -202,6 +203,9 @@ impl AgentDriver {
                     Ok(local) => drop(self.namespaces.insert(id, local)),
                     Err(error) => return self.handle(Input::NotStarted(id, ranks, setup_failure(&error))),
                 }
+                if !ranks.is_empty() {
+                    self.report_low_limits();
+                }
                 if !report.is_empty() {
                     self.handle(Input::Bound(Box::new(report)));
                 }
@@ -211,6 +215,14 @@ impl AgentDriver {
                 let why = self.startup_failure.clone().unwrap_or(NotStartedReason::SetupFailed);
                 self.handle(Input::NotStarted(id, ranks, why));
             }
+        }
+    }
+
+    /// Reports the limits that ranks of this agent do not get, before it starts its first ones.
+    fn report_low_limits(&mut self) {
+        let granted = self.startup.as_mut().map(Startup::take_low_limits).unwrap_or_default();
+        if !granted.is_empty() {
+            self.handle(Input::LowLimits(granted));
         }
     }
 

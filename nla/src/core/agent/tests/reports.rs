@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::core::limits::UNFINALIZED_TIME;
+use crate::core::low_limits::{LowLimit, LowLimits};
 use crate::core::plan::PmixPlan;
 
 #[test]
@@ -31,6 +32,36 @@ fn a_childs_message_for_the_launcher_is_passed_on() {
     for message in [ask, busy, bound] {
         assert_eq!(world.after(T, Input::FromChild(AgentId(2), message.clone())), [Action::ToParent(message)]);
     }
+}
+
+fn low(kind: u32, limit: u64, agents: &str) -> LowLimits {
+    vec![LowLimit { kind, least: limit, most: limit, agents: ranks(agents) }].try_into().unwrap()
+}
+
+#[test]
+fn low_limits_of_a_subtree_are_reported_together_when_its_ranks_have_started() {
+    let mut world = World::joined(1, 2, 1);
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0"), (2, "1")])))));
+    assert_eq!(world.after(T, Input::LowLimits(vec![(7, 500)])), []);
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), Up::LowLimits(low(7, 500, "2-9")))), []);
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), Up::Started { namespace: NS })), []);
+    let limits = Action::ToParent(Up::LowLimits(low(7, 500, "1-2")));
+    let started = Action::ToParent(Up::Started { namespace: NS });
+    assert_eq!(world.after(T, Input::Started(NS, ranks("0"))), [limits, started]);
+    // An agent that starts its first ranks later.
+    let late = Up::LowLimits(low(3, 8, "2"));
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), late.clone())), [Action::ToParent(late)]);
+    let elsewhere = Up::LowLimits(low(3, 8, "1"));
+    assert_eq!(world.after(T, Input::FromChild(AgentId(2), elsewhere)), [], "the child has no such agent");
+}
+
+#[test]
+fn low_limits_are_repeated_to_another_parent() {
+    let mut world = World::surviving(FailurePolicy::RestartRank, 1);
+    world.after(T, Input::LowLimits(vec![(7, 500)]));
+    world.agent.is_orphaned = true;
+    let actions = world.after(T, Input::Rejoined);
+    assert!(actions.contains(&Action::ToParent(Up::LowLimits(low(7, 500, "1")))), "{actions:?}");
 }
 
 #[test]

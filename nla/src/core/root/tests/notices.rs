@@ -4,6 +4,7 @@ use super::*;
 use crate::core::binding::{BindingNote, CpuSet};
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::limits::NAMESPACES_ENDED_MAX;
+use crate::core::low_limits::{LowLimit, LowLimits};
 
 fn notices(actions: &[RootAction]) -> Vec<&Notice> {
     let mut notices = Vec::new();
@@ -69,6 +70,17 @@ fn a_later_start_of_the_job_is_shown_as_the_job_and_spawned_jobs_as_what_they_ar
     world.up(T, 1, Up::Failed(failure));
     let Outcome::Failed { first, .. } = world.root.elected() else { panic!() };
     assert_eq!(first.namespace, NS);
+}
+
+#[test]
+fn low_limits_of_agents_below_the_child_are_shown() {
+    let mut world = World::running();
+    let low = |agents: &str| -> LowLimits {
+        vec![LowLimit { kind: 7, least: 500, most: 600, agents: ranks(agents) }].try_into().unwrap()
+    };
+    let actions = world.up(T, 1, Up::LowLimits(low("1-2")));
+    assert_eq!(actions, [RootAction::Notice(Notice::LowLimits(low("1")))]);
+    assert_eq!(world.up(T, 1, Up::LowLimits(low("2"))), []);
 }
 
 #[test]
