@@ -98,9 +98,6 @@ impl Unit {
             8 => ('l', 1024, "KiB of locked memory"),
             9 => ('v', 1024, "KiB of address space"),
             12 => ('q', 1, "bytes in message queues"),
-            13 => ('e', 1, "as priority"),
-            14 => ('r', 1, "as real-time priority"),
-            15 => ('R', 1, "µs of real-time processor time"),
             _ => ('a', 1, "as a limit"),
         };
         Self { option, bytes_per_unit, noun }

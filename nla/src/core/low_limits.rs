@@ -18,6 +18,9 @@ const RSS: u32 = 5;
 const NPROC: u32 = 6;
 const LOCKS: u32 = 10;
 const SIGPENDING: u32 = 11;
+const NICE: u32 = 13;
+const RTPRIO: u32 = 14;
+const RTTIME: u32 = 15;
 
 /// Unless an administrator sets it, RLIMIT_NPROC is one process for 256 KiB of the node's memory: this many for 1 GiB. A node
 /// with less memory than the user's node is not worth a warning.
@@ -25,10 +28,11 @@ const NPROC_OF_MEMORY: u64 = 4096;
 
 /// Returns whether the user is told that ranks have `granted` of a limit, which is less than in the shell.
 ///
-/// The kernel ignores RLIMIT_RSS and RLIMIT_LOCKS, and derives RLIMIT_SIGPENDING from the node's memory.
+/// The kernel ignores RLIMIT_RSS and RLIMIT_LOCKS, and derives RLIMIT_SIGPENDING from the node's memory. The limits on priorities are
+/// often raised for the user of a desktop, and ranks seldom ask for priorities.
 pub fn is_worth_telling(kind: u32, granted: u64) -> bool {
     match kind {
-        RSS | LOCKS | SIGPENDING => false,
+        RSS | LOCKS | SIGPENDING | NICE | RTPRIO | RTTIME => false,
         NPROC => granted < NPROC_OF_MEMORY,
         _ => kind < KINDS,
     }
@@ -169,9 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_follow_the_memory_of_a_node_are_not_told() {
+    fn limits_that_follow_the_memory_of_a_node_or_concern_priorities_are_not_told() {
         assert!(is_worth_telling(NOFILE, 500) && is_worth_telling(8, 0) && !is_worth_telling(KINDS, 0));
         assert!(is_worth_telling(NPROC, NPROC_OF_MEMORY - 1) && !is_worth_telling(NPROC, NPROC_OF_MEMORY));
-        assert!([RSS, LOCKS, SIGPENDING].iter().all(|kind| !is_worth_telling(*kind, 0)));
+        assert!([RSS, LOCKS, SIGPENDING, NICE, RTPRIO, RTTIME].iter().all(|kind| !is_worth_telling(*kind, 0)));
     }
 }
