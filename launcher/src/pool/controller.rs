@@ -59,7 +59,7 @@ pub struct Setup {
     pub fleet: Option<(FleetOptions, Vec<Host>)>,
     /// The process that waits for the begin of the pool.
     pub starter: Starter,
-    /// What the pool lives no longer than.
+    /// The events after which the pool ends by itself.
     pub lifetime: Lifetime,
 }
 
@@ -91,7 +91,6 @@ async fn live(setup: Setup) -> io::Result<()> {
     tasks.spawn("listener", Span::current(), accept(WatchedListener::of(listener)?, events.clone(), tasks.clone()));
     let forks = Rc::new(WatchedPackets::of(forks)?);
     tasks.spawn("fork server", Span::current(), watch_forks(Rc::clone(&forks), events.clone()));
-    let idle = lifetime.idle;
     let mut schedule = Schedule::new(nodes, lifetime, (sys::open_files_limit() / DESCRIPTORS_PER_JOB) as usize);
     network.into_iter().for_each(|network| schedule.set_network(network));
     let mut actor = Actor {
@@ -100,7 +99,6 @@ async fn live(setup: Setup) -> io::Result<()> {
         starter: Some(starter),
         began: Instant::now(),
         name: files.name().to_owned(),
-        idle,
         events,
         incoming,
         tasks: tasks.clone(),
@@ -179,7 +177,6 @@ struct Actor {
     starter: Option<Starter>,
     began: Instant,
     name: String,
-    idle: Option<Duration>,
     events: mpsc::Sender<Event>,
     incoming: mpsc::Receiver<Event>,
     tasks: Tasks,

@@ -35,7 +35,7 @@ const FAILURES_MAX: u32 = 10;
 /// How long all nodes of an allocation may be down before the pool ends: the allocation has ended, and no keeper can be started.
 const ALLOCATION_LOST_TIME: Duration = Duration::from_secs(60);
 
-/// What a pool lives no longer than.
+/// The events after which a pool ends by itself.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Lifetime {
     /// The pool ends when it has had no job for this time.
@@ -349,8 +349,9 @@ impl Schedule {
         actions.extend(self.running.keys().map(end));
     }
 
-    /// Stops the pool if its allocation has ended. Returns when that is to be assumed.
+    /// Stops the pool if its allocation has ended. Returns the time at which the pool is to be stopped, if no node is up before.
     fn end_with_allocation(&mut self, now: Time, actions: &mut Vec<Action>) -> Option<Time> {
+        let allocation = self.lifetime.allocation.as_ref().filter(|_| !self.is_stopping)?;
         let all = |is: fn(&Health) -> bool| self.nodes.all().all(|(_, node)| is(&node.health));
         if self.nodes.count() == 0 || !all(|health| *health != Health::Up) {
             self.down_since = None;
@@ -358,12 +359,12 @@ impl Schedule {
             // Until one is up: nodes that are tried again count as started meanwhile.
             self.down_since = self.down_since.or(Some(now));
         }
-        let allocation = self.lifetime.allocation.clone().filter(|_| !self.is_stopping)?;
         let end = self.down_since? + ALLOCATION_LOST_TIME;
         if end > now {
             return Some(end);
         }
-        self.stop(JobRefusal::AllocationLost(allocation), actions);
+        let lost = JobRefusal::AllocationLost(allocation.clone());
+        self.stop(lost, actions);
         None
     }
 
@@ -398,6 +399,11 @@ impl Schedule {
             wake = Some(wake.map_or(time, |wake| wake.min(time)));
         }
         actions.extend(wake.map(Action::WakeAt));
+    }
+
+    /// Returns the events after which the pool ends by itself.
+    pub fn lifetime(&self) -> &Lifetime {
+        &self.lifetime
     }
 
     /// Returns the nodes.

@@ -158,7 +158,7 @@ impl Pace {
     }
 }
 
-/// What a link has moved.
+/// The bytes that a link has moved.
 struct Moved<'a> {
     link: AgentId,
     delivery: &'a Delivery,

@@ -124,7 +124,7 @@ impl Actor {
             age_ms: self.began.elapsed().as_millis() as u64,
             slots: self.schedule.nodes().all().map(|(_, node)| node.slots).sum(),
             ended: self.schedule.ended(),
-            idle_ms: self.idle.map(|idle| idle.as_millis() as u64),
+            idle_ms: self.schedule.lifetime().idle.map(|idle| idle.as_millis() as u64),
             is_stopping: self.schedule.is_stopping(),
         }
     }
