@@ -6,11 +6,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddrV4, TcpStream};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixStream};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, geteuid};
 use nla::core::AgentId;
 use nla::wire::{HelloError, Initiator, PREAMBLE_BYTES, Role, SessionId};
 use tests::{Capture, Process, Running, Tree, event_timeout, eventually, link_sockets, scela, tcp_sockets};
@@ -83,10 +84,10 @@ fn door(process: &Process, local: bool) -> Option<Door> {
 
 /// Starts a run in which one agent waits for another, whose guardian was stopped when it started. Returns the run,
 /// a door of the agent, and the processes to continue. Returns `None` if the guardian was stopped too late. Links go over TCP, or
-/// with `local` over Unix sockets.
-fn stopped_while_joining(local: bool) -> Option<(Running, Door, Vec<Process>)> {
+/// with `local` over Unix sockets. `log` is the level of the logs.
+fn stopped_while_joining(local: bool, log: &str) -> Option<(Running, Door, Vec<Process>)> {
     let option: &[&str] = if local { &[] } else { &["--agents-as-nodes"] };
-    let run = scela().args(option).np(3).agents(3).fanout(2).env("SCELA_LOG", "warn");
+    let run = scela().args(option).np(3).agents(3).fanout(2).env("SCELA_LOG", log);
     let running = run.program(script(["init", "say here", "fence", "finalize"])).spawn();
     let launcher = running.launcher();
     let tree = Tree::new(3, 2);
@@ -168,18 +169,27 @@ fn try_all_attempts(door: &Door) -> Option<()> {
     Connection::open(door).ok().map(drop)
 }
 
-fn refuses_strangers(local: bool) {
+/// Starts a run as [`stopped_while_joining`] does, and makes `attempts` at its door, which return `None` if no process listens there
+/// any more.
+fn tried_while_joining(
+    local: bool,
+    log: &str,
+    attempts: impl Fn(&Door) -> Option<()>,
+) -> (Running, Door, Vec<Process>) {
     // The last child may have joined between two checks. Then no process listens any more.
-    let caught = (0..20).filter_map(|_| stopped_while_joining(local)).find_map(|(running, door, stopped)| {
-        let listens = try_all_attempts(&door).is_some();
-        if !listens {
+    let caught = (0..20).filter_map(|_| stopped_while_joining(local, log)).find_map(|(running, door, stopped)| {
+        if attempts(&door).is_none() {
             Process::signal_all(&stopped, Signal::SIGCONT);
             running.finish().has_code(0);
             return None;
         }
         Some((running, door, stopped))
     });
-    let (running, door, stopped) = caught.expect("in one of 20 runs, a guardian is stopped while agents join");
+    caught.expect("in one of 20 runs, a guardian is stopped while agents join")
+}
+
+fn refuses_strangers(local: bool) {
+    let (running, door, stopped) = tried_while_joining(local, "debug", try_all_attempts);
     // Connections that stay silent do not delay the job.
     let silent: Vec<_> = (0..20).flat_map(|_| Connection::open(&door)).collect();
     Process::signal_all(&stopped, Signal::SIGCONT);
@@ -195,6 +205,9 @@ fn refuses_strangers(local: bool) {
     ] {
         outcome.says(words);
     }
+    let said = outcome.err();
+    let warnings = said.lines().filter(|line| line.contains("WARN") && line.contains("was refused"));
+    assert_eq!(warnings.count(), 1, "the first refusal is a warning: {said}");
 }
 
 #[test]
@@ -206,6 +219,25 @@ fn strangers_are_refused_with_messages_and_the_job_continues() {
 #[test]
 fn strangers_at_the_socket_of_a_machine_are_refused_with_the_same_messages() {
     refuses_strangers(true);
+}
+
+#[test]
+fn another_user_at_the_socket_writes_nothing_to_the_terminal() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let connect =
+        "import socket, sys\nfor _ in range(50):\n    socket.socket(socket.AF_UNIX).connect('\\0' + sys.argv[1])\n";
+    let (running, _, stopped) = tried_while_joining(true, "warn", |door| {
+        let Door::Socket(name) = door else { panic!("{door} is no Unix socket") };
+        let mut command = Command::new("python3");
+        command.args(["-c", connect, name]).uid(65534).gid(65534).current_dir("/").stderr(Stdio::null());
+        command.status().expect("python3 is installed").success().then_some(())
+    });
+    Process::signal_all(&stopped, Signal::SIGCONT);
+    let outcome = running.finish();
+    outcome.has_code(0);
+    assert_eq!(outcome.err(), "");
 }
 
 /// A recording of the packets on the loopback interface during a run.

@@ -208,7 +208,7 @@ async fn accept(listener: TcpListener, port: Rc<Port>, owners: Owners, tasks: Ta
             }
         };
         if !matches!(own, Ok(true)) {
-            port.refuse(peer, &own.err().unwrap_or_else(|| io::Error::other("it belongs to another user")));
+            port.refuse(peer, own.as_ref().err());
             // A stream of such connections must not hold up the agent's other tasks.
             yield_now().await;
             continue;
@@ -224,8 +224,8 @@ async fn accept(listener: TcpListener, port: Rc<Port>, owners: Owners, tasks: Ta
             port.running.borrow_mut().remove(&number);
             match admitted {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => port.refuse(peer, &error),
-                Err(_) => port.refuse(peer, &io::ErrorKind::TimedOut.into()),
+                Ok(Err(error)) => port.refuse(peer, Some(&error)),
+                Err(_) => port.refuse(peer, Some(&io::ErrorKind::TimedOut.into())),
             }
         });
         port.running.borrow_mut().insert(number, task.abort_handle());
@@ -252,13 +252,20 @@ impl Port {
         }
     }
 
-    /// Logs that a connection was refused, at a bounded rate.
-    fn refuse(&self, peer: SocketAddr, error: &io::Error) {
-        if let Some(omitted) = self.refusals.borrow_mut().note(self.began.elapsed()) {
-            if omitted > 0 {
-                tracing::warn!(omitted, "more connections to the PMI port were refused");
+    /// Logs that a connection was refused, at a bounded rate. Without an error it belongs to another user.
+    fn refuse(&self, peer: SocketAddr, error: Option<&io::Error>) {
+        let mut refusals = self.refusals.borrow_mut();
+        let Some(omitted) = refusals.note(self.began.elapsed()) else { return };
+        if omitted > 0 {
+            tracing::debug!(omitted, "more connections to the PMI port were refused");
+        }
+        match error {
+            // Other users must not write to this user's terminal.
+            None => tracing::debug!(%peer, "a connection of another user to the PMI port was refused"),
+            Some(error) if refusals.warns() => {
+                tracing::warn!(%peer, %error, "a connection to the PMI port was refused")
             }
-            tracing::warn!(%peer, %error, "a connection to the PMI port was refused");
+            Some(error) => tracing::debug!(%peer, %error, "a connection to the PMI port was refused"),
         }
     }
 

@@ -492,9 +492,14 @@ fn log_refusal(refusals: &RefCell<RefusalLog>, now: Time, peer: Peer, error: &Ha
         // An agent that has lost its parent may notice that before its ancestor does. It tries again.
         error @ HandshakeError::NotExpected(_) => tracing::debug!(%peer, %error, "a connection was refused"),
         error => {
-            if let Some(omitted) = refusals.borrow_mut().note(now) {
-                log_omitted(omitted);
+            let mut refusals = refusals.borrow_mut();
+            let Some(omitted) = refusals.note(now) else { return };
+            log_omitted(omitted);
+            // Other users of the machine find the socket in /proc/net/unix, and must not write to this user's terminal.
+            if !matches!(error, HandshakeError::OtherUser) && refusals.warns() {
                 tracing::warn!(%peer, %error, "a connection was refused");
+            } else {
+                tracing::debug!(%peer, %error, "a connection was refused");
             }
         }
     }
@@ -502,7 +507,7 @@ fn log_refusal(refusals: &RefCell<RefusalLog>, now: Time, peer: Peer, error: &Ha
 
 fn log_omitted(omitted: u64) {
     if omitted > 0 {
-        tracing::warn!(omitted, "more connections were refused");
+        tracing::debug!(omitted, "more connections were refused");
     }
 }
 

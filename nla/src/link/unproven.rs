@@ -93,9 +93,10 @@ impl Unproven {
     }
 }
 
-/// Bounds the rate at which a listener logs refusals.
+/// Bounds how a listener logs refusals: at most one as a warning, and others at a bounded rate.
 #[derive(Default)]
 pub(crate) struct RefusalLog {
+    has_warned: bool,
     /// The second that the counts are for.
     second: u64,
     logged: u32,
@@ -115,6 +116,11 @@ impl RefusalLog {
         }
         self.logged += 1;
         Some(self.take_omitted())
+    }
+
+    /// Returns whether a refusal is a warning: only the first is, because strangers control how many follow.
+    pub(crate) fn warns(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_warned, true)
     }
 
     /// Returns how many refusals were omitted since the last one that was logged.
@@ -190,5 +196,12 @@ mod tests {
         assert_eq!(log.note(at(6000)), Some(1000 - u64::from(REFUSALS_LOGGED_MAX)));
         assert_eq!(log.note(at(6001)), Some(0));
         assert_eq!(log.take_omitted(), 0);
+    }
+
+    #[test]
+    fn only_the_first_refusal_is_a_warning() {
+        let mut log = RefusalLog::default();
+        let warnings = (0..100).filter(|second| log.note(Duration::from_secs(*second)).is_some() && log.warns());
+        assert_eq!(warnings.collect::<Vec<_>>(), [0]);
     }
 }
