@@ -288,6 +288,8 @@ fn too_small_a_memory_is_named() {
     outcome.has_code(251).says("scela-run needs 24576 KiB of address space, and 'ulimit -v' allows 20000\n  hint: ");
     let outcome = scela().np(1).shell("ulimit -s 100").program(sh("exit 0")).run();
     outcome.has_code(251).says("scela-run needs 256 KiB of stack, and 'ulimit -s' allows 100\n  hint: ");
+    let outcome = scela().np(4).shell("ulimit -d 1000").program(sh("exit 0")).run();
+    outcome.has_code(251).says("scela-run needs 4096 KiB of data, and 'ulimit -d' allows 1000\n  hint: ");
 }
 
 #[test]

@@ -50,6 +50,12 @@ impl TaskLimit {
         self.max.saturating_sub(self.others)
     }
 
+    /// Returns whether a clone may just have failed at this limit. Processes may have ended since.
+    fn is_near(&self) -> bool {
+        const FEW: u64 = 64;
+        self.left() <= FEW.max(self.max / 8)
+    }
+
     /// Names the limit.
     pub fn name(&self) -> String {
         match &self.place {
@@ -134,7 +140,7 @@ impl TaskLimit {
 }
 
 /// Names the limit that this process has reached, if a system call has failed for one. `errno` is the call's error. The text is the
-/// same for all failures at one limit.
+/// same for all failures at one limit. `None` if no limit is known to be near: EAGAIN has other causes, such as RLIMIT_DATA.
 pub fn reached_limit(errno: i32) -> Option<String> {
     match errno {
         libc::EAGAIN => nearest_task_limit(),
@@ -143,12 +149,12 @@ pub fn reached_limit(errno: i32) -> Option<String> {
     }
 }
 
-/// Names the limit on processes and threads that leaves fewest.
+/// Names the limit on processes and threads that leaves fewest, if it leaves few.
 fn nearest_task_limit() -> Option<String> {
     // Without a session: all of the user's processes count.
     let user = user_limit().map(|max| TaskLimit::user(max, &Tasks { session: BTreeSet::new(), ..Tasks::read() }));
     let limits = user.into_iter().chain(TaskLimit::read_kernel(0)).chain(TaskLimit::read_cgroups(0));
-    let nearest = limits.min_by_key(TaskLimit::left)?;
+    let nearest = limits.min_by_key(TaskLimit::left).filter(TaskLimit::is_near)?;
     Some(format!("{} allows {} processes and threads", nearest.name(), nearest.max))
 }
 
@@ -296,11 +302,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_limit_that_leaves_few_tasks_has_been_reached() {
+        let is_near = |max, others| TaskLimit { place: TaskLimitPlace::Kernel("pid_max"), max, others }.is_near();
+        assert!(is_near(32_768, 32_768) && is_near(32_768, 30_000) && is_near(20, 5));
+        assert!(!is_near(32_768, 400) && !is_near(500, 300));
+    }
+
+    #[test]
     fn limits_that_are_too_low_are_found_and_named() {
         assert_eq!(TaskLimit::too_low(0), []);
         let too_low = TaskLimit::too_low(PID_MAX_MAX);
         assert!(too_low.iter().any(|limit| limit.place == TaskLimitPlace::Kernel("pid_max")), "{too_low:?}");
-        assert!(reached_limit(libc::EAGAIN).unwrap().ends_with(" processes and threads"));
         assert!(reached_limit(libc::EMFILE).unwrap().ends_with(" open files"));
         assert_eq!(reached_limit(libc::ENOENT), None);
     }
