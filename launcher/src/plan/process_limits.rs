@@ -24,7 +24,7 @@ pub struct MemoryLimit {
 pub(super) fn task_limits(tasks: u64) -> Vec<TaskLimit> {
     let mut limits: Vec<TaskLimit> = TaskLimit::of_user(tasks).into_iter().collect();
     if tasks >= ALL_READ_FROM {
-        limits.extend(TaskLimit::of_kernel());
+        limits.extend(TaskLimit::of_kernel(tasks));
         limits.extend(TaskLimit::of_cgroups());
     }
     limits

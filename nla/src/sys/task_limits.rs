@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
@@ -15,6 +16,8 @@ use super::kernel_files::read_text;
 const PID_MAX_MAX: u64 = 1 << 22;
 /// Pids below this are not used again after the first round (RESERVED_PIDS).
 const PIDS_RESERVED: u64 = 300;
+/// The inode of the initial pid namespace (PROC_PID_INIT_INO).
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 /// A place that limits the number of processes and threads.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,9 +94,9 @@ impl TaskLimit {
         Some(Self::user(max, &Tasks::read()))
     }
 
-    /// Reads the limits of the kernel, before the session has started ranks.
-    pub fn of_kernel() -> Vec<Self> {
-        Self::read_kernel(Self::OWN)
+    /// Reads the limits of the kernel, before the session has started ranks. It will have `tasks` processes and threads.
+    pub fn of_kernel(tasks: u64) -> Vec<Self> {
+        Self::read_kernel(Self::OWN, tasks, || Tasks::read().of_all())
     }
 
     /// Reads the limits of this process's cgroups, before the session has started ranks.
@@ -107,7 +110,7 @@ impl TaskLimit {
         let found = Tasks::read();
         let own = found.of_session();
         let mut limits: Vec<Self> = user_limit().map(|max| Self::user(max, &found)).into_iter().collect();
-        limits.extend(Self::read_kernel(own));
+        limits.extend(Self::read_kernel(own, tasks, || found.of_all()));
         limits.extend(Self::read_cgroups(own));
         limits.retain(|limit| limit.left() < tasks);
         limits
@@ -119,12 +122,18 @@ impl TaskLimit {
         Self { place: TaskLimitPlace::User { hard }, max, others: found.of_others(getuid().as_raw()) }
     }
 
-    fn read_kernel(own: u64) -> Vec<Self> {
-        let others = total().unwrap_or_default().saturating_sub(own);
+    /// `visible` counts the processes and threads of this process's pid namespace.
+    fn read_kernel(own: u64, tasks: u64, visible: impl Fn() -> u64) -> Vec<Self> {
+        let total = total().unwrap_or_default();
         let read = |name: &'static str| {
             let max: u64 = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?.trim().parse().ok()?;
-            let reserved = if name == "pid_max" { PIDS_RESERVED } else { 0 };
-            Some(Self { place: TaskLimitPlace::Kernel(name), max, others: others + reserved })
+            let (used, reserved) = if name == "pid_max" {
+                let room = max.saturating_sub(PIDS_RESERVED).saturating_sub(tasks);
+                (pids_used(total, room, has_own_pids, &visible), PIDS_RESERVED)
+            } else {
+                (total, 0)
+            };
+            Some(Self { place: TaskLimitPlace::Kernel(name), max, others: used.saturating_sub(own) + reserved })
         };
         ["pid_max", "threads-max"].into_iter().filter_map(read).collect()
     }
@@ -153,7 +162,8 @@ pub fn reached_limit(errno: i32) -> Option<String> {
 fn nearest_task_limit() -> Option<String> {
     // Without a session: all of the user's processes count.
     let user = user_limit().map(|max| TaskLimit::user(max, &Tasks { session: BTreeSet::new(), ..Tasks::read() }));
-    let limits = user.into_iter().chain(TaskLimit::read_kernel(0)).chain(TaskLimit::read_cgroups(0));
+    let of_kernel = TaskLimit::read_kernel(0, u64::MAX, || Tasks::read().of_all());
+    let limits = user.into_iter().chain(of_kernel).chain(TaskLimit::read_cgroups(0));
     let nearest = limits.min_by_key(TaskLimit::left).filter(TaskLimit::is_near)?;
     Some(format!("{} allows {} processes and threads", nearest.name(), nearest.max))
 }
@@ -182,6 +192,19 @@ fn total_of(text: &str) -> Option<u64> {
     text.split_ascii_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
+/// Returns how many pids count for pid_max, or a higher number that is at most `room`. `total` is that of the machine.
+///
+/// Recent kernels have a pid_max for each pid namespace, and only its own processes count. Reading them all takes long, so do it only
+/// where it may decide.
+fn pids_used(total: u64, room: u64, has_own_pids: impl Fn() -> bool, visible: impl Fn() -> u64) -> u64 {
+    if total > room && has_own_pids() { total.min(visible()) } else { total }
+}
+
+/// Returns whether this process is in another pid namespace than the initial one.
+fn has_own_pids() -> bool {
+    fs::metadata("/proc/self/ns/pid").is_ok_and(|namespace| namespace.ino() != INITIAL_PID_NAMESPACE)
+}
+
 /// A process as /proc/PID/status shows it.
 #[derive(Debug)]
 struct Status {
@@ -201,7 +224,7 @@ impl Status {
     }
 }
 
-/// All processes of the machine.
+/// All processes of this process's pid namespace.
 struct Tasks {
     all: Vec<Status>,
     /// Those of the session.
@@ -230,6 +253,11 @@ impl Tasks {
                 return Self { all, session };
             }
         }
+    }
+
+    /// Counts all processes and threads.
+    fn of_all(&self) -> u64 {
+        self.all.iter().map(|process| process.threads).sum()
     }
 
     /// Counts the processes and threads of the session.
@@ -282,7 +310,7 @@ mod tests {
             status(31, 1, 6, 9),
         ];
         let tasks = Tasks::of(20, all);
-        assert_eq!((tasks.of_others(5), tasks.of_session()), (5, 6));
+        assert_eq!((tasks.of_others(5), tasks.of_session(), tasks.of_all()), (5, 6, 20));
         assert!(Status::parse("Pid:\t1\n").is_none());
         assert!(Tasks::read().of_session() > 0);
     }
@@ -299,6 +327,15 @@ mod tests {
         assert_eq!(kernel.raise(1 << 22), None);
         let cgroup = limit(TaskLimitPlace::Cgroup("/c/pids.max".into()));
         assert_eq!(cgroup.raise(90).unwrap(), "'echo 123 > /c/pids.max' as root, or TasksMax=123 in the systemd unit");
+    }
+
+    #[test]
+    fn only_processes_of_the_own_pid_namespace_count_for_its_pid_max() {
+        let of_namespace = |total, room| pids_used(total, room, || true, || 7);
+        assert_eq!(of_namespace(400, 100), 7);
+        assert_eq!(of_namespace(5, 0), 5, "/proc may be that of a parent namespace, with more processes");
+        assert_eq!(pids_used(400, 100, || false, || 7), 400);
+        assert_eq!(pids_used(400, 400, || unreachable!(), || unreachable!()), 400);
     }
 
     #[test]
