@@ -102,6 +102,8 @@ pub(super) struct Namespace {
     node_asks: LiteMap<Rank, Asks>,
     /// This agent's ranks that have not ended.
     pub(super) live: u64,
+    /// The number of those that were not started yet. A large node reports its starts in many groups: none must read all ranks.
+    starting: u64,
     /// The number of those that have spoken PMI and not finalized it.
     active: u64,
     /// This agent's ranks that have ended without having spoken PMI, and were not reported for it. Empty without PMIx.
@@ -169,6 +171,7 @@ impl Namespace {
             owners: plan.owners.clone(),
             preputs: plan.preputs.clone(),
             live: own.len(),
+            starting: own.len(),
             active: 0,
             unjoined: Ranks::new(),
             unjoined_since: None,
@@ -208,9 +211,10 @@ impl Namespace {
                 && local.stage == Stage::Starting
             {
                 local.enter(rank, Stage::Running, "it was started");
+                self.starting -= 1;
             }
         }
-        self.locals.values().all(|local| local.stage != Stage::Starting) && self.on_part_started(self.here)
+        self.starting == 0 && self.on_part_started(self.here)
     }
 
     /// Notes that all ranks of a child, or all of this agent's ranks, were started. Returns whether that was the last
@@ -267,6 +271,7 @@ impl Namespace {
         if child.is_none() {
             self.own.union_with(&moved.ranks);
             self.live += moved.ranks.len();
+            self.starting += moved.ranks.len();
             // The launcher knows the numbers of the requests that the rank has made elsewhere.
             let requests = moved.incarnation.wrapping_shl(REQUESTS_OF_START_BITS);
             for rank in moved.ranks.iter() {
@@ -282,6 +287,7 @@ impl Namespace {
     /// Records the end of one of this agent's ranks. Returns `None` for another rank, or if the rank had ended before.
     pub(super) fn end(&mut self, rank: Rank, why: &'static str) -> Option<EndState> {
         let local = self.locals.get_mut(&rank).filter(|local| local.stage != Stage::Ended)?;
+        self.starting -= u64::from(local.stage == Stage::Starting);
         local.enter(rank, Stage::Ended, why);
         local.waiting = false;
         self.live -= 1;
@@ -312,6 +318,7 @@ impl Namespace {
         *local = LocalRank { stage: Stage::Ended, asks, catch_up, ..LocalRank::default() };
         local.enter(rank, Stage::Starting, "it starts again");
         self.live += 1;
+        self.starting += 1;
         self.unjoined.remove(rank);
         Some(incarnation)
     }
@@ -616,6 +623,8 @@ impl Namespace {
     pub(super) fn check_invariants(&self) {
         let live = self.locals.values().filter(|local| local.stage != Stage::Ended).count() as u64;
         assert_eq!(live, self.live, "the count of live ranks is right");
+        let starting = self.locals.values().filter(|local| local.stage == Stage::Starting).count() as u64;
+        assert_eq!(starting, self.starting, "the count of ranks that were not started is right");
         let active = self.locals.values().filter(|local| local.active && local.stage != Stage::Ended).count() as u64;
         assert_eq!(active, self.active, "the count of active ranks is right");
         let arrived = self.exchange.fence.arrived();
