@@ -36,7 +36,8 @@ struct page {
     _Atomic uint32_t arrived;     /* the number of ranks that have arrived in page_meet */
     _Atomic uint32_t met;         /* a futex: 1 once all have arrived */
     _Atomic uint32_t released;    /* a futex: how many fences of `wakes` the server has released */
-    uint32_t reserved[3];
+    uint32_t reserved;
+    _Atomic uint64_t contact_ns;  /* the latest time at which a rank was about to send its first PMI message */
     unsigned char mark[];         /* by rank: 0 until it is written */
 };
 
@@ -94,10 +95,15 @@ static inline void note_start(struct page *page, uint64_t at)
     while (at < seen && !atomic_compare_exchange_weak(&page->start_ns, &seen, at)) {}
 }
 
+static inline void note_latest(_Atomic uint64_t *latest, uint64_t at)
+{
+    uint64_t seen = atomic_load(latest);
+    while (at > seen && !atomic_compare_exchange_weak(latest, &seen, at)) {}
+}
+
 static inline void note_end(struct page *page, uint64_t at)
 {
-    uint64_t seen = atomic_load(&page->end_ns);
-    while (at > seen && !atomic_compare_exchange_weak(&page->end_ns, &seen, at)) {}
+    note_latest(&page->end_ns, at);
 }
 
 #endif

@@ -40,10 +40,12 @@ pub struct Header {
 }
 
 /// The marks that the ranks have written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Reading {
     /// The time from the earliest start to the latest end, if the program measures it.
     pub inside: Option<Duration>,
+    /// When the last rank was about to send its first PMI message, by CLOCK_MONOTONIC; zero if no rank speaks PMI.
+    pub last_contact: Duration,
     /// The number of bytes written to stdout in flood mode.
     pub bytes: u64,
     /// The mark of each rank.
@@ -107,6 +109,7 @@ impl Page {
         let words = words_of(&self.bytes(0, WORDS * WORD_BYTES)?);
         Ok(Reading {
             inside: words[END_NS].checked_sub(words[START_NS]).map(Duration::from_nanos),
+            last_contact: Duration::from_nanos(words[CONTACT_NS]),
             bytes: words[BYTES],
             marks: self.marks()?,
             samples: words_of(&self.bytes(self.samples_offset(), self.samples * WORD_BYTES)?),
@@ -157,6 +160,8 @@ const VALUE_MIN: usize = 9;
 const VALUE_MAX: usize = 10;
 const KEYS: usize = 11;
 const GETS: usize = 12;
+// The words 13 and 14 are counters and futexes of 32 bits, which only ranks and servers use.
+const CONTACT_NS: usize = 15;
 
 #[cfg(test)]
 mod tests {
@@ -173,7 +178,7 @@ mod tests {
         let page = Page::create(scratch.path().join("page"), header(5, 30)).unwrap();
         let reading = page.read().unwrap();
         assert_eq!(page.marked().unwrap(), 0);
-        assert_eq!(reading.inside, None);
+        assert_eq!((reading.inside, reading.last_contact), (None, Duration::ZERO));
         assert_eq!(reading.marks.len(), 5);
         assert_eq!(reading.samples, [0; 30]);
     }

@@ -45,9 +45,15 @@ impl<T> Series<T> {
     /// both count.
     #[must_use]
     pub fn median_ratio(&self, other: &Self, value: impl Fn(&T) -> f64) -> Option<f64> {
+        self.median_of_rounds(other, |own, other| value(own) / value(other))
+    }
+
+    /// Returns the median of `value` over the rounds in which both runs count, its own and `other`'s.
+    #[must_use]
+    pub fn median_of_rounds(&self, other: &Self, value: impl Fn(&T, &T) -> f64) -> Option<f64> {
         let pairs = self.results.iter().zip(&other.results);
         let pairs = pairs.filter_map(|(own, other)| Some((own.as_ref().ok()?, other.as_ref().ok()?)));
-        median(pairs.map(|(own, other)| value(own) / value(other)).collect())
+        median(pairs.map(|(own, other)| value(own, other)).collect())
     }
 
     /// Returns the number of rounds.

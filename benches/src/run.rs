@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 use thiserror::Error;
 
@@ -66,10 +67,13 @@ pub enum Program {
 }
 
 /// A run that counts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Finished {
     /// The time as measured by the bench.
     pub wall: Duration,
+    /// The time from just before the launcher's start until the last rank was about to send its first PMI message; `None` if
+    /// the ranks do not speak PMI.
+    pub last_rank_started: Option<Duration>,
     /// The marks that the ranks have written to the page.
     pub reading: Reading,
     /// Faults in the environment of ranks that did not prevent the job.
@@ -105,6 +109,8 @@ struct Running<'a> {
     services: &'a BTreeSet<Pid>,
     child: Child,
     started: Instant,
+    /// The same time as the ranks' clock shows it.
+    started_for_ranks: Duration,
     deadline: Duration,
     page: Page,
     complaints: PathBuf,
@@ -158,9 +164,10 @@ impl<'a> Running<'a> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?).process_group(0);
         let _no_clean_up_now = STARTING.lock();
         let started = Instant::now();
+        let started_for_ranks = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(io::Error::from)?);
         let child = command.spawn()?;
         let services = bench.services.processes();
-        Ok(Self { launcher, services, child, started, deadline, page, complaints, job })
+        Ok(Self { launcher, services, child, started, started_for_ranks, deadline, page, complaints, job })
     }
 
     fn launcher_pid(&self) -> Pid {
@@ -188,7 +195,8 @@ impl<'a> Running<'a> {
         let reading = self.page.read()?;
         let faults = self.judge(status, &reading, left_behind)?;
         let wall = if self.launcher.kind == Kind::Floor { reading.inside.unwrap_or(wall) } else { wall };
-        Ok(Finished { wall, reading, faults, left_behind })
+        let last_rank_started = reading.last_contact.checked_sub(self.started_for_ranks);
+        Ok(Finished { wall, last_rank_started, reading, faults, left_behind })
     }
 
     /// Returns whether the deadline has not passed and the launcher is running.

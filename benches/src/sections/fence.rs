@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn the_last_arrival_may_be_in_the_upper_half() {
         let samples = [0, 10, 20, 26, 7, 11, 21, 27].map(|ms: u64| ms * 1_000_000).to_vec();
-        let reading = Reading { inside: None, bytes: 0, marks: Vec::new(), samples };
+        let reading = Reading { samples, ..Reading::default() };
         let (felt, after_last) = latencies(&reading, 2);
         assert_eq!((felt.p50, felt.p99), (6.0, 10.0));
         assert_eq!((after_last.p50, after_last.p99), (3.0, 5.0));

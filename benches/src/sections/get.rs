@@ -112,17 +112,14 @@ const SIZES: [u32; 1] = [64];
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::mark::Mark;
     use crate::page::Reading;
 
     #[test]
     fn the_samples_are_split_into_their_five_parts() {
         let samples = vec![20, 20, 300, 320, 4000, 6000, 70, 80, 1000, 1000];
-        let reading = Reading { inside: None, bytes: 0, marks: Vec::new(), samples };
-        let timed = Timed::of(Finished { wall: Duration::ZERO, reading, faults: Mark::default(), left_behind: 0 });
+        let reading = Reading { samples, ..Reading::default() };
+        let timed = Timed::of(Finished { reading, ..Finished::default() });
         let found = timed.values().into_iter().map(|(_, value)| value);
         assert!(found.eq([20.0, 20.0, 200.0, 300.0, 300.0, 320.0, 50.0, 50.0, 70.0, 80.0]));
     }

@@ -100,6 +100,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
         table.group(format!("{}: MB", turn.name), &["agents", "launcher"]);
         table.group("", &["messages"]);
     }
+    let mut started = Started::new(&turns[..starts]);
     let mut notes = Notes::default();
     let mut numbers = Csv::new(HEADS);
     let line = |(at, turn): (usize, &Turn<'_>)| Line {
@@ -131,6 +132,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
                 numbers.row(&[&np, &turn.name, &round, &"s", &turn.seconds(run)]);
             }
         }
+        started.row(np, &all, &mut numbers);
         let [mut row, exchange] = rows;
         exchanges.row(exchange);
         for (turn, line) in held_turns.iter().zip(&mut memory) {
@@ -166,6 +168,7 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
                              s: seconds from the time when all ranks are ready to the last get";
     let mut findings = Findings::new(section);
     findings.table(bench, title, &table, notes.lines())?;
+    findings.table(bench, TITLE_OF_STARTED, &started.table, &[])?;
     findings.table(bench, title_of_exchange, &exchanges, &[])?;
     let panel = |lines| vec![Panel { title: String::new(), lines }];
     let plot = |title: &str, y, lines| Plot { title: title.to_owned(), x: "ranks", y, panels: panel(lines) };
@@ -180,6 +183,45 @@ pub(super) fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError>
         return Ok(());
     }
     Err(BenchError::new(format!("the cost of a rank grows:\n  {}", failures.join("\n  "))))
+}
+
+/// The table of the times at which the last ranks have started.
+struct Started<'a> {
+    table: Table,
+    /// The floor, with index 0, and the jobs that speak PMI.
+    turns: Vec<(usize, &'a Turn<'a>)>,
+}
+
+impl<'a> Started<'a> {
+    fn new(turns: &'a [Turn<'a>]) -> Self {
+        let mut table = Table::default();
+        table.group("", &["np"]);
+        let turns = turns.iter().enumerate().filter(|(at, turn)| *at == 0 || turn.program == Program::Hello);
+        let turns: Vec<_> = turns.collect();
+        for (at, turn) in &turns {
+            table.group(turn.name, if *at == 0 { &["s"] } else { &["s", "x floor"] });
+        }
+        Self { table, turns }
+    }
+
+    fn row(&mut self, np: u32, all: &[Series<Finished>], numbers: &mut Csv) {
+        let floor = &all[0];
+        let seconds = |run: &Finished| run.last_rank_started.map_or(f64::NAN, |time| time.as_secs_f64());
+        let mut row = vec![np.to_string()];
+        for (at, turn) in &self.turns {
+            let series = &all[*at];
+            if *at == 0 {
+                row.push(cell(series, number(series.median(|run| turn.seconds(run)))));
+                continue;
+            }
+            let times = series.median_of_rounds(floor, |own, floor| seconds(own) / floor.wall.as_secs_f64());
+            row.extend([cell(series, number(series.median(seconds))), ratio(times)]);
+            for (round, run) in series.by_round() {
+                numbers.row(&[&np, &turn.name, &round, &"last_rank_started_s", &seconds(run)]);
+            }
+        }
+        self.table.row(row);
+    }
 }
 
 /// Runs rounds of all turns and records each run.
@@ -238,6 +280,9 @@ const GROWTH_MAX: f64 = 1.35;
 /// The most messages per rank. Ends of ranks are reported together at fixed intervals, so their number grows with the time in
 /// which ranks end, too.
 const MESSAGES_MAX: f64 = 0.25;
+const TITLE_OF_STARTED: &str = "start of the last rank, in the runs of the PMI hello above\n\
+                                floor: s from start to end, as above\n\
+                                s: seconds from the start of the launcher until its last rank is about to send its first PMI message";
 const HEADS: &str = "np,job,round,quantity,value";
 const SIZES: [u32; 4] = [256, 1024, 4096, 16_384];
 
