@@ -17,6 +17,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -24,21 +26,27 @@ use nix::sys::stat::Mode;
 
 use super::path_walk::{Walk, is, refused};
 
+/// The longest time for which a FIFO may have no reader.
+const READER_TIME: Duration = Duration::from_secs(5);
+/// The pause between two attempts to open such a FIFO: the kernel does not report its first reader.
+const READER_PAUSE: Duration = Duration::from_millis(20);
+
 /// How an output file is opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum OutputMode {
-    /// Replaces the contents of a regular file.
+    /// Replaces the contents of a regular file. Waits for the reader of a FIFO for at most 5 s.
     Replace,
-    /// Replaces them, too, and never waits for the reader of a FIFO: one without a reader is refused.
+    /// Replaces them, too, and refuses a FIFO that has no reader.
     Report,
-    /// Output is added at the end.
+    /// Adds output at the end, and refuses a FIFO that has no reader.
     Append,
     /// Replaces the contents of the file, which must be a regular one of this user. Only this user may then read it.
     Private,
 }
 
 /// Opens the output file `path`, or makes it: with the mode 0666 less the umask, or 0600 if it is private. Opens devices
-/// and FIFOs, and follows links, unless another user put them into a sticky directory. Blocks until a FIFO has a reader, unless `mode` excludes that.
+/// and FIFOs, and follows links, unless another user put them into a sticky directory. Refuses a FIFO that has no reader; `mode` says
+/// how long this function waits for one.
 pub fn open_output(path: &Path, mode: OutputMode) -> io::Result<File> {
     open(path, mode, true).map(|opened| opened.file)
 }
@@ -93,6 +101,11 @@ pub(super) struct Opened {
 
 /// The same. Without `truncates`, a file keeps its contents, whatever the mode says.
 pub(super) fn open(path: &Path, mode: OutputMode, truncates: bool) -> io::Result<Opened> {
+    open_within(READER_TIME, path, mode, truncates)
+}
+
+fn open_within(reader_time: Duration, path: &Path, mode: OutputMode, truncates: bool) -> io::Result<Opened> {
+    let until = Instant::now() + reader_time;
     let mut walk = Walk::of(path)?;
     let mut name = walk.last()?;
     loop {
@@ -129,11 +142,15 @@ pub(super) fn open(path: &Path, mode: OutputMode, truncates: bool) -> io::Result
             name = walk.last()?;
             continue;
         }
-        let may_wait = matches!(mode, OutputMode::Replace | OutputMode::Append);
-        let no_wait = if may_wait { OFlag::empty() } else { OFlag::O_NONBLOCK };
+        // A FIFO without a reader would block an ordinary open.
+        let no_wait = OFlag::O_NONBLOCK;
         let file = match walk.open(&name, flags(mode) | OFlag::O_NOFOLLOW | no_wait, Mode::empty()) {
             Err(error) if is(&error, Errno::ELOOP) || error.kind() == io::ErrorKind::NotFound => {
                 walk.count()?;
+                continue;
+            }
+            Err(error) if is(&error, Errno::ENXIO) && mode == OutputMode::Replace && Instant::now() < until => {
+                sleep(READER_PAUSE);
                 continue;
             }
             Err(error) if is(&error, Errno::ENXIO) => {
@@ -153,7 +170,7 @@ pub(super) fn open(path: &Path, mode: OutputMode, truncates: bool) -> io::Result
         if truncates && opened.is_file() && mode != OutputMode::Append {
             file.set_len(0)?;
         }
-        if mode == OutputMode::Report {
+        if mode != OutputMode::Private {
             fcntl(&file, FcntlArg::F_SETFL(flags(mode)))?;
         }
         return Ok(Opened { file, walk: Some(walk), name, is_new: false });
@@ -375,16 +392,21 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_that_nothing_reads_takes_no_report() {
+    fn a_fifo_that_nothing_reads_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("fifo");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let error = open_output(&path, OutputMode::Report).unwrap_err();
-        assert!(error.to_string().contains("it is a FIFO or a device that nothing reads"), "{error}");
+        let modes = [OutputMode::Report, OutputMode::Append, OutputMode::Replace];
+        for mode in modes {
+            let error = open_within(Duration::from_millis(50), &path, mode, true).unwrap_err();
+            assert!(error.to_string().contains("it is a FIFO or a device that nothing reads"), "{error}");
+        }
         let _reader = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
-        let file = open_output(&path, OutputMode::Report).unwrap();
-        let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL).unwrap());
-        assert!(!flags.contains(OFlag::O_NONBLOCK), "a long report is written whole");
+        for mode in modes {
+            let file = open_output(&path, mode).unwrap();
+            let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL).unwrap());
+            assert!(!flags.contains(OFlag::O_NONBLOCK), "a long text is written whole");
+        }
     }
 
     #[test]
