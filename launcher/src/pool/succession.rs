@@ -1,4 +1,4 @@
-//! Takes the name of a pool. If a pool of that name is ending, its end is awaited.
+//! Takes the name of a pool. If a pool of that name is ending, waits for it to end.
 
 use std::io;
 use std::path::Path;

@@ -147,7 +147,7 @@ impl PartialEq for Piece {
     }
 }
 
-/// Shows no bytes: logs would not end.
+/// Omits the bytes, which would flood the log.
 impl fmt::Debug for Piece {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Piece({}..{} of {:?})", self.offset, self.end(), self.blob)

@@ -323,7 +323,7 @@ impl Tracer {
         self.fences.note(number, &times, &parts);
     }
 
-    /// All ranks start again: these phases of the start before are over.
+    /// All ranks start again: keeps the phases of the previous start if it was the first one.
     pub(super) fn on_restarted(&mut self, phases: Vec<(SpanKind, Time, Time)>) {
         self.open = None;
         // Of many starts, the first and the last are traced.

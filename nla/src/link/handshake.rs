@@ -56,7 +56,7 @@ pub enum HandshakeError {
     #[error("the agent closed the connection in the middle of its hello")]
     Left,
     /// The agent proved to be of the session, but is no expected child, or has joined already.
-    #[error("agent {0} is not awaited here, or is here already")]
+    #[error("agent {0} is not expected here, or has already joined")]
     NotExpected(AgentId),
 }
 

@@ -51,10 +51,10 @@ type Known = (u32, u64);
 /// at another time.
 ///
 /// A guardian is continued first: if it was only stopped, it kills all that its agent has started, and exits. If it has
-/// not exited after `patience`, it gets SIGKILL, and so do its descendants after the same time again: their agent has run on
+/// not exited after `timeout`, it gets SIGKILL, and so do its descendants after the same time again: their agent has run on
 /// since its guardian died, and should have ended its ranks. An agent whose guardian has died before, and that was stopped
-/// since, is ended in the guardian's place. Blocks for twice `patience` at most.
-pub fn end_guardians(all: &[(Known, Known)], patience: Duration) {
+/// since, is ended in the guardian's place. Blocks for twice `timeout` at most.
+pub fn end_guardians(all: &[(Known, Known)], timeout: Duration) {
     let own = |&(pid, started): &Known| Some(ProcessId { pid, started }).filter(|one| one.is_own() && one.is_alive());
     let mut guardians: Vec<ProcessId> =
         all.iter().filter_map(|(guardian, agent)| own(guardian).or_else(|| own(agent))).collect();
@@ -63,7 +63,7 @@ pub fn end_guardians(all: &[(Known, Known)], patience: Duration) {
         guardians.retain(ProcessId::is_alive);
         guardians.is_empty()
     };
-    if end_within(patience, have_ended) {
+    if end_within(timeout, have_ended) {
         return;
     }
     let mut left: Vec<ProcessId> = descendants(&guardians);
@@ -72,7 +72,7 @@ pub fn end_guardians(all: &[(Known, Known)], patience: Duration) {
         left.retain(ProcessId::is_alive);
         left.is_empty()
     };
-    if !end_within(patience, have_ended) {
+    if !end_within(timeout, have_ended) {
         left.iter().for_each(|one| one.signal(libc::SIGKILL));
     }
 }

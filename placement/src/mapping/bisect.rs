@@ -217,7 +217,7 @@ fn refine(graph: &Weighted, first: u32, is_second: &mut [bool]) {
         graph.sizes.iter().zip(&*is_second).filter(|(_, second)| !**second).map(|(size, _)| i64::from(*size)).sum();
     let mut gains = vec![0i64; count];
     let mut is_moved = vec![false; count];
-    let patience = (count / 8).clamp(32, 400);
+    let moves_without_gain_max = (count / 8).clamp(32, 400);
     for _ in 0..PASSES_MAX {
         let mut heaps = [BinaryHeap::new(), BinaryHeap::new()];
         for vertex in 0..count {
@@ -233,7 +233,7 @@ fn refine(graph: &Weighted, first: u32, is_second: &mut [bool]) {
         let start = (off(size), 0i64);
         let (mut best, mut best_moves) = (start, 0);
         let (mut gained, mut moves) = (0i64, Vec::new());
-        while moves.len() - best_moves < patience {
+        while moves.len() - best_moves < moves_without_gain_max {
             for (side, heap) in heaps.iter_mut().enumerate() {
                 let is_stale = |top: &(i64, usize)| {
                     is_moved[top.1] || gains[top.1] != top.0 || usize::from(is_second[top.1]) != side
