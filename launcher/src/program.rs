@@ -444,7 +444,7 @@ fn run(request: Request, session: &mut Session) -> Run {
                 let tasks = needs::tasks(planned.plan.size(), planned.plan.agents());
                 let advice = raises_after_failure(tasks).map_or_else(
                     || "see 'ulimit -u' and pids.max of its cgroups".to_owned(),
-                    |raise| format!("{raise} lets it start"),
+                    |raise| format!("raise the limit: {raise}"),
                 );
                 let text = format!(
                     "{error}; the job has {tasks} processes and threads, beside those of others\n  hint: {advice}"

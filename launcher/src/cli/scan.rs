@@ -221,6 +221,9 @@ impl Scanner<'_> {
                         Some(ending) if !ending.is_empty() => {
                             format!("a name that does not end in '{ending}' must follow '=': {typed}=FILE")
                         }
+                        _ if spec.id == Id::Mode(Mode::Calibrate) => {
+                            format!("name hosts: {CALLED} {typed} 'node[001-032]'")
+                        }
                         _ => format!(
                             "'{CALLED} --help' describes it; write a ':' or an option's name as a value after '='"
                         ),

@@ -9,19 +9,18 @@ use sim::Pattern;
 
 use super::limits::{FANOUT_MAX, FANOUT_MIN, FANOUTS_MAX};
 use super::text::shown;
-use super::values::{OPTION, Parsed, described, is_whole_number, not_a_number, number, number_within, some};
+use super::values::{OPTION, Parsed, described, is_whole_number, not_a_number, number, some};
 use crate::refusal::Refusal;
 use crate::suggest;
 
 /// Parses `1024x64`: nodes, and ranks on each.
 pub(super) fn size(value: &OsStr) -> Parsed<(u32, u32)> {
-    let not_a_size = || {
-        let text = format!("'{}' is not a number of nodes, an 'x' and a number of ranks on each", shown(value));
-        Refusal::new(text, format!("write it as in '{OPTION} 1024x64'"))
-    };
+    let refused = |text| Refusal::new(text, format!("write it as in '{OPTION} 1024x64'"));
+    let not_a_size =
+        || refused(format!("'{}' is not a number of nodes, an 'x' and a number of ranks on each", shown(value)));
     let (nodes, ppn) = some(value)?.to_str().and_then(|text| text.split_once(['x', 'X'])).ok_or_else(not_a_size)?;
     let count = |text: &str| match is_whole_number(text.as_bytes()) {
-        true => number_within(value, text, 1, RANKS_MAX),
+        true => number(OsStr::new(text), 1, RANKS_MAX).map_err(|error| refused(error.to_string())),
         false => Err(not_a_size()),
     };
     Ok((count(nodes)?, count(ppn)?))

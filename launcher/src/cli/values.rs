@@ -72,8 +72,13 @@ pub(super) fn number(value: &OsStr, min: u32, max: u32) -> Parsed<u32> {
 
 /// Parses `text`, a whole number within bounds that is a part of `value`. Its hints do not suggest a whole value.
 pub(super) fn number_within(value: &OsStr, text: &str, min: u32, max: u32) -> Parsed<u32> {
-    number(OsStr::new(text), min, max)
-        .map_err(|error| Refusal::new(error.to_string(), format!("'{}' needs a whole number there", shown(value))))
+    number(OsStr::new(text), min, max).map_err(|error| {
+        let hint = match is_whole_number(text.as_bytes()) {
+            true => format!("write another number in '{}'", shown(value)),
+            false => format!("'{}' needs a whole number there", shown(value)),
+        };
+        Refusal::new(error.to_string(), hint)
+    })
 }
 
 /// Returns whether these are digits, with or without a minus sign.

@@ -61,9 +61,10 @@ const VALUE_BYTES: u32 = 64;
 
 /// Why a simulation has no result.
 #[derive(Debug, thiserror::Error)]
-#[error("fan-out {fanout}: {refusal}")]
+#[error("{}{refusal}", fanout.map_or_else(String::new, |fanout| format!("fan-out {fanout}: ")))]
 pub struct SimulateError {
-    fanout: u32,
+    /// `None` if the user has typed none, and the reason is not about one.
+    fanout: Option<u32>,
     refusal: Refusal,
 }
 
@@ -93,7 +94,7 @@ pub fn run(simulation: &Simulation, show_progress: &mut dyn FnMut(&str)) -> Resu
     let results = fanouts.iter().zip(1..).map(|(&fanout, number)| {
         show_progress(&progress(simulation, fanout, (number, fanouts.len())));
         match sim::run(&spec(simulation, fanout)) {
-            Err(refusal @ Refusal::Violated(_)) => Err(SimulateError { fanout, refusal }),
+            Err(refusal @ Refusal::Violated(_)) => Err(SimulateError { fanout: Some(fanout), refusal }),
             result => Ok((fanout, result)),
         }
     });
@@ -102,6 +103,7 @@ pub fn run(simulation: &Simulation, show_progress: &mut dyn FnMut(&str)) -> Resu
     let mut results = results?;
     if results.iter().all(|(_, result)| result.is_err()) && !results.is_empty() {
         let (fanout, first) = results.swap_remove(0);
+        let fanout = (!simulation.fanouts.is_empty()).then_some(fanout);
         return first.map(|report| report.to_string()).map_err(|refusal| SimulateError { fanout, refusal });
     }
     Ok(match results.as_slice() {
@@ -124,7 +126,8 @@ fn progress(simulation: &Simulation, fanout: u32, (number, all): (usize, usize))
     let (nodes, ppn) = simulation.size;
     let ranks = u64::from(nodes) * u64::from(ppn);
     let which = if all == 1 { String::new() } else { format!(", {number} of {all}") };
-    format!("scela-run: simulating {ranks} ranks with fan-out {fanout}{which}")
+    let ranks = figures::counted(ranks, "rank");
+    format!("scela-run: simulating {ranks} with fan-out {fanout}{which}")
 }
 
 /// Formats a row for each fan-out, and the recommended fan-out.
@@ -171,9 +174,11 @@ fn exchange(report: &Report) -> u64 {
 }
 
 fn heading(report: &Report) -> String {
-    let Report { agents, ranks, cache, .. } = report;
+    let cache = report.cache;
+    let ranks = figures::counted(report.ranks.into(), "rank");
+    let agents = figures::counted(report.agents.into(), "agent");
     format!(
-        "{ranks} ranks on {agents} agents, {cache}; exchange = fence + gets\n\
+        "{ranks} on {agents}, {cache}; exchange = fence + gets\n\
          fan-out  depth  all joined  all started     fence      gets  exchange  board messages  board bytes\n"
     )
 }
@@ -236,6 +241,18 @@ mod tests {
         assert!(lines[3].starts_with("     32 ") && lines.len() == 5, "{text}");
         assert_eq!(lines[4], "recommended: --fanout 32");
         assert_eq!([run(&[2]), run(&[2, 3])], [(); 2].map(|()| Err(format!("fan-out 2: {why}"))));
+        let narrow = Simulation { size: (64, 4), bandwidth: Some(1), ..Simulation::default() };
+        let error = super::run(&narrow, &mut |_| {}).unwrap_err().to_string();
+        assert!(error.starts_with("a bandwidth of 1 "), "the user has typed no fan-out: {error}");
+    }
+
+    #[test]
+    fn one_rank_is_singular() {
+        let one = Simulation { fanouts: vec![2, 3], ..Simulation::default() };
+        let mut progress = Vec::new();
+        let text = super::run(&one, &mut |line| progress.push(line.to_owned())).unwrap();
+        assert!(text.starts_with("1 rank on 1 agent, hcmab"), "{text}");
+        assert_eq!(progress[0], "scela-run: simulating 1 rank with fan-out 2, 1 of 2");
     }
 
     /// Those of `--calibrate` may differ from typical ones, which the parser of options knows.

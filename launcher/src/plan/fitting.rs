@@ -92,10 +92,13 @@ impl Limits {
         let (why, mut raises): (Vec<String>, Vec<Option<String>>) =
             self.shortages(job, agents).map(|shortage| self.describe(job, agents, &shortage)).unzip();
         let text = format!(
-            "{} and {} do not fit on this machine: {}",
+            "{} and {} do not fit on this machine:{}",
             counted(u64::from(job.ranks), "rank", "ranks"),
             counted(u64::from(agents), "agent", "agents"),
-            why.join("; ")
+            match why.as_slice() {
+                [one] => format!(" {one}"),
+                all => format!("\n  {}", all.join("\n  ")),
+            }
         );
         let fewer = "start fewer ranks with -np, or name other hosts with -hosts or -f";
         let mut hint = String::new();
@@ -103,7 +106,10 @@ impl Limits {
             let takes = self.raised(job, agents).choose(job, wish).unwrap_or(agents);
             let raises: Vec<String> = raises.drain(..).flatten().collect();
             let takes = counted(u64::from(takes), "agent", "agents");
-            hint = format!("{} lets it start, with {takes}; or ", raises.join(" and "));
+            hint = match raises.as_slice() {
+                [one] => format!("{one} lets it start, with {takes}; or "),
+                all => format!("together, these let it start, with {takes}:\n    {}\n  or ", all.join("\n    ")),
+            };
         }
         if let Wish::Fixed(_) = wish
             && let Some(other) = self.choose(job, Wish::Fastest(1))
@@ -237,14 +243,15 @@ mod tests {
     fn a_refusal_names_needs_limits_and_advice() {
         let error = limits(70, 70).refusal(&JOB, Wish::Fastest(2));
         let (text, hint) = (error.to_string(), error.hint());
-        assert!(text.starts_with("64 ranks and 22 agents do not fit on this machine: scela-run needs 72"), "{text}");
-        assert!(text.contains(" open files, and the hard limit (ulimit -Hn) allows 70; the job needs "), "{text}");
-        assert!(
-            text.ends_with(" processes and threads, with those of agents and guardians, and ulimit -u allows 77, of which 7 are in use or reserved"),
-            "{text}"
-        );
-        assert!(hint.starts_with("'ulimit -n "), "{hint}");
-        assert!(hint.ends_with("; or start fewer ranks with -np, or name other hosts with -hosts or -f"), "{hint}");
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "64 ranks and 22 agents do not fit on this machine:");
+        assert_eq!(lines[1], "  scela-run needs 72 open files, and the hard limit (ulimit -Hn) allows 70");
+        let tasks = " processes and threads, with those of agents and guardians, and ulimit -u allows 77, of which 7 are in use or reserved";
+        assert!(lines.len() == 3 && lines[2].starts_with("  the job needs ") && lines[2].ends_with(tasks), "{text}");
+        let lines: Vec<_> = hint.lines().collect();
+        assert!(lines[0].starts_with("together, these let it start, with "), "{hint}");
+        assert!(lines[1].starts_with("    'ulimit -n ") && lines[2].starts_with("    'ulimit -u "), "{hint}");
+        assert_eq!(lines[3..], ["  or start fewer ranks with -np, or name other hosts with -hosts or -f"]);
         let fixed = limits(200, 1000).refusal(&JOB, Wish::Fixed(2));
         assert!(fixed.hint().contains("; or leave --agents-per-node out: it fits with "), "{}", fixed.hint());
     }

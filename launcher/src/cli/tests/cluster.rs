@@ -122,7 +122,7 @@ fn a_calibration_has_hosts_and_no_program() {
         (
             "--calibrate",
             "option '--calibrate' needs a value: --calibrate LIST",
-            "'scela-run --help' describes it; write a ':' or an option's name as a value after '='",
+            "name hosts: scela-run --calibrate 'node[001-032]'",
         ),
         (
             "--calibrate a --simulate 2x2",

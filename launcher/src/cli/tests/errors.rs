@@ -289,6 +289,11 @@ fn values() {
             "leave '--cache' out",
         ),
         (
+            "--simulate 0x1",
+            "option '--simulate': 0 is out of range, it must be 1 to 16,777,216",
+            "write it as in '--simulate 1024x64'",
+        ),
+        (
             "--simulate 4 ",
             "option '--simulate': '4' is not a number of nodes, an 'x' and a number of ranks on each",
             "write it as in '--simulate 1024x64'",

@@ -600,7 +600,8 @@ impl Session {
                 let mut text = cannot_be_read(&source, &error);
                 let tasks = needs::tasks(self.first.size, self.first.placement.len() as u32);
                 if let Some(raise) = raises_after_failure(tasks).filter(|_| !self.agent_hosts.is_remote()) {
-                    let _ = write!(text, ", since no thread could be created for that\n  hint: {raise} lets it start");
+                    let _ =
+                        write!(text, ", since no thread could be created for that\n  hint: raise the limit: {raise}");
                 }
                 self.on_output(OutputEvent::Failed(text));
             }
