@@ -194,6 +194,7 @@ fn session() -> SessionPlan {
         environment: vec![(b"HOME".to_vec(), b"/tmp".to_vec())],
         shell: vec![1, 2, 3].into(),
         hold_lines: true,
+        unchanged: [true, false],
         pmi_port: false,
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::HcmabLru { entries: 64 },

@@ -46,6 +46,16 @@ fn a_disk_without_room_for_collected_files_is_named_and_keeps_nothing_of_them() 
 }
 
 #[test]
+fn a_disk_without_room_for_the_output_is_told_and_has_what_fitted() {
+    let Some(disk) = disk("size=64k") else { return };
+    let file = disk.path().join("output");
+    let run = scela().np(2).agents(2).shell(&format!("exec >'{}'", file.display()));
+    let outcome = run.program(sh("head -c 100000 /dev/zero; exec sleep 1000")).run();
+    outcome.has_code(1).says("standard output cannot be written: No space left on device");
+    assert!(fs::metadata(&file).unwrap().len() >= 60 * 1024);
+}
+
+#[test]
 fn outputs_of_a_map_that_a_disk_has_no_room_for_are_missed_with_the_reason() {
     let Some(disk) = disk("size=1m") else { return };
     let pool = Pool::start(&["--slots", "1"]);

@@ -47,6 +47,29 @@ fn each_line_has_the_label_of_its_rank() {
 }
 
 #[test]
+fn lines_have_their_labels_in_a_file_too() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("output");
+    let run = scela().np(2).agents(2).arg("-l").shell(&format!("exec >'{}' 2>&1", file.display()));
+    run.program(sh("echo a; echo b >&2")).run().has_code(0);
+    let text = fs::read_to_string(file).unwrap();
+    let mut lines: Vec<_> = text.lines().collect();
+    lines.sort();
+    assert_eq!(lines, ["[0] a", "[0] b", "[1] a", "[1] b"]);
+}
+
+#[test]
+fn lines_written_in_pieces_arrive_whole_in_a_file() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("output");
+    let run = scela().np(64).agents(4).fanout(2).shell(&format!("exec >'{}'", file.display()));
+    let mut outcome = run.program(rank(["pieces", "200", "600"])).run();
+    outcome.is_quiet_success();
+    outcome.stdout = fs::read(file).unwrap();
+    check_lines(&outcome, 64, 200, 600);
+}
+
+#[test]
 fn lines_written_in_pieces_arrive_whole() {
     let outcome = scela().np(64).agents(4).fanout(2).program(rank(["pieces", "200", "600"])).run();
     check_lines(outcome.is_quiet_success(), 64, 200, 600);

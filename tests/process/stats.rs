@@ -184,6 +184,19 @@ fn ranks_with_shared_memory_are_counted_once_each() {
     run.run().has_code(0).says("\n  note: ranks that read the board in shared memory: 2; their gets are not counted\n");
 }
 
+/// Agents on the launcher's machine write to its file themselves.
+#[test]
+fn output_to_a_file_passes_no_link() {
+    let (run, place) = with_statistics(scela().np(3).agents(3).fanout(2));
+    let file = place.path().join("output");
+    let run = run.shell(&format!("exec >'{}'", file.display()));
+    run.program(sh("head -c 30000 /dev/zero | tr '\\0' x; echo; echo error >&2")).run().has_code(0);
+    let text = std::fs::read_to_string(file).unwrap();
+    assert_eq!(text, format!("{}\n", "x".repeat(30_000)).repeat(3));
+    let stats = Stats::of(&place);
+    assert!((30..1000).contains(&stats.at(1, "stream_bytes")), "only standard error: {:#}", stats.0);
+}
+
 #[test]
 fn output_that_is_read_late_is_counted() {
     let (run, place) = with_statistics(scela().np(3).agents(3).fanout(2).unread());

@@ -178,6 +178,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
                 .collect(),
             shell: nla::wire::encode(&machine.shell).into(),
             hold_lines: !(machine.stdout_is_terminal || size == 1),
+            unchanged: [&options.outfile_pattern, &options.errfile_pattern]
+                .map(|pattern| pattern.is_none() && !options.prepend_rank && !options.agents_as_nodes),
             pmi_port: options.pmi_port,
             kill_grace: options.kill_grace(),
             cache: options.cache,

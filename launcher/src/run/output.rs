@@ -251,8 +251,16 @@ fn run(page: &Mutex<Page>, incoming: &Receiver<Order>) {
             match order {
                 Order::Write(message, receipt) => {
                     let plain = page.take(message);
-                    page.gathered.extend_from_slice(&plain);
                     receipts.push(receipt);
+                    if plain.len() >= GATHER_BYTES / 2 {
+                        // A copy would take longer than a write of its own.
+                        page.write_gathered();
+                        page.write_bytes(&plain);
+                        page.note_done();
+                        receipts.clear();
+                    } else {
+                        page.gathered.extend_from_slice(&plain);
+                    }
                 }
                 Order::Rest(receipt) => receipts.push(receipt),
                 Order::End => ended = true,
@@ -344,27 +352,40 @@ impl Page {
         bytes.len() - left.len()
     }
 
+    /// Writes what was gathered, and counts it as done.
     fn write(&mut self) {
-        if !self.closed && !self.gathered.is_empty() {
-            let result = match self.stream {
-                Stream::Out => {
-                    stderr::wait_cleared();
-                    write_stdout(&self.gathered, &self.flow.written)
-                }
-                Stream::Err => {
-                    // Reports that were queued before come first. They have the same reader.
-                    stderr::wait_written(Duration::MAX);
-                    write_pieces(&io::stderr(), &self.gathered, &self.flow.written)
-                }
-            };
-            if let Err(error) = result {
-                self.closed = true;
-                let why = (error.kind() != io::ErrorKind::BrokenPipe).then(|| error.to_string());
-                let _ = self.events.send(OutputEvent::Closed(self.stream, why));
-            }
-        }
-        self.gathered.clear();
+        self.write_gathered();
         self.note_done();
+    }
+
+    fn write_gathered(&mut self) {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        self.write_bytes(&gathered);
+        gathered.clear();
+        self.gathered = gathered;
+    }
+
+    /// Writes these bytes, unless the stream is closed.
+    fn write_bytes(&mut self, bytes: &[u8]) {
+        if self.closed || bytes.is_empty() {
+            return;
+        }
+        let result = match self.stream {
+            Stream::Out => {
+                stderr::wait_cleared();
+                write_stdout(bytes, &self.flow.written)
+            }
+            Stream::Err => {
+                // Reports that were queued before come first. They have the same reader.
+                stderr::wait_written(Duration::MAX);
+                write_pieces(&io::stderr(), bytes, &self.flow.written)
+            }
+        };
+        if let Err(error) = result {
+            self.closed = true;
+            let why = (error.kind() != io::ErrorKind::BrokenPipe).then(|| error.to_string());
+            let _ = self.events.send(OutputEvent::Closed(self.stream, why));
+        }
     }
 
     /// Counts the messages that were taken since the last write as done.

@@ -27,6 +27,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         environment: (0..VARIABLES).map(variable).collect(),
         shell: Bytes::new(),
         hold_lines: true,
+        unchanged: [false; 2],
         pmi_port: false,
         kill_grace: std::time::Duration::from_secs(5),
         cache: setup.cache,

@@ -94,6 +94,9 @@ pub struct SessionPlan {
     pub shell: Bytes,
     /// A line is shown when its newline arrives. Otherwise it is also shown after a short time without output.
     pub hold_lines: bool,
+    /// Whether standard output and standard error of ranks go to those of the launcher unchanged. Agents that have inherited one that
+    /// needs no reader then write to it themselves.
+    pub unchanged: [bool; 2],
     /// Ranks get PMI_PORT and PMI_ID instead of an inherited socket.
     pub pmi_port: bool,
     /// The time between the first signal to ranks and SIGKILL when the session ends.
@@ -243,6 +246,7 @@ impl fmt::Debug for SessionPlan {
         f.debug_struct("SessionPlan")
             .field("variables", &self.environment.len())
             .field("hold_lines", &self.hold_lines)
+            .field("unchanged", &self.unchanged)
             .field("pmi_port", &self.pmi_port)
             .field("kill_grace", &self.kill_grace)
             .field("cache", &self.cache)
@@ -535,6 +539,7 @@ mod tests {
             environment: environment.iter().map(pair).collect(),
             shell: Bytes::new(),
             hold_lines: true,
+            unchanged: [false; 2],
             pmi_port: false,
             kill_grace: Duration::ZERO,
             cache: CachePolicy::default(),

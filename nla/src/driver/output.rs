@@ -12,6 +12,7 @@ mod room;
 mod stream;
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,6 @@ use super::uplink::Uplink;
 use crate::core::NamespaceId;
 use crate::sys::{self, EpollSet, Waker};
 use crate::tasks::Tasks;
-use crate::wire::Lane;
 
 /// Bytes before the data of an output message: the namespace and the rank, little-endian.
 pub const STREAM_HEADER_BYTES: usize = 8;
@@ -85,8 +85,9 @@ pub(super) struct OutputPump {
 
 impl OutputPump {
     /// Prepares the thread. With `hold_lines`, a line waits for its newline; otherwise it is sent after
-    /// [`PARTIAL_LINE_DELAY`](crate::core::limits::PARTIAL_LINE_DELAY).
-    pub(super) fn new(parent: Uplink, hold_lines: bool) -> io::Result<Self> {
+    /// [`PARTIAL_LINE_DELAY`](crate::core::limits::PARTIAL_LINE_DELAY). `files` are where standard output and standard error go
+    /// directly, without the parent.
+    pub(super) fn new(parent: Uplink, hold_lines: bool, files: [Option<File>; 2]) -> io::Result<Self> {
         let pmi_waits = Arc::new(PmiWaits::new());
         let pace = Pace::new(Arc::clone(&pmi_waits));
         // Created here, because the thread could not report a failure of it.
@@ -97,7 +98,7 @@ impl OutputPump {
         let work = move || {
             sys::leave_exit_signals();
             sys::set_thread_nice(5);
-            let reader = Reader::new([Lane::Stdout, Lane::Stderr], set, pace, parent, hold_lines);
+            let reader = Reader::new(files, set, pace, parent, hold_lines);
             if let Some(leaked) = reader.run(&orders) {
                 let _ = done.send(leaked);
             }

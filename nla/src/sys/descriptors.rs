@@ -188,16 +188,31 @@ pub fn open_descriptors() -> io::Result<usize> {
 
 /// Closes all descriptors but the standard streams. To be called before this process has opened any.
 pub fn close_inherited() {
-    close_from(3);
+    close_all_but(&[]);
 }
 
-/// Closes all descriptors from `first` on. The process must not have opened any of them itself.
-pub(super) fn close_from(first: RawFd) {
+/// Closes all descriptors but the standard streams and these. The process must not have opened any of the others itself.
+pub(super) fn close_all_but(kept: &[RawFd]) {
+    let mut kept = kept.to_vec();
+    kept.sort_unstable();
+    let mut first = 3;
+    for fd in kept {
+        close_between(first, fd - 1);
+        first = fd + 1;
+    }
+    close_between(first, RawFd::MAX);
+}
+
+/// Closes the descriptors from `first` to `last`. The process must not have opened any of them itself.
+fn close_between(first: RawFd, last: RawFd) {
+    if first > last {
+        return;
+    }
     // SAFETY: numbers only. The closed descriptors were inherited and have no owner in this process: the caller has
     // not opened any yet.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) };
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if closed < 0 {
-        for fd in first..1024 {
+        for fd in first..=last.min(1023) {
             // SAFETY: as above.
             unsafe { libc::close(fd) };
         }

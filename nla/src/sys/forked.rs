@@ -18,6 +18,7 @@ use super::cgroup;
 use super::descriptors;
 use super::guardian::{GuardianLink, fork_alone};
 use super::identity;
+use super::launcher_streams;
 use super::packet::{Packet, Packets};
 use super::reap;
 use super::spawn::{let_kernel_reap, reset_sigchld};
@@ -304,6 +305,7 @@ fn fork_until(count: u32, mut forked: ForkedGuardians) -> io::Result<Option<Fork
         let (theirs_in, input) = descriptors::input_pipe()?;
         let (output, theirs_out) = descriptors::pipe()?;
         let Some(pid) = fork_alone()? else {
+            launcher_streams::keep();
             descriptors::overwrite(io::stdin().as_fd(), theirs_in.as_fd())?;
             descriptors::overwrite(io::stdout().as_fd(), theirs_out.as_fd())?;
             // `guarded` closes the inherited pipes of the other guardians.

@@ -44,6 +44,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use super::cgroup::AgentGroup;
 use super::descriptors;
 use super::identity;
+use super::launcher_streams;
 use super::pmix;
 use super::reap::{self, Ended};
 use super::shell::ShellState;
@@ -128,7 +129,7 @@ impl Guardian {
         // terminal. In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
         let _ = identity::new_session();
         // Close inherited descriptors: one could be a pipe whose reader waits for end of file.
-        descriptors::close_from(3);
+        descriptors::close_all_but(&launcher_streams::kept_descriptors());
         identity::outlive_parent()?;
         identity::become_subreaper()?;
         identity::forbid_dump()?;
@@ -146,6 +147,7 @@ impl Guardian {
             return Ok(Side::Agent(become_agent(theirs, signs, guardian, &mask)?));
         };
         drop(guardian);
+        drop(launcher_streams::take_launcher_streams());
         // Close our copies of the agent's streams, so that their peers see the agent's end.
         let null = descriptors::dev_null_rw()?;
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;

@@ -36,6 +36,7 @@ pub mod identity;
 pub mod image;
 pub mod inherited;
 mod kernel_files;
+mod launcher_streams;
 mod launching;
 pub mod local_socket;
 pub mod new_file;
@@ -89,6 +90,7 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
+pub use launcher_streams::{needs_no_reader, take_launcher_streams};
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use local_socket::{
     LocalName, LocalPeer, Surroundings, connect_to_name, listen_at_name, local_name, new_local_name, peer_of,

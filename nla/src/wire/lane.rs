@@ -85,6 +85,13 @@ impl Assembler {
     /// Adds a piece from a record. Allocates memory for bytes that have arrived, and for at most `RESERVED_BYTES_MAX` more
     /// of those that were announced.
     pub fn push(&mut self, piece: &[u8]) {
+        if self.buffer.is_empty()
+            && let Some(length) = piece.first_chunk::<LENGTH_BYTES>()
+        {
+            // For the whole message, instead of for this piece first.
+            let bytes = (u32::from_le_bytes(*length) as usize).min(self.lane.message_bytes_max());
+            self.buffer.reserve((LENGTH_BYTES + bytes).min(RESERVED_BYTES_MAX));
+        }
         self.buffer.extend_from_slice(piece);
     }
 

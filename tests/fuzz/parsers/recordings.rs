@@ -136,6 +136,7 @@ fn root() -> Root {
         environment: Vec::new(),
         shell: Vec::new().into(),
         hold_lines: true,
+        unchanged: [true, false],
         pmi_port: false,
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::default(),

@@ -49,6 +49,7 @@ impl World {
             environment: Vec::new(),
             shell: Bytes::new(),
             hold_lines: true,
+            unchanged: [false; 2],
             pmi_port: false,
             kill_grace: Duration::ZERO,
             cache: CachePolicy::default(),

@@ -36,6 +36,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             environment: Vec::new(),
             shell: Bytes::new(),
             hold_lines: true,
+            unchanged: [false; 2],
             pmi_port: false,
             kill_grace: GRACE,
             cache: CachePolicy::default(),

@@ -116,6 +116,7 @@ impl Tree {
                 environment: Vec::new(),
                 shell: Bytes::new(),
                 hold_lines: true,
+                unchanged: [false; 2],
                 pmi_port: false,
                 kill_grace: std::time::Duration::from_secs(5),
                 cache,

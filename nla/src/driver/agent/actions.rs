@@ -22,6 +22,7 @@ use crate::driver::table::Key;
 use crate::driver::trace::DriverTrace;
 use crate::link::Receipt;
 use crate::pmix::relay::Step;
+use crate::sys;
 use crate::wire::{Lane, encode};
 
 /// The number of ranks that are released from a fence before they may use the processor, where ranks share processors. A rank
@@ -145,7 +146,11 @@ impl AgentDriver {
         if session.profile {
             self.children.expect_profiles();
         }
-        let pump = OutputPump::new(self.parent.clone(), session.hold_lines);
+        let mut files = sys::take_launcher_streams();
+        for (file, is_unchanged) in files.iter_mut().zip(session.unchanged) {
+            file.take_if(|_| !is_unchanged);
+        }
+        let pump = OutputPump::new(self.parent.clone(), session.hold_lines, files);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
             (false, _) => session,
             (true, None) => session.for_other_node(),

@@ -5,17 +5,19 @@
 //! again, with pauses in which the pipes fill.
 
 use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use pmi::Rank;
 use slab::Slab;
 
 use super::pace::Pace;
 use super::room::Room;
 use super::stream::{Found, READ_BYTES, Stream, Watch};
-use super::{Command, Commands};
+use super::{Command, Commands, STREAM_HEADER_BYTES};
 use crate::core::NamespaceId;
 use crate::core::limits::{DRAIN_TIME, PARTIAL_LINE_DELAY};
 use crate::driver::uplink::Uplink;
@@ -40,6 +42,8 @@ struct Partial {
 /// The reading of one lane.
 struct LaneState {
     lane: Lane,
+    /// Where its output goes without the parent. `None` once a write has failed.
+    file: Option<File>,
     room: Room,
     /// Pipes to be read now.
     queue: VecDeque<usize>,
@@ -99,9 +103,11 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(lanes: [Lane; 2], set: EpollSet, pace: Pace, parent: Uplink, hold_lines: bool) -> Self {
-        let lanes = lanes.map(|lane| LaneState {
+    pub(super) fn new(files: [Option<File>; 2], set: EpollSet, pace: Pace, parent: Uplink, hold_lines: bool) -> Self {
+        let [out, err] = files;
+        let lanes = [(Lane::Stdout, out), (Lane::Stderr, err)].map(|(lane, file)| LaneState {
             lane,
+            file,
             room: Room::new(set.waker()),
             queue: VecDeque::new(),
             polled: Vec::new(),
@@ -283,8 +289,7 @@ impl Reader {
             state.round.most = state.round.most.max(count);
             self.held = self.held - held + stream.held();
             if let Some(message) = message {
-                state.send(&self.parent, message);
-                self.has_queued = true;
+                self.has_queued |= state.send(&self.parent, message);
             }
             if !self.hold_lines && stream.held() > 0 {
                 self.partials.push_back(Partial { key, read: stream.last_read });
@@ -356,8 +361,7 @@ impl Reader {
             && let Some(message) = stream.take_held(&mut self.buffer)
         {
             self.held -= held;
-            self.lanes[stream.lane].send(&self.parent, message);
-            self.has_queued = true;
+            self.has_queued |= self.lanes[stream.lane].send(&self.parent, message);
         }
     }
 
@@ -370,6 +374,25 @@ impl Reader {
             let _ = self.set.remove(&stream.pipe);
         }
     }
+}
+
+/// Removes the first bytes of a message's data.
+fn drop_written(message: &mut BytesMut, written: usize) {
+    message.copy_within(..STREAM_HEADER_BYTES, written);
+    message.advance(written);
+}
+
+/// Writes bytes until all are written or an error occurs. Returns their number.
+fn write_up_to_error(file: &mut File, bytes: &[u8]) -> usize {
+    let mut left = bytes;
+    while !left.is_empty() {
+        match file.write(left) {
+            Ok(count @ 1..) => left = &left[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            _ => break,
+        }
+    }
+    bytes.len() - left.len()
 }
 
 /// Returns the earlier time of those that are known.
@@ -385,21 +408,32 @@ impl LaneState {
         }
     }
 
-    fn send(&self, parent: &Uplink, message: BytesMut) {
+    /// Writes a message to the file of the lane, or queues it for the parent. Returns whether it was queued.
+    fn send(&mut self, parent: &Uplink, mut message: BytesMut) -> bool {
+        if let Some(file) = &mut self.file {
+            let written = write_up_to_error(file, &message[STREAM_HEADER_BYTES..]);
+            if STREAM_HEADER_BYTES + written == message.len() {
+                return false;
+            }
+            // The launcher has the same file. It fails to write the rest there as well, and reports why.
+            self.file = None;
+            drop_written(&mut message, written);
+        }
         let receipt = self.room.take(message.len());
         parent.queue(self.lane, message.freeze(), receipt);
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{PipeWriter, Write};
+    use std::io::{PipeWriter, Read, Seek, Write};
     use std::os::fd::AsFd;
     use std::sync::Arc;
     use std::thread;
 
     use super::super::pace::PmiWaits;
-    use super::super::{STREAM_HEADER_BYTES, split_stream_message};
+    use super::super::split_stream_message;
     use super::*;
     use crate::sys;
 
@@ -414,11 +448,16 @@ mod tests {
 
     impl Fixture {
         fn start(hold_lines: bool) -> Self {
+            Self::start_with([None, None], hold_lines)
+        }
+
+        /// Output goes to the files, as far as there are any.
+        fn start_with(files: [Option<File>; 2], hold_lines: bool) -> Self {
             let set = EpollSet::new().expect("descriptors are left");
             let commands = Arc::new(Commands { queue: Default::default(), waker: set.waker() });
             let uplink = Uplink::without_link();
             let pace = Pace::new(Arc::new(PmiWaits::new()));
-            let reader = Reader::new([Lane::Stdout, Lane::Stderr], set, pace, uplink.clone(), hold_lines);
+            let reader = Reader::new(files, set, pace, uplink.clone(), hold_lines);
             let orders = Arc::clone(&commands);
             Self { commands, uplink, thread: thread::spawn(move || reader.run(&orders)) }
         }
@@ -483,6 +522,46 @@ mod tests {
         out.write_all(b"name? ").expect("the pipe has room");
         assert_eq!(reader.arrived(Lane::Stdout, 6), b"name? ");
         reader.stop();
+    }
+
+    #[test]
+    fn output_with_a_file_is_written_there_in_whole_lines() {
+        let mut file = tempfile::tempfile().expect("a file");
+        let reader = Fixture::start_with([Some(file.try_clone().expect("a descriptor is left")), None], true);
+        let [mut out, mut err] = reader.follow();
+        out.write_all(b"one\ntw").expect("the pipe has room");
+        err.write_all(b"three\n").expect("the pipe has room");
+        assert_eq!(reader.arrived(Lane::Stderr, 6), b"three\n", "it has no file");
+        out.write_all(b"o\nfour").expect("the pipe has room");
+        drop((out, err));
+        reader.order(Command::Finish);
+        assert_eq!(reader.thread.join().expect("it does not panic"), Some(0));
+        assert!(reader.uplink.take_waiting().is_empty());
+        let mut written = String::new();
+        file.rewind().and_then(|()| file.read_to_string(&mut written)).expect("the file is there");
+        assert_eq!(written, "one\ntwo\nfour");
+    }
+
+    #[test]
+    fn output_that_its_file_does_not_take_goes_to_the_parent() {
+        let file = File::open("/dev/null").expect("it exists");
+        let reader = Fixture::start_with([Some(file), None], true);
+        let [mut out, _err] = reader.follow();
+        for line in [&b"one\n"[..], b"two\n"] {
+            out.write_all(line).expect("the pipe has room");
+            assert_eq!(reader.arrived(Lane::Stdout, 4), line);
+        }
+        reader.stop();
+    }
+
+    #[test]
+    fn the_rest_of_a_message_keeps_its_header() {
+        for (written, rest) in [(0, &b"text"[..]), (3, b"t")] {
+            let mut message = BytesMut::from(&b"\x00\x00\x00\x00\x05\x00\x00\x00text"[..]);
+            drop_written(&mut message, written);
+            let (namespace, rank, data) = split_stream_message(message.freeze()).expect("it has a header");
+            assert_eq!((namespace, rank, &data[..]), (RANK.0, RANK.1, rest));
+        }
     }
 
     /// More than the pipes hold, so that pipes are polled, and returned to the epoll set when they are quiet.
