@@ -289,7 +289,9 @@ fn time(nanoseconds: u64) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { agents, ranks, fanout, depth, cache, .. } = self;
-        writeln!(f, "simulated: {ranks} ranks on {agents} agents, fan-out {fanout}, depth {depth}, {cache}")?;
+        let ranks = figures::counted((*ranks).into(), "rank");
+        let agents = figures::counted((*agents).into(), "agent");
+        writeln!(f, "simulated: {ranks} on {agents}, fan-out {fanout}, depth {depth}, {cache}")?;
         let mut line = |label: &str, value: String| writeln!(f, "  {label:<28} {value:>14}");
         line("agents joined", time(self.joined))?;
         line("ranks started", time(self.started))?;
