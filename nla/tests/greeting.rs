@@ -135,7 +135,7 @@ fn expected_agents_are_accepted_once() {
         assert!(parent.authenticator.borrow().is_done());
         for agent in [1, 3] {
             let (accepted, now) = tokio::join!(parent.accept_one(), child(parent.address, agent, SESSION, key(1)));
-            let refused = format!("agent {} is not awaited here, or is here already", AgentId(agent));
+            let refused = format!("agent {} is not expected here, or has already joined", AgentId(agent));
             assert_eq!((accepted, now), (Err(refused), Err(TRUNCATED.to_owned())));
         }
     });
