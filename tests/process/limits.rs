@@ -62,7 +62,7 @@ fn check(jobs: &[(u32, &[&str], Limits)]) {
             continue;
         }
         refused.set(refused.get() + 1);
-        outcome.has_code(2).says(" not fit on this machine: ").says("\n  hint: 'ulimit -");
+        outcome.has_code(2).says(" not fit on this machine:").says("\n  hint: ").says("'ulimit -");
         let (files, tasks) = (advised(&outcome, "-n"), advised(&outcome, "-u"));
         assert!(tasks.is_none() || limits.tasks.is_some(), "this limit does not apply to the user of this test");
         let raised = |fewer_files: u64, fewer_tasks: u64| Limits {
