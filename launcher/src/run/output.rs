@@ -419,7 +419,7 @@ fn write_pieces(target: &impl AsFd, mut bytes: &[u8], written: &AtomicU64) -> io
         bytes
     };
     let mut left = note(0);
-    if left.len() > 2 * PIECE_BYTES && is_regular(target.as_fd()) {
+    if left.len() > 2 * PIECE_BYTES && sys::needs_no_reader(target.as_fd()) {
         write_all(target, left)?;
         left = note(left.len());
     }
@@ -434,12 +434,6 @@ fn write_pieces(target: &impl AsFd, mut bytes: &[u8], written: &AtomicU64) -> io
         left = note(piece.len());
     }
     Ok(())
-}
-
-/// Returns whether this is a file on a disk, which needs no reader.
-fn is_regular(target: std::os::fd::BorrowedFd<'_>) -> bool {
-    use nix::sys::stat::{SFlag, fstat};
-    fstat(target).is_ok_and(|status| SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG)
 }
 
 /// Returns the length of the shortest part of whole lines that has [`PIECE_BYTES`], or of all bytes. Cuts a line that
