@@ -26,8 +26,8 @@ use nix::sys::stat::Mode;
 
 use super::path_walk::{Walk, is, refused};
 
-/// The longest time for which a FIFO may have no reader.
-const READER_TIME: Duration = Duration::from_secs(5);
+/// The longest time for which a FIFO may have no reader, or one that reads nothing.
+pub(super) const READER_TIME: Duration = Duration::from_secs(5);
 /// The pause between two attempts to open such a FIFO: the kernel does not report its first reader.
 const READER_PAUSE: Duration = Duration::from_millis(20);
 
@@ -142,9 +142,8 @@ fn open_within(reader_time: Duration, path: &Path, mode: OutputMode, truncates: 
             name = walk.last()?;
             continue;
         }
-        // A FIFO without a reader would block an ordinary open.
-        let no_wait = OFlag::O_NONBLOCK;
-        let file = match walk.open(&name, flags(mode) | OFlag::O_NOFOLLOW | no_wait, Mode::empty()) {
+        // Without O_NONBLOCK, a FIFO without a reader would block the open.
+        let file = match walk.open(&name, flags(mode) | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK, Mode::empty()) {
             Err(error) if is(&error, Errno::ELOOP) || error.kind() == io::ErrorKind::NotFound => {
                 walk.count()?;
                 continue;

@@ -17,12 +17,10 @@ use tokio::time::timeout;
 
 use super::descriptors::set_nonblocking;
 use super::new_file::{Beside, keeps_mode};
-use super::output_file::{Opened, OutputMode, open};
+use super::output_file::{Opened, OutputMode, READER_TIME, open};
 use super::path_walk::Walk;
 use super::readiness::{Watched, watch};
 
-/// The launcher gives up on a FIFO whose reader reads nothing for this time.
-const READER_TIME: Duration = Duration::from_secs(5);
 /// A pipe that is writable has room for so many bytes (PIPE_BUF).
 const PIECE_BYTES_MAX: usize = 4096;
 
