@@ -188,12 +188,11 @@ pub fn open_descriptors() -> io::Result<usize> {
 
 /// Closes all descriptors but the standard streams. To be called before this process has opened any.
 pub fn close_inherited() {
-    close_all_but(&[]);
+    close_all_but(Vec::new());
 }
 
 /// Closes all descriptors but the standard streams and these. The process must not have opened any of the others itself.
-pub(super) fn close_all_but(kept: &[RawFd]) {
-    let mut kept = kept.to_vec();
+pub(super) fn close_all_but(mut kept: Vec<RawFd>) {
     kept.sort_unstable();
     let mut first = 3;
     for fd in kept {

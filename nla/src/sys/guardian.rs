@@ -129,7 +129,7 @@ impl Guardian {
         // terminal. In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
         let _ = identity::new_session();
         // Close inherited descriptors: one could be a pipe whose reader waits for end of file.
-        descriptors::close_all_but(&launcher_streams::kept_descriptors());
+        descriptors::close_all_but(launcher_streams::kept_descriptors());
         identity::outlive_parent()?;
         identity::become_subreaper()?;
         identity::forbid_dump()?;

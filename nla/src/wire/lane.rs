@@ -88,9 +88,9 @@ impl Assembler {
         if self.buffer.is_empty()
             && let Some(length) = piece.first_chunk::<LENGTH_BYTES>()
         {
-            // For the whole message, instead of for this piece first.
+            // At once for the piece and the rest of its first message.
             let bytes = (u32::from_le_bytes(*length) as usize).min(self.lane.message_bytes_max());
-            self.buffer.reserve((LENGTH_BYTES + bytes).min(RESERVED_BYTES_MAX));
+            self.buffer.reserve((LENGTH_BYTES + bytes).min(RESERVED_BYTES_MAX).max(piece.len()));
         }
         self.buffer.extend_from_slice(piece);
     }

@@ -148,7 +148,9 @@ impl AgentDriver {
         }
         let mut files = sys::take_launcher_streams();
         for (file, is_unchanged) in files.iter_mut().zip(session.unchanged) {
-            file.take_if(|_| !is_unchanged);
+            if !is_unchanged {
+                *file = None;
+            }
         }
         let pump = OutputPump::new(self.parent.clone(), session.hold_lines, files);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {

@@ -42,7 +42,8 @@ struct Partial {
 /// The reading of one lane.
 struct LaneState {
     lane: Lane,
-    /// Where its output goes without the parent. `None` once a write has failed.
+    /// The launcher's own stream, to which the thread writes the output itself. `None` if the launcher writes it, and after a write
+    /// has failed.
     file: Option<File>,
     room: Room,
     /// Pipes to be read now.
