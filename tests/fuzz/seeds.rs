@@ -18,9 +18,9 @@ use nla::bootstrap::{
 };
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, Blob, BoundRanks, CachePolicy, Cause,
-    CleanShm, CommandPlan, Contribution, CpuSet, DeviceRemedy, Down, Failure, FailurePolicy, GuardianAt, Inherit,
-    Input, Inquiry, InquiryKind, LackOfDevices, Level, LowLimit, NamespaceId, NamespacePlan, NotStartedReason, Piece,
-    RankGroup, RankSessions, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, SpanKind,
+    CleanShm, CommandPlan, Contribution, CpuSet, DeviceRemedy, DirectOutput, Down, Failure, FailurePolicy, GuardianAt,
+    Inherit, Input, Inquiry, InquiryKind, LackOfDevices, Level, LowLimit, NamespaceId, NamespacePlan, NotStartedReason,
+    Piece, RankGroup, RankSessions, ReleaseContent, Reply, Requester, RingPosition, RingSegment, SessionPlan, SpanKind,
     StagePlan, StagedFile, StagedKind, Stats, Subtree, Timing, TraceScope, TraceSpan, Up, Update, pack,
 };
 use nla::core::{
@@ -194,7 +194,7 @@ fn session() -> SessionPlan {
         environment: vec![(b"HOME".to_vec(), b"/tmp".to_vec())],
         shell: vec![1, 2, 3].into(),
         hold_lines: true,
-        unchanged: [true, false],
+        direct: [DirectOutput::WithPipe, DirectOutput::Never],
         pmi_port: false,
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::HcmabLru { entries: 64 },

@@ -130,19 +130,55 @@ fn a_slow_reader_gets_a_million_lines_in_bounded_memory() {
     assert!(most < MEMORY_BYTES_MAX, "the session's own memory rose to {most} bytes");
 }
 
+/// A single agent writes to the pipe itself.
+#[test]
+fn lines_of_both_streams_in_one_pipe_arrive_whole_from_one_agent() {
+    let script = r#"
+        line=$(head -c 3000 /dev/zero | tr '\0' x)
+        i=0
+        while [ $i -lt 100 ]; do i=$((i + 1)); echo out $line; echo err $line >&2; done"#;
+    let outcome = scela().np(8).agents(1).shell("exec 2>&1").program(sh(script)).run();
+    outcome.is_quiet_success();
+    let out = outcome.out();
+    let lines: Vec<_> = out.lines().collect();
+    let count = |name: &str| lines.iter().filter(|line| line.len() == 3004 && line.starts_with(name)).count();
+    assert_eq!((count("out "), count("err "), lines.len()), (800, 800, 1600));
+}
+
+#[test]
+fn a_reader_that_pauses_gets_all_lines_of_one_agent() {
+    let (ranks, lines) = (8, 20_000);
+    let run = scela().np(ranks).agents(1).unread();
+    let file = run.world().file("fenced");
+    let words = ["fences-beside-lines", "3", &file.display().to_string(), &lines.to_string()].map(str::to_owned);
+    let mut running = run.program(rank(words.iter().map(String::as_str))).spawn();
+    // More than the pipes of the ranks, the pipe to the reader and the agent can hold.
+    running.wait_until("the launcher has output that is not read", || {
+        let written: u64 = running.world().ranks().iter().map(|(_, rank)| rank.written_bytes()).sum();
+        (written > 900 * 1024).then_some(())
+    });
+    let mut out = Vec::new();
+    running.take_output().unwrap().read_to_end(&mut out).unwrap();
+    let mut outcome = running.finish();
+    outcome.stdout = out;
+    check_lines(outcome.has_code(0), ranks, lines, 80);
+}
+
 #[test]
 fn a_closed_standard_output_ends_the_job() {
-    let mut running = scela().np(8).agents(3).unread().program(sh("exec yes")).spawn();
-    let mut first = String::new();
-    BufReader::new(running.take_output().unwrap()).read_line(&mut first).unwrap();
-    assert_eq!(first, "y\n");
-    let outcome = running.finish();
-    outcome.has_code(141).took_less_than(Duration::from_secs(20));
+    for agents in [1, 3] {
+        let mut running = scela().np(8).agents(agents).unread().program(sh("exec yes")).spawn();
+        let mut first = String::new();
+        BufReader::new(running.take_output().unwrap()).read_line(&mut first).unwrap();
+        assert_eq!(first, "y\n");
+        let outcome = running.finish();
+        outcome.has_code(141).took_less_than(Duration::from_secs(20));
+    }
 }
 
 /// A rank writes without end to a standard output that is not read, and the others wait.
-fn unread() -> Running {
-    let run = scela().np(4).agents(2).fanout(2).unread().args(["--kill-grace", "0.2"]);
+fn unread(agents: u32) -> Running {
+    let run = scela().np(4).agents(agents).fanout(2).unread().args(["--kill-grace", "0.2"]);
     let running = run.program(sh("[ $PMI_RANK = 0 ] && exec yes; exec sleep 1000")).spawn();
     // More than the pipe to the reader can hold.
     let is_stuck = |(_, rank): &(u32, Process)| rank.name == "yes" && rank.written_bytes() > 512 * 1024;
@@ -157,20 +193,25 @@ const DROPPED: &str = "scela-run: warning: standard output was not read for 2.2 
 
 #[test]
 fn a_failure_is_reported_and_the_job_ends_although_its_output_is_not_read() {
-    let running = unread();
-    running.rank(2).signal(Signal::SIGKILL);
-    running.wait_for_error("was killed by signal 9 (KILL)\n").wait_for_error(DROPPED);
-    let outcome = running.finish();
-    outcome.has_code(137).took_less_than(Duration::from_secs(20));
-    outcome.check(outcome.err().matches("error: ").count() == 1, "the first cause is reported once");
-    outcome.check(outcome.err().find("signal 9") < outcome.err().find(DROPPED), "it is reported when the end begins");
+    for agents in [1, 2] {
+        let running = unread(agents);
+        running.rank(2).signal(Signal::SIGKILL);
+        running.wait_for_error("was killed by signal 9 (KILL)\n").wait_for_error(DROPPED);
+        let outcome = running.finish();
+        outcome.has_code(137).took_less_than(Duration::from_secs(20));
+        outcome.check(outcome.err().matches("error: ").count() == 1, "the first cause is reported once");
+        let is_first = outcome.err().find("signal 9") < outcome.err().find(DROPPED);
+        outcome.check(is_first, "it is reported when the end begins");
+    }
 }
 
 #[test]
 fn a_signal_ends_a_job_whose_output_is_not_read() {
-    let running = unread();
-    running.signal(Signal::SIGTERM).wait_for_error(DROPPED);
-    running.finish().has_code(143);
+    for agents in [1, 2] {
+        let running = unread(agents);
+        running.signal(Signal::SIGTERM).wait_for_error(DROPPED);
+        running.finish().has_code(143);
+    }
 }
 
 #[test]

@@ -35,8 +35,8 @@ use std::time::Duration;
 use litemap::LiteMap;
 use nla::core::limits::{PIECE_BYTES, RANKS_MAX};
 use nla::core::{
-    AcceleratorPlan, CollectPlan, CommandPlan, MapWithin, NamespaceId, NamespacePlan, RankSessions, RootSettings,
-    SessionPlan, StagePlan, Subtree, TraceScope, owners,
+    AcceleratorPlan, CollectPlan, CommandPlan, DirectOutput, MapWithin, NamespaceId, NamespacePlan, RankSessions,
+    RootSettings, SessionPlan, StagePlan, Subtree, TraceScope, owners,
 };
 use nla::driver::StageSource;
 use pmi::{MEMORY_ALLOC_KINDS, Ranks};
@@ -178,8 +178,11 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
                 .collect(),
             shell: nla::wire::encode(&machine.shell).into(),
             hold_lines: !(machine.stdout_is_terminal || size == 1),
-            unchanged: [&options.outfile_pattern, &options.errfile_pattern]
-                .map(|pattern| pattern.is_none() && !options.prepend_rank && !options.agents_as_nodes),
+            direct: [&options.outfile_pattern, &options.errfile_pattern].map(|pattern| {
+                let is_unchanged = pattern.is_none() && !options.prepend_rank;
+                let may_write = is_unchanged && !options.agents_as_nodes;
+                if may_write { DirectOutput::of_agents(agents) } else { DirectOutput::Never }
+            }),
             pmi_port: options.pmi_port,
             kill_grace: options.kill_grace(),
             cache: options.cache,

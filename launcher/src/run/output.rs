@@ -21,7 +21,7 @@ use bytes::Bytes;
 use memchr::memchr;
 use nix::errno::Errno;
 use nla::core::NamespaceId;
-use nla::driver::split_stream_message;
+use nla::driver::{PIPE_BYTES, split_stream_message};
 use nla::link::Receipt;
 use nla::sys::{self, OutputMode, open_output};
 use nla::tasks::Tasks;
@@ -39,10 +39,6 @@ const FILES_OPEN_MAX: usize = 256;
 const REPORTS_TIME: Duration = Duration::from_secs(1);
 /// Bytes gathered for one write, if that much has arrived.
 const GATHER_BYTES: usize = 64 * 1024;
-
-/// The room that the pipe at standard output gets when it is full for the first time. Then a reader that is fast enough seldom
-/// makes the writer wait.
-const PIPE_BYTES: u32 = 256 * 1024;
 
 /// The minimum length of a piece of output that may have to wait for a reader. A write to a pipe returns only when all its
 /// bytes are in the pipe: shorter writes show that a slow reader reads.

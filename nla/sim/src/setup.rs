@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use bytes::Bytes;
 use nla::core::{
-    AcceleratorPlan, Agent, AgentId, BindingPolicy, CollectPlan, CommandPlan, DriverCounts, Inherit, NamespacePlan,
-    RankSessions, RootSettings, SessionPlan, StagePlan, Subtree, TraceScope,
+    AcceleratorPlan, Agent, AgentId, BindingPolicy, CollectPlan, CommandPlan, DirectOutput, DriverCounts, Inherit,
+    NamespacePlan, RankSessions, RootSettings, SessionPlan, StagePlan, Subtree, TraceScope,
 };
 use pmi::{Mapping, Ranks};
 
@@ -27,7 +27,7 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         environment: (0..VARIABLES).map(variable).collect(),
         shell: Bytes::new(),
         hold_lines: true,
-        unchanged: [false; 2],
+        direct: [DirectOutput::Never; 2],
         pmi_port: false,
         kill_grace: std::time::Duration::from_secs(5),
         cache: setup.cache,

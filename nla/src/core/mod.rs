@@ -74,7 +74,9 @@ pub use message::{
 pub(crate) use pieces::BorrowedPiece;
 pub use pieces::{Blob, Incoming, Piece, PieceBytes, PieceError, Taken, pack, unpack};
 pub use placement::{owners, place};
-pub use plan::{CommandPlan, Inherit, NamespacePlan, PmixPlan, RankSessions, SessionPlan, Variable, is_bound_to_host};
+pub use plan::{
+    CommandPlan, DirectOutput, Inherit, NamespacePlan, PmixPlan, RankSessions, SessionPlan, Variable, is_bound_to_host,
+};
 pub use profile::{
     PIECE_LENGTH_BYTES, ProfileEntry, ProfileError, ProfilePiece, ProfileRows, ProfileTraffic, RowOrder, check_length,
 };

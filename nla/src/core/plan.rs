@@ -84,6 +84,33 @@ pub fn is_bound_to_host(name: &[u8]) -> bool {
 /// Variables with which a resource manager lists the job's accelerators. Their numbers may differ from node to node.
 const DEVICES: [&str; 4] = ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK"];
 
+/// The kinds of the launcher's output streams to which an agent writes the output of ranks itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum DirectOutput {
+    /// None: the launcher changes the output, or writes it elsewhere.
+    Never,
+    /// Files that need no reader. A write of whole lines to a pipe with little room is cut, so that lines of several agents would mix.
+    WithoutReader,
+    /// Pipes, too: no other agent writes.
+    WithPipe,
+}
+
+impl DirectOutput {
+    /// Returns how `agents` agents use a stream to which the launcher writes all output unchanged.
+    pub fn of_agents(agents: u32) -> Self {
+        if agents == 1 { Self::WithPipe } else { Self::WithoutReader }
+    }
+
+    /// Returns whether an agent writes to a stream that it has inherited.
+    pub fn permits(self, needs_reader: bool) -> bool {
+        match self {
+            Self::Never => false,
+            Self::WithoutReader => !needs_reader,
+            Self::WithPipe => true,
+        }
+    }
+}
+
 /// The part of the plan that is the same for all ranks of a session. Each agent gets it once.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionPlan {
@@ -94,9 +121,8 @@ pub struct SessionPlan {
     pub shell: Bytes,
     /// A line is shown when its newline arrives. Otherwise it is also shown after a short time without output.
     pub hold_lines: bool,
-    /// Whether standard output and standard error of ranks go to those of the launcher unchanged. Agents that have inherited one that
-    /// needs no reader then write to it themselves.
-    pub unchanged: [bool; 2],
+    /// How agents that have inherited the launcher's standard output and standard error use each.
+    pub direct: [DirectOutput; 2],
     /// Ranks get PMI_PORT and PMI_ID instead of an inherited socket.
     pub pmi_port: bool,
     /// The time between the first signal to ranks and SIGKILL when the session ends.
@@ -246,7 +272,7 @@ impl fmt::Debug for SessionPlan {
         f.debug_struct("SessionPlan")
             .field("variables", &self.environment.len())
             .field("hold_lines", &self.hold_lines)
-            .field("unchanged", &self.unchanged)
+            .field("direct", &self.direct)
             .field("pmi_port", &self.pmi_port)
             .field("kill_grace", &self.kill_grace)
             .field("cache", &self.cache)
@@ -539,7 +565,7 @@ mod tests {
             environment: environment.iter().map(pair).collect(),
             shell: Bytes::new(),
             hold_lines: true,
-            unchanged: [false; 2],
+            direct: [DirectOutput::Never; 2],
             pmi_port: false,
             kill_grace: Duration::ZERO,
             cache: CachePolicy::default(),

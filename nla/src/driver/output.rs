@@ -6,6 +6,7 @@
 //! in PMI, mostly in a fence, the thread reads a small budget at a time and pauses in between: each read wakes a
 //! writer, which would compete for the processor with ranks that have not reached the fence yet.
 
+mod direct;
 mod pace;
 mod reader;
 mod room;
@@ -21,6 +22,7 @@ use bytes::Bytes;
 use pmi::Rank;
 use tokio::sync::oneshot;
 
+pub use self::direct::PIPE_BYTES;
 use self::pace::{Pace, PmiWaits};
 use self::reader::Reader;
 use super::uplink::Uplink;
@@ -85,9 +87,9 @@ pub(super) struct OutputPump {
 
 impl OutputPump {
     /// Prepares the thread. With `hold_lines`, a line waits for its newline; otherwise it is sent after
-    /// [`PARTIAL_LINE_DELAY`](crate::core::limits::PARTIAL_LINE_DELAY). `files` are where standard output and standard error go
-    /// directly, without the parent.
-    pub(super) fn new(parent: Uplink, hold_lines: bool, files: [Option<File>; 2]) -> io::Result<Self> {
+    /// [`PARTIAL_LINE_DELAY`](crate::core::limits::PARTIAL_LINE_DELAY). `streams` are those of the launcher
+    /// to which the thread writes itself; without one, output goes to the parent.
+    pub(super) fn new(parent: Uplink, hold_lines: bool, streams: [Option<File>; 2]) -> io::Result<Self> {
         let pmi_waits = Arc::new(PmiWaits::new());
         let pace = Pace::new(Arc::clone(&pmi_waits));
         // Created here, because the thread could not report a failure of it.
@@ -98,7 +100,7 @@ impl OutputPump {
         let work = move || {
             sys::leave_exit_signals();
             sys::set_thread_nice(5);
-            let reader = Reader::new(files, set, pace, parent, hold_lines);
+            let reader = Reader::new(streams, set, pace, parent, hold_lines);
             if let Some(leaked) = reader.run(&orders) {
                 let _ = done.send(leaked);
             }

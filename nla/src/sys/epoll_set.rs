@@ -61,6 +61,11 @@ impl EpollSet {
         Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, key as u64))?)
     }
 
+    /// Adds a descriptor: it is reported now if it can be written, and again each time when it has room after it was full.
+    pub fn add_writer(&self, fd: impl AsFd, key: usize) -> io::Result<()> {
+        Ok(self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLOUT | EpollFlags::EPOLLET, key as u64))?)
+    }
+
     /// Removes a descriptor. Closing it is not enough while a process that is just being started has a copy of it.
     pub fn remove(&self, fd: impl AsFd) -> io::Result<()> {
         Ok(self.epoll.delete(fd)?)

@@ -90,7 +90,7 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
-pub use launcher_streams::{needs_no_reader, take_launcher_streams};
+pub use launcher_streams::{is_pipe, is_same_pipe, needs_no_reader, open_pipe_again, take_launcher_streams};
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use local_socket::{
     LocalName, LocalPeer, Surroundings, connect_to_name, listen_at_name, local_name, new_local_name, peer_of,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use nla::core::{
     AcceleratorPlan, Action, Agent, AgentId, BindingPolicy, CachePolicy, CleanShm, CollectPlan, CommandPlan,
-    DriverCounts, Exit, FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, RankSessions, Root, RootAction,
-    RootInput, RootSettings, SessionPlan, StagePlan, Subtree, Time, TraceScope, Up, owners, place,
+    DirectOutput, DriverCounts, Exit, FailurePolicy, Inherit, Input, NamespaceId, NamespacePlan, RankSessions, Root,
+    RootAction, RootInput, RootSettings, SessionPlan, StagePlan, Subtree, Time, TraceScope, Up, owners, place,
 };
 use nla::wire::{decode, replay};
 use pmi::{Mapping, Rank, Ranks};
@@ -136,7 +136,7 @@ fn root() -> Root {
         environment: Vec::new(),
         shell: Vec::new().into(),
         hold_lines: true,
-        unchanged: [true, false],
+        direct: [DirectOutput::WithPipe, DirectOutput::Never],
         pmi_port: false,
         kill_grace: Duration::from_secs(5),
         cache: CachePolicy::default(),

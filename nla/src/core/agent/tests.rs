@@ -20,6 +20,7 @@ use crate::core::cause::Exit;
 use crate::core::leftovers::FileReport;
 use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, OpenFence, ReleaseContent, Reply, Requester, Update};
+use crate::core::plan::DirectOutput;
 use crate::core::tests::{NS, T, at, open, plan, plan_of, ranks};
 use crate::core::timing::TimedPhase;
 use bytes::Bytes;
@@ -49,7 +50,7 @@ impl World {
             environment: Vec::new(),
             shell: Bytes::new(),
             hold_lines: true,
-            unchanged: [false; 2],
+            direct: [DirectOutput::Never; 2],
             pmi_port: false,
             kill_grace: Duration::ZERO,
             cache: CachePolicy::default(),

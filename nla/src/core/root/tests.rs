@@ -20,6 +20,7 @@ use crate::core::binding::BindingPolicy;
 use crate::core::cache::CachePolicy;
 use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
+use crate::core::plan::DirectOutput;
 use crate::core::ring::{RingPosition, RingSegment};
 use crate::core::survey::SURVEY_TIME;
 use crate::core::tests::{NS, T, at, open, plan_of, ranks};
@@ -36,7 +37,7 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
             environment: Vec::new(),
             shell: Bytes::new(),
             hold_lines: true,
-            unchanged: [false; 2],
+            direct: [DirectOutput::Never; 2],
             pmi_port: false,
             kill_grace: GRACE,
             cache: CachePolicy::default(),

@@ -19,7 +19,7 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::message::{Down, Up};
 use crate::core::placement::owners;
-use crate::core::plan::{NamespacePlan, SessionPlan};
+use crate::core::plan::{DirectOutput, NamespacePlan, SessionPlan};
 use crate::core::reason::{LossReason, NotStartedReason};
 use crate::core::root::{Notice, Root, RootAction, RootInput, RootSettings};
 use crate::core::stats::{DriverCounts, DurationHistogram, Stats};
@@ -116,7 +116,7 @@ impl Tree {
                 environment: Vec::new(),
                 shell: Bytes::new(),
                 hold_lines: true,
-                unchanged: [false; 2],
+                direct: [DirectOutput::Never; 2],
                 pmi_port: false,
                 kill_grace: std::time::Duration::from_secs(5),
                 cache,

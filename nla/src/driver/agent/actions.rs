@@ -1,6 +1,7 @@
 //! Carries out the actions of an agent's core.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -146,13 +147,11 @@ impl AgentDriver {
         if session.profile {
             self.children.expect_profiles();
         }
-        let mut files = sys::take_launcher_streams();
-        for (file, is_unchanged) in files.iter_mut().zip(session.unchanged) {
-            if !is_unchanged {
-                *file = None;
-            }
+        let mut streams = sys::take_launcher_streams();
+        for (stream, direct) in streams.iter_mut().zip(session.direct) {
+            drop(stream.take_if(|file| !direct.permits(!sys::needs_no_reader(file.as_fd()))));
         }
-        let pump = OutputPump::new(self.parent.clone(), session.hold_lines, files);
+        let pump = OutputPump::new(self.parent.clone(), session.hold_lines, streams);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {
             (false, _) => session,
             (true, None) => session.for_other_node(),

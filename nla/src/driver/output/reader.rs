@@ -6,22 +6,22 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
-use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use pmi::Rank;
 use slab::Slab;
 
+use super::direct::{Direct, Progress};
 use super::pace::Pace;
 use super::room::Room;
 use super::stream::{Found, READ_BYTES, Stream, Watch};
-use super::{Command, Commands, STREAM_HEADER_BYTES};
+use super::{Command, Commands};
 use crate::core::NamespaceId;
 use crate::core::limits::{DRAIN_TIME, PARTIAL_LINE_DELAY};
 use crate::driver::uplink::Uplink;
-use crate::sys::EpollSet;
+use crate::sys::{self, EpollSet};
 use crate::wire::Lane;
 
 /// Pipes of a lane that are read before the other lane, and commands, have their turn.
@@ -31,6 +31,8 @@ const PAUSE_MIN: Duration = Duration::from_micros(100);
 const PAUSE_MAX: Duration = Duration::from_millis(4);
 /// A round that found so many bytes in one pipe is followed by the next without a pause: the rank may wait for it.
 const BYTES_OF_FULL: usize = READ_BYTES / 2;
+/// The key of the launcher's stream of the first lane; that of the next lane follows. No pipe of a rank has them.
+const DIRECT_KEY: usize = usize::MAX - 2;
 
 /// An incomplete line that is sent if its pipe is quiet until then.
 struct Partial {
@@ -42,9 +44,8 @@ struct Partial {
 /// The reading of one lane.
 struct LaneState {
     lane: Lane,
-    /// The launcher's own stream, to which the thread writes the output itself. `None` if the launcher writes it, and after a write
-    /// has failed.
-    file: Option<File>,
+    /// The launcher's own stream, to which the thread writes the output itself. `None` if the launcher writes it.
+    direct: Option<Direct>,
     room: Room,
     /// Pipes to be read now.
     queue: VecDeque<usize>,
@@ -74,7 +75,7 @@ impl Round {
 
 /// Why a lane cannot go on now.
 enum Blocked {
-    /// Ranks wait in PMI; ask again at this time.
+    /// Ranks wait in PMI, or the reader of a pipe does not read; ask again at this time.
     Until(Instant),
     /// The link has not yet written enough; the waker reports that it has.
     NoRoom,
@@ -87,6 +88,9 @@ pub(super) struct Reader {
     set: EpollSet,
     pace: Pace,
     lanes: [LaneState; 2],
+    /// Both lanes are the same pipe of the launcher. All pipes of ranks are then read in the first lane, so that no line is written in
+    /// the middle of another one.
+    has_one_pipe: bool,
     streams: Slab<Stream>,
     /// The pipes of ranks that have not exited, by lane. They may be closed.
     keys: HashMap<(NamespaceId, Rank), [usize; 2]>,
@@ -104,11 +108,21 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(files: [Option<File>; 2], set: EpollSet, pace: Pace, parent: Uplink, hold_lines: bool) -> Self {
-        let [out, err] = files;
-        let lanes = [(Lane::Stdout, out), (Lane::Stderr, err)].map(|(lane, file)| LaneState {
+    /// `streams` are those of the launcher to which the thread writes.
+    pub(super) fn new(streams: [Option<File>; 2], set: EpollSet, pace: Pace, parent: Uplink, hold_lines: bool) -> Self {
+        let has_one_pipe = match &streams {
+            [Some(out), Some(err)] => sys::is_same_pipe(out, err),
+            _ => false,
+        };
+        let mut numbers = 0..;
+        let direct = streams.map(|stream| {
+            let number = numbers.next().unwrap_or_default();
+            Direct::new(stream?, number == 0, &set, DIRECT_KEY + number).ok()
+        });
+        let [out, err] = direct;
+        let lanes = [(Lane::Stdout, out), (Lane::Stderr, err)].map(|(lane, direct)| LaneState {
             lane,
-            file,
+            direct,
             room: Room::new(set.waker()),
             queue: VecDeque::new(),
             polled: Vec::new(),
@@ -120,6 +134,7 @@ impl Reader {
             set,
             pace,
             lanes,
+            has_one_pipe,
             streams: Slab::new(),
             keys: HashMap::new(),
             partials: VecDeque::new(),
@@ -134,6 +149,13 @@ impl Reader {
     /// Follows the commands until [`Command::Finish`] is done. Returns the number of pipes that were left open, or `None`
     /// after [`Command::Stop`].
     pub(super) fn run(mut self, commands: &Commands) -> Option<usize> {
+        let leaked = self.follow_commands(commands);
+        self.lanes.iter_mut().for_each(|lane| lane.hand_over(&self.parent));
+        self.parent.flush();
+        leaked
+    }
+
+    fn follow_commands(&mut self, commands: &Commands) -> Option<usize> {
         let mut ready = Vec::new();
         loop {
             for command in commands.take() {
@@ -162,12 +184,9 @@ impl Reader {
                     // A slow reader of the output has no deadline.
                     *progress = now;
                 } else if self.streams.is_empty() {
-                    self.parent.flush();
                     return Some(self.leaked);
                 } else if progress.elapsed() >= DRAIN_TIME {
-                    let leaked = self.give_up();
-                    self.parent.flush();
-                    return Some(leaked);
+                    return Some(self.give_up());
                 }
                 next = earlier(next, Some(*progress + DRAIN_TIME));
             }
@@ -192,7 +211,7 @@ impl Reader {
     fn follow(&mut self, namespace: NamespaceId, rank: Rank, pipes: [OwnedFd; 2]) {
         let mut lanes = 0..;
         let keys = pipes.map(|pipe| {
-            let lane = lanes.next().unwrap_or_default();
+            let lane = lanes.next().filter(|_| !self.has_one_pipe).unwrap_or_default();
             let entry = self.streams.vacant_entry();
             let key = entry.key();
             match self.set.add(&pipe, key) {
@@ -237,6 +256,7 @@ impl Reader {
     /// Reads some pipes of a lane. Returns when it wants to be called again, unless a pipe is reported before.
     fn read_turn(&mut self, lane: usize) -> Result<Option<Instant>, Blocked> {
         let now = Instant::now();
+        self.write_waiting(lane)?;
         let state = &mut self.lanes[lane];
         if !state.polled.is_empty() && !state.round.is_running && now >= state.round.next {
             state.round.is_running = true;
@@ -253,6 +273,7 @@ impl Reader {
             if let Some(at) = self.pace.next_read() {
                 return Err(Blocked::Until(at));
             }
+            self.write_waiting(lane)?;
             if !self.lanes[lane].room.has(READ_BYTES) {
                 return Err(Blocked::NoRoom);
             }
@@ -268,6 +289,20 @@ impl Reader {
             state.round.end(Instant::now());
         }
         Ok((!state.polled.is_empty()).then_some(state.round.next))
+    }
+
+    /// Writes what waits for the reader of the lane's pipe, as far as that has room.
+    fn write_waiting(&mut self, lane: usize) -> Result<(), Blocked> {
+        let state = &mut self.lanes[lane];
+        match state.direct.as_mut().map(Direct::write_waiting) {
+            Some(Progress::Full(deadline)) => return Err(Blocked::Until(deadline)),
+            Some(Progress::Failed) => {
+                state.hand_over(&self.parent);
+                self.has_queued = true;
+            }
+            Some(Progress::Written) | None => {}
+        }
+        Ok(())
     }
 
     /// Reads a pipe once, sends whole lines and stores the rest.
@@ -377,25 +412,6 @@ impl Reader {
     }
 }
 
-/// Removes the first bytes of a message's data.
-fn drop_written(message: &mut BytesMut, written: usize) {
-    message.copy_within(..STREAM_HEADER_BYTES, written);
-    message.advance(written);
-}
-
-/// Writes bytes until all are written or an error occurs. Returns their number.
-fn write_up_to_error(file: &mut File, bytes: &[u8]) -> usize {
-    let mut left = bytes;
-    while !left.is_empty() {
-        match file.write(left) {
-            Ok(count @ 1..) => left = &left[count..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            _ => break,
-        }
-    }
-    bytes.len() - left.len()
-}
-
 /// Returns the earlier time of those that are known.
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
@@ -409,20 +425,34 @@ impl LaneState {
         }
     }
 
-    /// Writes a message to the file of the lane, or queues it for the parent. Returns whether it was queued.
-    fn send(&mut self, parent: &Uplink, mut message: BytesMut) -> bool {
-        if let Some(file) = &mut self.file {
-            let written = write_up_to_error(file, &message[STREAM_HEADER_BYTES..]);
-            if STREAM_HEADER_BYTES + written == message.len() {
-                return false;
+    /// Writes a message to the lane's stream, or queues it for the parent. Returns whether messages were queued.
+    fn send(&mut self, parent: &Uplink, message: BytesMut) -> bool {
+        match &mut self.direct {
+            Some(direct) => {
+                let has_failed = direct.write(message) == Progress::Failed;
+                if has_failed {
+                    self.hand_over(parent);
+                }
+                has_failed
             }
-            // The launcher has the same file. It fails to write the rest there as well, and reports why.
-            self.file = None;
-            drop_written(&mut message, written);
+            None => {
+                self.queue(parent, message);
+                true
+            }
         }
+    }
+
+    /// Queues for the parent what the lane's stream has not taken. The launcher writes it, and all that follows, to the same stream,
+    /// and reports if that fails.
+    fn hand_over(&mut self, parent: &Uplink) {
+        if let Some(direct) = self.direct.take() {
+            direct.into_waiting().into_iter().for_each(|message| self.queue(parent, message));
+        }
+    }
+
+    fn queue(&self, parent: &Uplink, message: BytesMut) {
         let receipt = self.room.take(message.len());
         parent.queue(self.lane, message.freeze(), receipt);
-        true
     }
 }
 
@@ -433,8 +463,9 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
+    use super::super::direct::PIPE_BYTES;
     use super::super::pace::PmiWaits;
-    use super::super::split_stream_message;
+    use super::super::{STREAM_HEADER_BYTES, split_stream_message};
     use super::*;
     use crate::sys;
 
@@ -544,6 +575,46 @@ mod tests {
     }
 
     #[test]
+    fn lines_of_both_streams_in_one_pipe_stay_whole_and_go_to_the_parent_in_one_lane_if_it_is_not_read() {
+        let (mut from, to) = std::io::pipe().expect("a pipe");
+        let to = File::from(OwnedFd::from(to));
+        let copy = to.try_clone().expect("a descriptor is left");
+        let reader = Fixture::start_with([Some(to), Some(copy)], true);
+        let streams = reader.follow();
+        // More than the pipe holds after it was widened.
+        const LINES: usize = 100_000;
+        let writers = [b'o', b'e'].into_iter().zip(streams).map(|(letter, mut stream)| {
+            let line = [[letter; 9].as_slice(), b"\n"].concat();
+            thread::spawn(move || stream.write_all(&line.repeat(LINES)).expect("it is read"))
+        });
+        let writers: Vec<_> = writers.collect();
+        let mut rest = reader.arrived(Lane::Stdout, 1);
+        // Nothing is added to the pipe after that.
+        let mut all = vec![0; sys::unread_bytes(from.as_fd()).expect("a pipe knows")];
+        from.read_exact(&mut all).expect("the bytes are there");
+        rest.extend(reader.arrived(Lane::Stdout, 2 * 10 * LINES - all.len() - rest.len()));
+        all.extend(rest);
+        writers.into_iter().for_each(|writer| writer.join().expect("it does not panic"));
+        reader.stop();
+        for line in [b"ooooooooo", b"eeeeeeeee"] {
+            assert_eq!(all.split(|byte| *byte == b'\n').filter(|found| found == line).count(), LINES);
+        }
+    }
+
+    #[test]
+    fn the_last_line_that_its_pipe_has_no_room_for_goes_to_the_parent() {
+        let (from, to) = std::io::pipe().expect("a pipe");
+        let reader = Fixture::start_with([Some(OwnedFd::from(to).into()), None], true);
+        let [mut out, err] = reader.follow();
+        out.write_all(&[b"0123456\n".repeat(PIPE_BYTES as usize / 8), b"last".to_vec()].concat()).expect("it is read");
+        drop((out, err));
+        reader.order(Command::Finish);
+        assert_eq!(reader.arrived(Lane::Stdout, 4), b"last");
+        assert_eq!(reader.thread.join().expect("it does not panic"), Some(0));
+        assert_eq!(sys::unread_bytes(from.as_fd()).expect("a pipe knows"), PIPE_BYTES as usize);
+    }
+
+    #[test]
     fn output_that_its_file_does_not_take_goes_to_the_parent() {
         let file = File::open("/dev/null").expect("it exists");
         let reader = Fixture::start_with([Some(file), None], true);
@@ -553,16 +624,6 @@ mod tests {
             assert_eq!(reader.arrived(Lane::Stdout, 4), line);
         }
         reader.stop();
-    }
-
-    #[test]
-    fn the_rest_of_a_message_keeps_its_header() {
-        for (written, rest) in [(0, &b"text"[..]), (3, b"t")] {
-            let mut message = BytesMut::from(&b"\x00\x00\x00\x00\x05\x00\x00\x00text"[..]);
-            drop_written(&mut message, written);
-            let (namespace, rank, data) = split_stream_message(message.freeze()).expect("it has a header");
-            assert_eq!((namespace, rank, &data[..]), (RANK.0, RANK.1, rest));
-        }
     }
 
     /// More than the pipes hold, so that pipes are polled, and returned to the epoll set when they are quiet.
