@@ -185,7 +185,7 @@ impl Shell {
                 word = then;
             }
             if word == script::HERE_LASTS {
-                tracing::info!("the remote shell stays open: logind would kill the agent if it closed");
+                tracing::debug!("the remote shell stays open: logind would kill the agent if it closed");
                 *lasts = true;
             }
         }

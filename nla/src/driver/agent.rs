@@ -435,7 +435,7 @@ impl AgentDriver {
             return self.handle(Input::NotRejoined);
         };
         self.parent_id = accepted.peer;
-        tracing::info!(ancestor = %self.parent_id, "this agent has joined an ancestor");
+        tracing::debug!(ancestor = %self.parent_id, "this agent has joined an ancestor");
         self.rejoining.ancestors.retain(|(ancestor, _)| *ancestor < accepted.peer);
         self.parent_lost = false;
         let streams = streams_down(&self.input, &self.staging.hub);

@@ -277,7 +277,7 @@ impl Worker {
                 Verdict::Ignore => {}
             }
         }
-        tracing::info!(?report, "files that ranks have left in /dev/shm");
+        tracing::debug!(?report, "files that ranks have left in /dev/shm");
         report
     }
 }

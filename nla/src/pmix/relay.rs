@@ -183,7 +183,7 @@ impl Relay {
     /// `scela-pmix` has sent a message.
     pub fn on_message(&mut self, message: ToAgent, steps: &mut Vec<Step>) {
         match message {
-            ToAgent::Ready(Ok(version)) => tracing::info!(version, "scela-pmix is ready"),
+            ToAgent::Ready(Ok(version)) => tracing::debug!(version, "scela-pmix is ready"),
             ToAgent::Ready(Err(why)) => steps.push(Step::Failed(why)),
             ToAgent::Registered(name, result) => match self.known.iter().find(|known| known.name == name) {
                 Some(known) => steps.push(Step::Prepared(known.id, result)),
