@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tests::{Terminal, scela, scela_run, sh};
+use tests::{Outcome, Terminal, scela, scela_run, sh};
 
 use crate::script;
 
@@ -79,6 +79,42 @@ fn the_log_shows_what_its_filter_selects() {
     run("debug").has_code(0).says("nla::driver::root: in ");
     run("error,nla::driver=debug").has_code(0).says("nla::driver::root: in ");
     run("debug,nla=off,launcher=off").is_quiet_success();
+}
+
+#[test]
+fn the_log_has_a_dozen_lines_of_a_job_of_any_size() {
+    let run = |program| scela().np(16).agents(16).env("SCELA_LOG", "info").program(program).run();
+    let has_a_dozen = |outcome: &Outcome| {
+        let lines = outcome.err().lines().filter(|line| line.starts_with(" INFO ")).count();
+        outcome.check(lines <= 12, "standard error should have a dozen lines of the log at most");
+    };
+    let outcome = run(script(["init", "put a b", "fence", "fence", "finalize"]));
+    outcome
+        .has_code(0)
+        .says(": the session begins ranks=16 agents=16 bootstrap=\"fork\" seconds=0.")
+        .says(": all agents have joined agents=16 seconds=")
+        .says(": all ranks were started ranks=16 seconds=")
+        .says(": the first rank has spoken PMI seconds=")
+        .says(": the first fence was released entries=1 bytes=")
+        .says(": all ranks have ended seconds=")
+        .says(": all output of the ranks has arrived seconds=")
+        .says(": the session is over code=0 seconds=");
+    has_a_dozen(&outcome);
+    let outcome = run(sh("exit 3"));
+    outcome
+        .has_code(3)
+        .says(": the first failure was reported what=\"rank ")
+        .says(" exited with code 3\" seconds=")
+        .says(": the ranks are being ended why=\"a failure\" signal=\"TERM\" seconds=")
+        .says(": the session is over code=3 seconds=");
+    has_a_dozen(&outcome);
+    let launch = scela().np(1).args(["-H", "nowhere", "--bootstrap", "exec:false {host}"]).env("SCELA_LOG", "info");
+    launch
+        .program(sh("true"))
+        .run()
+        .has_code(251)
+        .says(": the session begins ranks=1 agents=1 bootstrap=\"false\" seconds=")
+        .says(": the session is over code=251 seconds=");
 }
 
 #[test]

@@ -8,6 +8,7 @@ pub mod demo;
 pub mod front;
 pub(crate) mod input;
 mod low_limit_text;
+mod milestones;
 pub mod output;
 mod progress;
 pub(crate) mod rank_locations;

@@ -17,6 +17,7 @@ use crate::plan::process_limits::raises_after_failure;
 use crate::plan::wrapper::mpi_users;
 use crate::run::assemble::given_up_text;
 use crate::run::collect::CollectionEnd;
+use crate::run::milestones::log_over;
 use crate::run::output::{OutputEvent, print};
 use crate::run::report::{HostNeeds, NeedyHost, Verbosity, demo_text, doubt, epilogue};
 use crate::run::report_file::{FifoReport, Unwritten};
@@ -126,6 +127,7 @@ impl Session {
         let code = exit::code(&outcome, silent == Silent::Copies);
         let silent = if silent == Silent::No { "" } else { "; no rank spoke PMI" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
+        log_over(now, code);
         if let Some(table) = stats_table.filter(|_| code != exit::NOT_LAUNCHED) {
             self.reporter.note(&table);
         }

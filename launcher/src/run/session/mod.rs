@@ -46,6 +46,7 @@ use crate::run::comm_profile::CommProfile;
 use crate::run::front::Front;
 use crate::run::input::{Reader, cannot_be_read};
 use crate::run::low_limit_text::{LowLimitWarnings, Place};
+use crate::run::milestones::{Milestones, log_over};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
@@ -147,9 +148,13 @@ pub fn run(
     }
     sys::make_room(DESCRIPTORS_AT_ONCE)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let span = tracing::debug_span!("session", id = %planned.plan.label);
+    let span = tracing::info_span!("session", id = %planned.plan.label);
     let tasks = LocalSet::new();
-    let ended = tasks.block_on(&runtime, live(planned, guardians, clock, front).instrument(span));
+    let ended = tasks.block_on(&runtime, live(planned, guardians, clock, front).instrument(span.clone()));
+    if let Ok((ended, None)) = &ended {
+        // `conclude` has logged the end of other sessions.
+        span.in_scope(|| log_over(clock.now(), ended.code));
+    }
     let ended = ended.map(|(ended, session)| {
         if is_last {
             std::mem::forget(session);
@@ -185,6 +190,7 @@ async fn live(
         profile: CommProfile::open(&plan)?,
         limit: None,
         remarks: Vec::new(),
+        milestones: Milestones::default(),
         guardians,
         keepers: front.keepers()?,
         lost: BTreeSet::new(),
@@ -254,6 +260,7 @@ struct LauncherParts {
     limit: Option<(Duration, Instant)>,
     /// The remarks about the plan that the user has read.
     remarks: Vec<String>,
+    milestones: Milestones,
     /// The guardians for agents on this machine. Such a launch is never repeated.
     guardians: ForkedGuardians,
     /// The keepers of the pool that the session runs in.
@@ -447,6 +454,7 @@ impl Session {
             }
             Event::Root(RootEvent::Notice(at, notice)) => self.on_notice(at, &notice),
             Event::Root(RootEvent::OutputEnded) => {
+                self.own.milestones.on_output_ended(self.clock.now());
                 self.out.end();
                 self.err.end();
                 self.collector.iter().for_each(Collector::end);
@@ -467,6 +475,7 @@ impl Session {
 
     fn on_notice(&mut self, at: nla::core::Time, notice: &Notice) {
         self.phases.on_notice(at, notice);
+        self.own.milestones.on_notice(at, notice, |agent| self.locations.of_agent(agent));
         if let Some(trace) = &mut self.own.trace {
             trace.on_notice(at, notice);
         }

@@ -72,6 +72,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     plan.remarks.retain(|remark| !own.remarks.contains(remark));
     reporter.notes(&plan.remarks);
     own.remarks.append(&mut plan.remarks);
+    own.milestones.on_launch(clock.now(), &plan, &agent_hosts);
     if let Some(trace) = &mut own.trace {
         trace.begin();
     }
