@@ -152,7 +152,8 @@ pub enum Refusal {
     },
     /// The bandwidth is smaller than any for which sessions have their deadlines.
     #[error(
-        "a bandwidth of {bandwidth} bytes per second is too small for the deadlines of a session; use a larger one"
+        "a bandwidth of {} per second is too small for the deadlines of a session; use a larger one",
+        figures::counted(*bandwidth, "byte")
     )]
     Narrow {
         /// The bytes per second that a node can send.
@@ -364,6 +365,8 @@ mod tests {
         let text = run(&narrow(10)).unwrap_err().to_string();
         let told = "a bandwidth of 10 bytes per second is too small for the deadlines of a session; use a larger one";
         assert_eq!(text, told);
+        let text = run(&narrow(1)).unwrap_err().to_string();
+        assert!(text.starts_with("a bandwidth of 1 byte per second is too small"), "{text}");
         assert!(run(&narrow(100_000)).is_ok());
     }
 
