@@ -8,7 +8,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -93,13 +93,12 @@ impl Actor {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let paths = ["out", "err"].map(|ending| directory.join(format!("{job}.{ending}")));
-        let open = |path| OpenOptions::new().append(true).create_new(true).mode(0o600).open(path);
-        let files = [open(&paths[0])?, open(&paths[1])?];
         let [own, other] = Packets::pair()?;
         let line = WatchedPackets::of(own)?;
-        let [output, errors] = files;
-        let trimming = trim([output.try_clone()?, errors.try_clone()?]);
+        let paths = ["out", "err"].map(|ending| directory.join(format!("{job}.{ending}")));
+        // Last: nothing fails after the files exist, so a job that is refused leaves none.
+        let [(output, output_trimmed), (errors, errors_trimmed)] = create_files(&paths)?;
+        let trimming = trim([output_trimmed, errors_trimmed]);
         self.tasks.spawn("line", Span::current(), follow_line(job, line, self.events.clone()));
         let trimming = self.tasks.spawn("trim", Span::current(), trimming).abort_handle();
         (descriptors[OUTPUT], descriptors[ERRORS]) = (output.into(), errors.into());
@@ -226,9 +225,7 @@ impl Actor {
     fn forget_detached(&mut self, job: JobNumber) {
         if let Some(state) = self.detached.remove(&job) {
             state.trimming.abort();
-            for path in state.paths {
-                let _ = std::fs::remove_file(path);
-            }
+            state.paths.iter().for_each(|path| remove(path));
         }
     }
 
@@ -288,6 +285,29 @@ fn not_started(pool: &str, why: &JobRefusal) -> (u8, String) {
     }
 }
 
+/// Creates the files of a job, with two descriptors for each. If one cannot be created, this call leaves neither.
+fn create_files(paths: &[PathBuf; 2]) -> io::Result<[(File, File); 2]> {
+    let output = create_file(&paths[0])?;
+    let errors = create_file(&paths[1]).inspect_err(|_| remove(&paths[0]))?;
+    Ok([output, errors])
+}
+
+fn create_file(path: &Path) -> io::Result<(File, File)> {
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+    match file.try_clone() {
+        Ok(other) => Ok((file, other)),
+        Err(error) => {
+            remove(path);
+            Err(error)
+        }
+    }
+}
+
+/// Removes a file, if that is possible.
+fn remove(path: &Path) {
+    let _ = std::fs::remove_file(path);
+}
+
 /// Passes on what a launcher says to the client of its job.
 async fn follow_line(job: JobNumber, line: WatchedPackets, events: tokio::sync::mpsc::Sender<Event>) {
     loop {
@@ -321,7 +341,25 @@ async fn trim(files: [File; 2]) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    #[test]
+    fn a_job_leaves_no_file_if_another_one_cannot_be_created() {
+        let place = tempfile::tempdir().unwrap();
+        let paths = ["7.out", "7.err"].map(|name| place.path().join(name));
+        let left = || fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+        fs::write(&paths[1], "another job's").unwrap();
+        assert_eq!(create_files(&paths).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(left(), [paths[1].clone()]);
+        fs::rename(&paths[1], &paths[0]).unwrap();
+        assert_eq!(create_files(&paths).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(left(), [paths[0].clone()]);
+        fs::remove_file(&paths[0]).unwrap();
+        assert!(create_files(&paths).is_ok());
+        assert_eq!(left().len(), 2);
+    }
 
     #[test]
     fn the_reason_of_a_job_that_does_not_start_is_kept() {
