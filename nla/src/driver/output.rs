@@ -7,6 +7,7 @@
 //! writer, which would compete for the processor with ranks that have not reached the fence yet.
 
 mod direct;
+mod lane;
 mod pace;
 mod reader;
 mod room;

@@ -7,13 +7,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::BytesMut;
 use pmi::Rank;
 use slab::Slab;
 
-use super::direct::{Direct, Progress};
+use super::direct::Direct;
+use super::lane::{Blocked, LaneState};
 use super::pace::Pace;
 use super::room::Room;
 use super::stream::{Found, READ_BYTES, Stream, Watch};
@@ -26,11 +27,9 @@ use crate::wire::Lane;
 
 /// Pipes of a lane that are read before the other lane, and commands, have their turn.
 const READS_PER_TURN: usize = 32;
-/// The bounds of the pause between two rounds through the busy pipes. No user notices the longest one.
-const PAUSE_MIN: Duration = Duration::from_micros(100);
-const PAUSE_MAX: Duration = Duration::from_millis(4);
-/// A round that found so many bytes in one pipe is followed by the next without a pause: the rank may wait for it.
-const BYTES_OF_FULL: usize = READ_BYTES / 2;
+/// The most pipes that get more room. With more ranks that write fast, the agent always finds a full pipe, and more room only fills
+/// the caches.
+const WIDENED_MAX: usize = 4;
 /// The key of the launcher's stream of the first lane; that of the next lane follows. No pipe of a rank has them.
 const DIRECT_KEY: usize = usize::MAX - 2;
 
@@ -39,46 +38,6 @@ struct Partial {
     key: usize,
     /// When its last bytes were read.
     read: Instant,
-}
-
-/// The reading of one lane.
-struct LaneState {
-    lane: Lane,
-    /// The launcher's own stream, to which the thread writes the output itself. `None` if the launcher writes it.
-    direct: Option<Direct>,
-    room: Room,
-    /// Pipes to be read now.
-    queue: VecDeque<usize>,
-    /// Busy pipes, which wait for the next round.
-    polled: Vec<usize>,
-    round: Round,
-}
-
-/// The rounds through the busy pipes of a lane.
-struct Round {
-    is_running: bool,
-    next: Instant,
-    pause: Duration,
-    /// The most bytes that this round has found in one pipe.
-    most: usize,
-}
-
-impl Round {
-    /// Ends a round. The next one follows at once while pipes fill up; otherwise the pauses grow.
-    fn end(&mut self, now: Instant) {
-        self.is_running = false;
-        let is_full = std::mem::take(&mut self.most) >= BYTES_OF_FULL;
-        self.pause = if is_full { Duration::ZERO } else { (2 * self.pause).clamp(PAUSE_MIN, PAUSE_MAX) };
-        self.next = now + self.pause;
-    }
-}
-
-/// Why a lane cannot go on now.
-enum Blocked {
-    /// Ranks wait in PMI, or the reader of a pipe does not read; ask again at this time.
-    Until(Instant),
-    /// The link has not yet written enough; the waker reports that it has.
-    NoRoom,
 }
 
 /// Reads all pipes of an agent.
@@ -94,6 +53,8 @@ pub(super) struct Reader {
     streams: Slab<Stream>,
     /// The pipes of ranks that have not exited, by lane. They may be closed.
     keys: HashMap<(NamespaceId, Rank), [usize; 2]>,
+    /// The number of pipes that got more room.
+    widened: usize,
     /// In the order in which they are due. Empty where lines are held.
     partials: VecDeque<Partial>,
     /// Bytes of all incomplete lines.
@@ -120,14 +81,8 @@ impl Reader {
             Direct::new(stream?, number == 0, &set, DIRECT_KEY + number).ok()
         });
         let [out, err] = direct;
-        let lanes = [(Lane::Stdout, out), (Lane::Stderr, err)].map(|(lane, direct)| LaneState {
-            lane,
-            direct,
-            room: Room::new(set.waker()),
-            queue: VecDeque::new(),
-            polled: Vec::new(),
-            round: Round { is_running: false, next: Instant::now(), pause: Duration::ZERO, most: 0 },
-        });
+        let lanes = [(Lane::Stdout, out), (Lane::Stderr, err)]
+            .map(|(lane, direct)| LaneState::new(lane, direct, Room::new(set.waker())));
         Self {
             parent,
             hold_lines,
@@ -137,6 +92,7 @@ impl Reader {
             has_one_pipe,
             streams: Slab::new(),
             keys: HashMap::new(),
+            widened: 0,
             partials: VecDeque::new(),
             held: 0,
             buffer: BytesMut::new(),
@@ -242,7 +198,7 @@ impl Reader {
             stream.left = Some(stream.unread());
             self.lanes[stream.lane].enqueue(key, stream);
         }
-        self.lanes.iter_mut().for_each(|lane| lane.polled.clear());
+        self.lanes.iter_mut().for_each(|lane| lane.end_polling());
     }
 
     /// Closes the pipes that were silent for too long. Returns the number of pipes that were left open.
@@ -256,14 +212,11 @@ impl Reader {
     /// Reads some pipes of a lane. Returns when it wants to be called again, unless a pipe is reported before.
     fn read_turn(&mut self, lane: usize) -> Result<Option<Instant>, Blocked> {
         let now = Instant::now();
-        self.write_waiting(lane)?;
         let state = &mut self.lanes[lane];
-        if !state.polled.is_empty() && !state.round.is_running && now >= state.round.next {
-            state.round.is_running = true;
-            for key in std::mem::take(&mut state.polled) {
-                if let Some(stream) = self.streams.get_mut(key) {
-                    state.enqueue(key, stream);
-                }
+        self.has_queued |= state.write_waiting(&self.parent)?;
+        for key in state.begin_round(now) {
+            if let Some(stream) = self.streams.get_mut(key) {
+                state.enqueue(key, stream);
             }
         }
         for _ in 0..READS_PER_TURN {
@@ -273,11 +226,12 @@ impl Reader {
             if let Some(at) = self.pace.next_read() {
                 return Err(Blocked::Until(at));
             }
-            self.write_waiting(lane)?;
-            if !self.lanes[lane].room.has(READ_BYTES) {
+            let state = &mut self.lanes[lane];
+            self.has_queued |= state.write_waiting(&self.parent)?;
+            if !state.room.has(READ_BYTES) {
                 return Err(Blocked::NoRoom);
             }
-            if let Some(key) = self.lanes[lane].queue.pop_front() {
+            if let Some(key) = state.queue.pop_front() {
                 self.read(key);
             }
         }
@@ -285,24 +239,7 @@ impl Reader {
         if !state.queue.is_empty() {
             return Ok(Some(now));
         }
-        if state.round.is_running {
-            state.round.end(Instant::now());
-        }
-        Ok((!state.polled.is_empty()).then_some(state.round.next))
-    }
-
-    /// Writes what waits for the reader of the lane's pipe, as far as that has room.
-    fn write_waiting(&mut self, lane: usize) -> Result<(), Blocked> {
-        let state = &mut self.lanes[lane];
-        match state.direct.as_mut().map(Direct::write_waiting) {
-            Some(Progress::Full(deadline)) => return Err(Blocked::Until(deadline)),
-            Some(Progress::Failed) => {
-                state.hand_over(&self.parent);
-                self.has_queued = true;
-            }
-            Some(Progress::Written) | None => {}
-        }
-        Ok(())
+        Ok(state.end_round())
     }
 
     /// Reads a pipe once, sends whole lines and stores the rest.
@@ -322,7 +259,10 @@ impl Reader {
         let state = &mut self.lanes[stream.lane];
         if let Found::Bytes(count, message) = found {
             self.pace.on_read();
-            state.round.most = state.round.most.max(count);
+            state.note_read(count);
+            if self.widened < WIDENED_MAX && stream.widen(count) {
+                self.widened += 1;
+            }
             self.held = self.held - held + stream.held();
             if let Some(message) = message {
                 self.has_queued |= state.send(&self.parent, message);
@@ -348,16 +288,13 @@ impl Reader {
             }
             Watch::Reported { .. } if stream.is_busy() && self.set.remove(&stream.pipe).is_ok() => {
                 stream.watch = Watch::POLLED;
-                if state.polled.is_empty() && !state.round.is_running {
-                    state.round.next = Instant::now() + PAUSE_MIN;
-                }
-                state.polled.push(key);
+                state.begin_polling(key);
             }
             Watch::Reported { .. } => {}
             Watch::Polled { .. } if stream.is_quiet() && self.set.add(&stream.pipe, key).is_ok() => {
                 stream.watch = Watch::REPORTED;
             }
-            Watch::Polled { .. } => state.polled.push(key),
+            Watch::Polled { .. } => state.poll_again(key),
         }
         self.send_last_line(key);
     }
@@ -417,45 +354,6 @@ fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 
-impl LaneState {
-    /// Queues a pipe to be read, unless it is queued.
-    fn enqueue(&mut self, key: usize, stream: &mut Stream) {
-        if !std::mem::replace(&mut stream.is_queued, true) {
-            self.queue.push_back(key);
-        }
-    }
-
-    /// Writes a message to the lane's stream, or queues it for the parent. Returns whether messages were queued.
-    fn send(&mut self, parent: &Uplink, message: BytesMut) -> bool {
-        match &mut self.direct {
-            Some(direct) => {
-                let has_failed = direct.write(message) == Progress::Failed;
-                if has_failed {
-                    self.hand_over(parent);
-                }
-                has_failed
-            }
-            None => {
-                self.queue(parent, message);
-                true
-            }
-        }
-    }
-
-    /// Queues for the parent what the lane's stream has not taken. The launcher writes it, and all that follows, to the same stream,
-    /// and reports if that fails.
-    fn hand_over(&mut self, parent: &Uplink) {
-        if let Some(direct) = self.direct.take() {
-            direct.into_waiting().into_iter().for_each(|message| self.queue(parent, message));
-        }
-    }
-
-    fn queue(&self, parent: &Uplink, message: BytesMut) {
-        let receipt = self.room.take(message.len());
-        parent.queue(self.lane, message.freeze(), receipt);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{PipeWriter, Read, Seek, Write};
@@ -506,7 +404,13 @@ mod tests {
 
         /// Makes it read the pipes of a rank. Returns the rank's ends.
         fn follow(&self) -> [PipeWriter; 2] {
-            let [(out, to_out), (err, to_err)] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
+            self.follow_after(b"")
+        }
+
+        /// The rank has written `text` to standard output before.
+        fn follow_after(&self, text: &[u8]) -> [PipeWriter; 2] {
+            let [(out, mut to_out), (err, to_err)] = [(); 2].map(|()| std::io::pipe().expect("a pipe"));
+            to_out.write_all(text).expect("the pipe has room");
             let pipes = [out, err].map(OwnedFd::from);
             pipes.iter().for_each(|pipe| sys::set_nonblocking(pipe.as_fd()).expect("a pipe can be nonblocking"));
             self.order(Command::Follow { namespace: RANK.0, rank: RANK.1, pipes });
@@ -643,6 +547,20 @@ mod tests {
         let mut out = writer.join().expect("it does not panic");
         out.write_all(b"after\n").expect("the pipe has room");
         assert_eq!(reader.arrived(Lane::Stdout, 6), b"after\n");
+        reader.stop();
+    }
+
+    #[test]
+    fn the_first_pipes_that_were_full_get_more_room() {
+        use nix::fcntl::{FcntlArg, fcntl};
+        let reader = Fixture::start(true);
+        let rooms = [(); WIDENED_MAX + 1].map(|()| {
+            let [out, _err] = reader.follow_after(&b"line 12\n".repeat(READ_BYTES / 8));
+            reader.arrived(Lane::Stdout, READ_BYTES);
+            fcntl(&out, FcntlArg::F_GETPIPE_SZ).expect("it is a pipe")
+        });
+        assert!(rooms[..WIDENED_MAX].iter().all(|room| *room == 256 * 1024), "{rooms:?}");
+        assert_eq!(rooms[WIDENED_MAX], 64 * 1024, "{rooms:?}");
         reader.stop();
     }
 

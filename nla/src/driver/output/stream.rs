@@ -13,6 +13,8 @@ use crate::sys;
 
 /// Bytes read from a pipe at a time.
 pub(super) const READ_BYTES: usize = 64 * 1024;
+/// The room of a pipe whose rank writes faster than the agent reads. Ranks and the agent then wake each other a quarter as often.
+const ROOM_BYTES: u32 = 4 * READ_BYTES as u32;
 /// Bytes of the buffer from which messages are cut.
 const BUFFER_BYTES: usize = 4 * READ_BYTES;
 /// The number of close reports in succession after which a pipe is busy.
@@ -48,6 +50,8 @@ pub(super) struct Stream {
     pub(super) watch: Watch,
     /// It waits in the queue of pipes to be read.
     pub(super) is_queued: bool,
+    /// It was given more room, or cannot get more.
+    is_widened: bool,
     /// No process has the other end open: the pipe is read until it is empty.
     pub(super) has_no_writer: bool,
     /// When bytes were found last.
@@ -78,6 +82,7 @@ impl Stream {
             lane,
             watch: Watch::REPORTED,
             is_queued: false,
+            is_widened: false,
             has_no_writer: false,
             last_read: Instant::now(),
             left: None,
@@ -88,6 +93,16 @@ impl Stream {
     /// Returns the number of bytes in the pipe.
     pub(super) fn unread(&self) -> usize {
         sys::unread_bytes(self.pipe.as_fd()).unwrap_or(0)
+    }
+
+    /// Gives the pipe more room, if a read that found `count` bytes found it full. Returns whether it tried to, which it does once.
+    pub(super) fn widen(&mut self, count: usize) -> bool {
+        let may_widen = count == READ_BYTES && !self.is_widened;
+        if may_widen {
+            self.is_widened = true;
+            sys::widen_pipe(self.pipe.as_fd(), ROOM_BYTES);
+        }
+        may_widen
     }
 
     /// Returns the length of the incomplete line.
