@@ -27,7 +27,7 @@ pub(crate) struct Milestones {
 }
 
 impl Milestones {
-    /// A launch begins.
+    /// Logs the beginning of the session, at its first launch.
     pub(crate) fn on_launch(&mut self, at: Time, plan: &Plan, agent_hosts: &AgentHosts) {
         let (ranks, agents) = (plan.size(), plan.agents());
         self.agents = agents;
@@ -76,7 +76,7 @@ impl Milestones {
         }
     }
 
-    /// All agents have ended the output of their ranks.
+    /// Logs that all agents have ended the output of their ranks.
     pub(crate) fn on_output_ended(&mut self, at: Time) {
         if !std::mem::replace(&mut self.has_output_ended, true) {
             info!(seconds = seconds(at), "all output of the ranks has arrived");
