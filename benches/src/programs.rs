@@ -11,11 +11,13 @@ use crate::error::BenchError;
 pub struct Programs {
     /// Marks its rank and exits.
     pub empty: PathBuf,
+    /// Writes to standard output.
+    pub output: PathBuf,
     /// Speaks PMI, in one of several modes.
     pub pmi: PathBuf,
     /// The same through libpmi.so, if the bench measures it.
     pub library: Option<PathBuf>,
-    /// Starts `empty` as fast as the kernel can.
+    /// Starts `empty` or `output` as fast as the kernel can.
     pub floor: PathBuf,
     /// Starts `pmi` or `wakes` as fast as the kernel can, and serves it without a tree.
     pub server: PathBuf,
@@ -31,6 +33,7 @@ impl Programs {
     pub fn compile(directory: &Path, library: Option<&Path>) -> Result<Self, BenchError> {
         Ok(Self {
             empty: compile_static("empty", directory.join("empty"))?,
+            output: compile_static("output", directory.join("output"))?,
             pmi: compile_static("pmi", directory.join("pmi"))?,
             library: library.map(|library| compile_for(library, directory.join("library"))).transpose()?,
             floor: compile_static("floor", directory.join("floor"))?,

@@ -6,15 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::time::{ClockId, clock_gettime};
@@ -38,7 +39,7 @@ pub struct Job {
     pub program: Program,
 }
 
-/// The programs: `empty.c`, and `pmi.c` in each of its modes.
+/// The programs: `empty.c`, `output.c`, and `pmi.c` in each of its modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// Only the checks.
@@ -62,6 +63,10 @@ pub enum Program {
     /// Each rank gets the entries of all ranks and reads its memory use before and after; then as
     /// [`Program::Sleep`].
     Memory,
+    /// Each rank writes this many bytes to a pipe, in blocks of 64 KiB.
+    Bytes(u64),
+    /// Each rank writes this many lines of [`LINE_BYTES`] to a pipe, one by one.
+    Lines(u64),
     /// [`Program::OneToTwo`] this many times with new entries; then as [`Program::Sleep`].
     Rounds(u32),
 }
@@ -78,6 +83,8 @@ pub struct Finished {
     pub reading: Reading,
     /// Faults in the environment of ranks that did not prevent the job.
     pub faults: Mark,
+    /// The processor time of the launcher and its descendants.
+    pub processor: Duration,
     /// The number of processes that outlived the launcher and were killed.
     pub left_behind: usize,
 }
@@ -115,6 +122,10 @@ struct Running<'a> {
     page: Page,
     complaints: PathBuf,
     job: Job,
+    /// Reads standard output to its end; returns the number of bytes.
+    reader: Option<JoinHandle<io::Result<u64>>>,
+    /// The processor time of ended children before this run.
+    processor_before: Duration,
 }
 
 /// Runs a job until it has ended.
@@ -161,13 +172,28 @@ impl<'a> Running<'a> {
         )?;
         let complaints = bench.scratch.programs().join("complaints");
         let mut command = command(bench, launcher, job, page.path());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&complaints)?).process_group(0);
+        let stdout = if job.output_bytes().is_some() { Stdio::piped() } else { Stdio::null() };
+        let processor_before = processor_of_children()?;
+        command.stdin(Stdio::null()).stdout(stdout).stderr(File::create(&complaints)?).process_group(0);
         let _no_clean_up_now = STARTING.lock();
         let started = Instant::now();
         let started_for_ranks = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC).map_err(io::Error::from)?);
-        let child = command.spawn()?;
+        let mut child = command.spawn()?;
+        let reader = child.stdout.take().map(|stdout| thread::spawn(|| read_all(stdout)));
         let services = bench.services.processes();
-        Ok(Self { launcher, services, child, started, started_for_ranks, deadline, page, complaints, job })
+        Ok(Self {
+            launcher,
+            services,
+            child,
+            started,
+            started_for_ranks,
+            deadline,
+            page,
+            complaints,
+            job,
+            reader,
+            processor_before,
+        })
     }
 
     fn launcher_pid(&self) -> Pid {
@@ -189,14 +215,22 @@ impl<'a> Running<'a> {
         let wall = self.started.elapsed();
         let status = self.child.wait()?;
         let left_behind = family::settle(self.services);
+        let processor = processor_of_children()?.saturating_sub(self.processor_before);
         if !in_time {
             return Err(Void::Hung(self.deadline));
         }
         let reading = self.page.read()?;
         let faults = self.judge(status, &reading, left_behind)?;
+        // A daemon of a rival that has standard output open would let this wait.
+        if let (Some(reader), Some(expected)) = (self.reader.take(), self.job.output_bytes()) {
+            let arrived = reader.join().unwrap_or(Ok(0))?;
+            if arrived != expected {
+                return Err(Void::Failed(format!("{arrived} of {expected} bytes of output arrived")));
+            }
+        }
         let wall = if self.launcher.kind == Kind::Floor { reading.inside.unwrap_or(wall) } else { wall };
         let last_rank_started = reading.last_contact.checked_sub(self.started_for_ranks);
-        Ok(Finished { wall, last_rank_started, reading, faults, left_behind })
+        Ok(Finished { wall, last_rank_started, reading, faults, processor, left_behind })
     }
 
     /// Returns whether the deadline has not passed and the launcher is running.
@@ -260,10 +294,10 @@ impl<'a> Running<'a> {
 }
 
 impl Program {
-    /// Returns the mode of `pmi.c`; `None` for the empty program.
+    /// Returns the mode of `pmi.c`; `None` for the other programs.
     fn mode(self) -> Option<&'static str> {
         match self {
-            Self::Empty => None,
+            Self::Empty | Self::Bytes(_) | Self::Lines(_) => None,
             Self::Hello => Some("hello"),
             Self::OneToTwo => Some("1:2"),
             Self::Wakes => Some("wakes"),
@@ -274,6 +308,15 @@ impl Program {
             Self::Get => Some("get"),
             Self::Memory => Some("memory"),
             Self::Rounds(_) => Some("rounds"),
+        }
+    }
+
+    /// Returns the mode of `output.c` and the count of its pieces; `None` for the other programs.
+    fn output(self) -> Option<[String; 2]> {
+        match self {
+            Self::Bytes(count) => Some(["bytes".to_owned(), count.to_string()]),
+            Self::Lines(count) => Some(["lines".to_owned(), count.to_string()]),
+            _ => None,
         }
     }
 
@@ -298,6 +341,15 @@ impl Job {
         }
     }
 
+    /// Returns the number of bytes that all ranks write to standard output, if the bench reads it.
+    fn output_bytes(self) -> Option<u64> {
+        match self.program {
+            Program::Bytes(count) => Some(u64::from(self.np) * count),
+            Program::Lines(count) => Some(u64::from(self.np) * count * LINE_BYTES),
+            _ => None,
+        }
+    }
+
     /// Returns the number of words that the program stores.
     fn samples(self, fences: u32, launcher: &Launcher) -> usize {
         let np = self.np as usize;
@@ -317,10 +369,12 @@ impl Job {
 fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command {
     let programs = &bench.programs;
     let mut command = match (launcher.kind, job.program.mode()) {
-        // The floor always starts the empty program.
+        // The floor starts no program that speaks PMI, but the empty program.
         (Kind::Floor, _) => {
             let mut command = Command::new(&launcher.path);
-            command.arg(page).arg(&programs.empty).arg(bench.machine.cores.to_string());
+            let output = job.program.output();
+            let program = if output.is_some() { &programs.output } else { &programs.empty };
+            command.arg(page).arg(program).arg(bench.machine.cores.to_string()).args(output.iter().flatten());
             command
         }
         (Kind::Server, Some(mode)) => {
@@ -330,8 +384,10 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
             command
         }
         (_, None) => {
-            let mut command = launcher.command(job.np, &programs.empty);
-            command.arg(page).arg(if launcher.serves_pmi() { "pmi" } else { "bare" });
+            let output = job.program.output();
+            let program = if output.is_some() { &programs.output } else { &programs.empty };
+            let mut command = launcher.command(job.np, program);
+            command.arg(page).arg(if launcher.serves_pmi() { "pmi" } else { "bare" }).args(output.iter().flatten());
             command
         }
         (_, Some(mode)) => {
@@ -356,6 +412,25 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
     command
 }
 
+/// Reads standard output of a launcher to its end. Returns the number of bytes.
+fn read_all(mut stdout: ChildStdout) -> io::Result<u64> {
+    let mut buffer = vec![0; READ_BYTES];
+    let mut all = 0;
+    loop {
+        match stdout.read(&mut buffer)? {
+            0 => return Ok(all),
+            count => all += count as u64,
+        }
+    }
+}
+
+/// Returns the processor time of all children of this process that have ended, and of their descendants.
+fn processor_of_children() -> io::Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let times = [usage.user_time(), usage.system_time()];
+    Ok(times.iter().map(|time| Duration::new(time.tv_sec() as u64, time.tv_usec() as u32 * 1000)).sum())
+}
+
 /// Returns the last line that a launcher wrote to stderr, to append to its status.
 fn complaint(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
@@ -366,6 +441,10 @@ fn complaint(path: &Path) -> String {
     }
 }
 
+/// The length of a line of `output.c`.
+pub const LINE_BYTES: u64 = 16;
+/// The size of a read of standard output: that of cat(1).
+const READ_BYTES: usize = 128 * 1024;
 /// The number of entries on the board when single gets are measured.
 const GET_ENTRIES: u32 = 4096;
 const TICK: Duration = Duration::from_millis(10);

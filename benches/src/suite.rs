@@ -30,6 +30,8 @@ pub enum Section {
     OneToAll,
     /// The time of a fence, with and without a flood of output.
     Fence,
+    /// The time and processor time to pass on the output of ranks.
+    Output,
     /// The memory of agents.
     Memory,
     /// The context switches of agents while ranks sleep.
@@ -66,6 +68,7 @@ impl Suite {
                 Section::OneToTwo,
                 Section::OneToAll,
                 Section::Fence,
+                Section::Output,
                 Section::Memory,
                 Section::Quiet,
             ],
@@ -145,6 +148,7 @@ impl fmt::Display for Section {
             Self::OneToTwo | Self::CachedOneToTwo => "1:2",
             Self::OneToAll | Self::CachedOneToAll => "1:p",
             Self::Fence => "fence",
+            Self::Output => "output",
             Self::Quiet => "quiet",
             Self::Scale => "scale",
             Self::Trace => "trace",

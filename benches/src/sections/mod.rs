@@ -9,6 +9,7 @@ mod launch;
 mod measure;
 mod memory;
 mod notes;
+mod output;
 mod private_memory;
 mod quiet;
 mod scale;
@@ -30,6 +31,7 @@ pub fn run(bench: &mut Bench, section: Section) -> Result<(), BenchError> {
         Section::OneToTwo => exchange::run(bench, section, Program::OneToTwo),
         Section::OneToAll => exchange::run(bench, section, Program::OneToAll),
         Section::Fence => fence::run(bench, section),
+        Section::Output => output::run(bench, section),
         Section::Memory => memory::run(bench, section),
         Section::Quiet => quiet::run(bench, section),
         Section::Scale => scale::run(bench, section),
