@@ -27,7 +27,7 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ("-np 1 ./head : -np 7 -wdir /tmp ./tail", "two programs, eight ranks, one MPI_COMM_WORLD"),
     ("-x OMP_NUM_THREADS=2 --timeout 1.5h ./a.out", "a variable for all ranks, and a time limit"),
     ("-outfile-pattern out.%r -np 16 ./a.out", "a file for each rank"),
-    ("--simulate 16384x64 --fanouts 8,32,128", "find the best fan-out for a million ranks"),
+    ("--simulate 16384x64 --fanouts 2,3,4,8", "find the best fan-out for a million ranks"),
 ];
 
 const ABOUT: &str = "\

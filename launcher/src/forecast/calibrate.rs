@@ -272,7 +272,7 @@ impl BootIdFile {
 
 impl Drop for BootIdFile {
     fn drop(&mut self) {
-        // Errors are ignored: a remaining file does no harm.
+        // Errors are ignored: a file that stays is harmless.
         let _ = fs::remove_file(&self.path);
         self.directories.iter().for_each(|directory| drop(fs::remove_dir(directory)));
     }
@@ -306,6 +306,8 @@ fn summary(nodes: &[Node], samples: &Samples, constants: &Constants, path: &Path
         ("to send it to one child", board.byte_sent_ps),
         ("to hash it", board.byte_hashed_ps),
         ("to copy it", board.byte_copied_ps),
+        ("to pack it", board.byte_packed_ps),
+        ("to unpack it", board.byte_unpacked_ps),
     ] {
         line(name.to_owned(), format!("{:.2} ns", ps as f64 / 1000.0));
     }

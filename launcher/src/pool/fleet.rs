@@ -350,7 +350,7 @@ impl Fleet {
         Some(Channel { keeper: *number, channel })
     }
 
-    /// Drops the channel to an agent, whose launcher is gone.
+    /// Drops the channel to an agent, whose launcher has exited.
     pub fn close(&self, channel: Channel) {
         if let Some((_, keeper)) = self.keepers.values().find(|(number, _)| *number == channel.keeper) {
             keeper.close(channel.channel);

@@ -61,7 +61,7 @@ pub enum Input {
     Ended(JobNumber),
     /// The client of this job, which was to be started, has left. The launcher still stands by.
     NotWanted(JobNumber),
-    /// A launcher has not taken this job, which waits again. The launcher is gone.
+    /// A launcher has not taken this job, which waits again. The launcher has exited.
     NotTaken(JobNumber),
     /// A launcher stands by again after its job.
     StandbyBack,

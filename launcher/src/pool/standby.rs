@@ -98,7 +98,7 @@ impl Arrived {
         let [description, directory, input, output, error, line] =
             <[OwnedFd; JOB_DESCRIPTORS]>::try_from(descriptors).map_err(wrong)?;
         let line = Packets::of(line);
-        // A client that is gone needs no answer.
+        // A client that has disconnected needs no answer.
         let _ = line.send(&packed(&FromJob::Begins(job)), &[], false);
         let taken = description.try_clone().and_then(|file| {
             let description = Description::from_file(description)?;
@@ -119,7 +119,7 @@ impl Arrived {
             Ok((description, file))
         });
         let (description, file) = taken.inspect_err(|error| {
-            // A client that is gone needs no answer.
+            // A client that has disconnected needs no answer.
             let _ = line.send(&packed(&FromJob::NotStarted(error.to_string())), &[], false);
         })?;
         show_as(job);

@@ -117,7 +117,7 @@ impl Front {
     /// Serves the client at the other end of `line`, in the pool of `controller`.
     pub fn client(line: Packets, controller: Packets) -> Self {
         if let Ok(line) = line.duplicate() {
-            // A client that is gone needs no answer.
+            // A client that has disconnected needs no answer.
             let reported = move || drop(line.send(&encode(&FromJob::Reported), &[], false));
             stderr::on_error_written(Some(Arc::new(reported)));
         }
@@ -202,7 +202,7 @@ impl Front {
         if client.left.get().is_none() {
             stderr::finish(time);
             client.left.set(Some(sys::leave_served().is_ok()));
-            // First the controller: the client may submit another job at once. If it is gone, it needs no report.
+            // First the controller: the client may submit another job at once. If it has disconnected, it needs no report.
             let _ = client.controller.send(&encode(&FromLauncher::Ended), &[], false);
             let unwritten = stderr::take_lost();
             if !unwritten.is_empty() {
@@ -223,7 +223,7 @@ impl Front {
 
 impl Client {
     fn tell(&self, message: &FromJob) {
-        // A client that is gone, or reads nothing, needs no answer.
+        // A client that has disconnected, or reads nothing, needs no answer.
         let _ = self.line.send(&encode(message), &[], false);
     }
 }

@@ -6,6 +6,7 @@ use std::mem::{Discriminant, discriminant};
 use nla::bootstrap::Method;
 use nla::core::{AgentId, NamespaceId, Notice, Outcome, Time};
 use nla::sys::signal_name;
+use tracing::field::{DisplayValue, display};
 use tracing::{Level, info};
 
 use crate::plan::Plan;
@@ -50,7 +51,7 @@ impl Milestones {
             Notice::Contact(_) => info!(seconds, "the first rank has spoken PMI"),
             Notice::Released { entries, bytes, .. } => info!(entries, bytes, seconds, "the first fence was released"),
             Notice::Failure(failure) => {
-                let what = shown(&what_happened(failure, host(failure.agent)), WORDS_MAX);
+                let what = display(shown(&what_happened(failure, host(failure.agent)), WORDS_MAX));
                 info!(what, seconds, "the first failure was reported");
             }
             Notice::Restarted(_) => info!(seconds, "all ranks start again, for the first time"),
@@ -105,8 +106,8 @@ pub(crate) fn log_over(at: Time, code: u8) {
 }
 
 /// Returns the time since the launcher began, in seconds, as `-v` prints it.
-fn seconds(at: Time) -> tracing::field::DisplayValue<String> {
-    tracing::field::display(format!("{:.3}", at.as_secs_f64()))
+fn seconds(at: Time) -> DisplayValue<String> {
+    display(format!("{:.3}", at.as_secs_f64()))
 }
 
 /// Returns what starts the agents: the first word of a command, or `fork` or `keeper`.

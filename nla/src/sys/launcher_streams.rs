@@ -35,7 +35,7 @@ pub fn is_pipe(file: BorrowedFd<'_>) -> bool {
 ///
 /// # Errors
 ///
-/// The file is no pipe, the pipe belongs to another user, its reader is gone, or /proc is not there.
+/// The file is no pipe, the pipe belongs to another user, its reader has closed it, or /proc is not mounted.
 pub fn open_pipe_again(pipe: &File) -> io::Result<File> {
     if !is_pipe(pipe.as_fd()) {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -149,7 +149,7 @@ impl Drop for Made {
     fn drop(&mut self) {
         let there = fstatat(&self.directory, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
         if there.is_ok_and(|there| (there.st_dev, there.st_ino) == self.file && there.st_size == 0) {
-            // An empty file that stays harms nobody.
+            // The file is empty, so it is harmless if it stays.
             let _ = unlinkat(&self.directory, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
         }
     }

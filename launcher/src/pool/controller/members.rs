@@ -235,7 +235,7 @@ fn withdrawn_text(removed: &str, kept: &str, pool: &str) -> String {
 }
 
 fn tell(client: &WatchedPackets, changed: Result<(), String>) {
-    // A client that is gone needs no answer.
+    // A client that has disconnected needs no answer.
     let _ = client.try_send(&packed(&changed.map_or_else(ToClient::NodesRefused, |()| ToClient::Done)), &[]);
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Direct {
     deadline: Option<Instant>,
 }
 
-/// What has become of messages.
+/// The result of a write.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// All are written.
