@@ -103,8 +103,8 @@ fn the_log_has_a_dozen_lines_of_a_job_of_any_size() {
     let outcome = run(sh("exit 3"));
     outcome
         .has_code(3)
-        .says(": the first failure was reported what=\"rank ")
-        .says(" exited with code 3\" seconds=")
+        .says(": the first failure was reported what=rank ")
+        .says(" exited with code 3 seconds=")
         .says(": the ranks are being ended why=\"a failure\" signal=\"TERM\" seconds=")
         .says(": the session is over code=3 seconds=");
     has_a_dozen(&outcome);
