@@ -29,6 +29,7 @@ use crate::launcher::{Client, Kind, Launcher};
 use crate::machine::STARTING;
 use crate::mark::Mark;
 use crate::page::{Header, Page, Reading};
+use crate::programs::Programs;
 
 /// The job that every launcher starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -311,12 +312,20 @@ impl Program {
         }
     }
 
-    /// Returns the mode of `output.c` and the count of its pieces; `None` for the other programs.
-    fn output(self) -> Option<[String; 2]> {
+    /// Returns the mode of `output.c`, the count of its pieces and their size in bytes; `None` for the other programs.
+    fn output(self) -> Option<(&'static str, u64, u64)> {
         match self {
-            Self::Bytes(count) => Some(["bytes".to_owned(), count.to_string()]),
-            Self::Lines(count) => Some(["lines".to_owned(), count.to_string()]),
+            Self::Bytes(count) => Some(("bytes", count, 1)),
+            Self::Lines(count) => Some(("lines", count, LINE_BYTES)),
             _ => None,
+        }
+    }
+
+    /// Returns the program that needs no PMI, `empty.c` or `output.c`, and its arguments after the page and the kind of launcher.
+    fn without_pmi(self, programs: &Programs) -> (&Path, Vec<String>) {
+        match self.output() {
+            Some((mode, count, _)) => (&programs.output, vec![mode.to_owned(), count.to_string()]),
+            None => (&programs.empty, Vec::new()),
         }
     }
 
@@ -343,11 +352,7 @@ impl Job {
 
     /// Returns the number of bytes that all ranks write to standard output, if the bench reads it.
     fn output_bytes(self) -> Option<u64> {
-        match self.program {
-            Program::Bytes(count) => Some(u64::from(self.np) * count),
-            Program::Lines(count) => Some(u64::from(self.np) * count * LINE_BYTES),
-            _ => None,
-        }
+        self.program.output().map(|(_, count, bytes)| u64::from(self.np) * count * bytes)
     }
 
     /// Returns the number of words that the program stores.
@@ -372,9 +377,8 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
         // The floor starts no program that speaks PMI, but the empty program.
         (Kind::Floor, _) => {
             let mut command = Command::new(&launcher.path);
-            let output = job.program.output();
-            let program = if output.is_some() { &programs.output } else { &programs.empty };
-            command.arg(page).arg(program).arg(bench.machine.cores.to_string()).args(output.iter().flatten());
+            let (program, words) = job.program.without_pmi(programs);
+            command.arg(page).arg(program).arg(bench.machine.cores.to_string()).args(words);
             command
         }
         (Kind::Server, Some(mode)) => {
@@ -384,10 +388,9 @@ fn command(bench: &Bench, launcher: &Launcher, job: Job, page: &Path) -> Command
             command
         }
         (_, None) => {
-            let output = job.program.output();
-            let program = if output.is_some() { &programs.output } else { &programs.empty };
+            let (program, words) = job.program.without_pmi(programs);
             let mut command = launcher.command(job.np, program);
-            command.arg(page).arg(if launcher.serves_pmi() { "pmi" } else { "bare" }).args(output.iter().flatten());
+            command.arg(page).arg(if launcher.serves_pmi() { "pmi" } else { "bare" }).args(words);
             command
         }
         (_, Some(mode)) => {
