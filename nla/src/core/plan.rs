@@ -102,10 +102,10 @@ impl DirectOutput {
     }
 
     /// Returns whether an agent writes to a stream that it has inherited.
-    pub fn permits(self, needs_reader: bool) -> bool {
+    pub fn permits(self, needs_no_reader: bool) -> bool {
         match self {
             Self::Never => false,
-            Self::WithoutReader => !needs_reader,
+            Self::WithoutReader => needs_no_reader,
             Self::WithPipe => true,
         }
     }

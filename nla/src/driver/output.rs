@@ -23,7 +23,6 @@ use bytes::Bytes;
 use pmi::Rank;
 use tokio::sync::oneshot;
 
-pub use self::direct::PIPE_BYTES;
 use self::pace::{Pace, PmiWaits};
 use self::reader::Reader;
 use super::uplink::Uplink;
@@ -33,6 +32,10 @@ use crate::tasks::Tasks;
 
 /// Bytes before the data of an output message: the namespace and the rank, little-endian.
 pub const STREAM_HEADER_BYTES: usize = 8;
+
+/// The room that a pipe of a rank or at standard output gets when it is full for the first time. Its two ends then seldom wait for
+/// each other.
+pub const PIPE_BYTES: u32 = 256 * 1024;
 
 /// Splits an upward output message into namespace, rank and data. Returns `None` if it is shorter than its header.
 pub fn split_stream_message(mut message: Bytes) -> Option<(NamespaceId, Rank, Bytes)> {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use nix::sys::stat::{SFlag, fstat, makedev};
+use nix::sys::stat::{FileStat, SFlag, fstat, makedev};
 
 use super::descriptors::{self, LOW_MAX};
 use super::shell::stdout_was_closed;
@@ -19,16 +19,24 @@ fn kept() -> MutexGuard<'static, [Option<OwnedFd>; 2]> {
 
 /// Returns whether a write to this file waits for no reader: it is a regular file, or /dev/null.
 pub fn needs_no_reader(file: BorrowedFd<'_>) -> bool {
-    fstat(file).is_ok_and(|status| match SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT {
+    fstat(file).is_ok_and(|status| writes_without_reader(&status))
+}
+
+fn writes_without_reader(status: &FileStat) -> bool {
+    match kind(status) {
         SFlag::S_IFREG => true,
         SFlag::S_IFCHR => status.st_rdev == makedev(1, 3),
         _ => false,
-    })
+    }
+}
+
+fn kind(status: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT
 }
 
 /// Returns whether this is a pipe or FIFO.
 pub fn is_pipe(file: BorrowedFd<'_>) -> bool {
-    fstat(file).is_ok_and(|status| SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO)
+    fstat(file).is_ok_and(|status| kind(&status) == SFlag::S_IFIFO)
 }
 
 /// Opens a pipe or FIFO again for writing. Writes to the new file never wait, and nothing changes for those that share the old one.
@@ -46,8 +54,8 @@ pub fn open_pipe_again(pipe: &File) -> io::Result<File> {
 
 /// Returns whether both are ends of one pipe or FIFO.
 pub fn is_same_pipe(one: impl AsFd, other: impl AsFd) -> bool {
-    let place = |file: BorrowedFd<'_>| fstat(file).ok().map(|status| (status.st_dev, status.st_ino));
-    is_pipe(one.as_fd()) && place(one.as_fd()) == place(other.as_fd())
+    let (Ok(one), Ok(other)) = (fstat(one.as_fd()), fstat(other.as_fd())) else { return false };
+    kind(&one) == SFlag::S_IFIFO && (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
 /// Keeps standard output and standard error of this process for [`take_launcher_streams`], each if it is a pipe or needs no reader. To
@@ -55,7 +63,8 @@ pub fn is_same_pipe(one: impl AsFd, other: impl AsFd) -> bool {
 pub(super) fn keep() {
     let keep = |stream: BorrowedFd<'_>| {
         // Without one, the agent sends the output to the launcher.
-        (is_pipe(stream) || needs_no_reader(stream))
+        fstat(stream)
+            .is_ok_and(|status| kind(&status) == SFlag::S_IFIFO || writes_without_reader(&status))
             .then(|| descriptors::duplicate_above(stream, LOW_MAX + 1).ok())
             .flatten()
     };

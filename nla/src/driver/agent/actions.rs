@@ -149,7 +149,7 @@ impl AgentDriver {
         }
         let mut streams = sys::take_launcher_streams();
         for (stream, direct) in streams.iter_mut().zip(session.direct) {
-            drop(stream.take_if(|file| !direct.permits(!sys::needs_no_reader(file.as_fd()))));
+            drop(stream.take_if(|file| !direct.permits(sys::needs_no_reader(file.as_fd()))));
         }
         let pump = OutputPump::new(self.parent.clone(), session.hold_lines, streams);
         let session = match (self.is_remote, std::env::var_os("SLURM_STEP_ID")) {

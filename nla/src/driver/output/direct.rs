@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 
-use super::STREAM_HEADER_BYTES;
+use super::{PIPE_BYTES, STREAM_HEADER_BYTES};
 use crate::sys::{self, EpollSet};
 
 /// How long the reader of a pipe may read nothing while the agent has more to write. After that the launcher writes: it tells the
 /// user that output is not read, and drops it at the end of the job.
 const READER_TIME: Duration = Duration::from_millis(100);
-/// The room that a pipe at standard output gets when it is full for the first time. Then a reader that is fast enough seldom
-/// makes the writer wait.
-pub const PIPE_BYTES: u32 = 256 * 1024;
 
 /// A file, or a pipe that no other agent writes to.
 pub(super) struct Direct {
@@ -25,7 +22,7 @@ pub(super) struct Direct {
     may_widen: bool,
     /// The messages that the pipe has no room for, in order. Bytes that are written already are cut from the first one.
     waiting: VecDeque<BytesMut>,
-    /// When the launcher has to write, unless the reader reads before.
+    /// When the launcher has to write, unless the reader reads before. Set while messages wait.
     deadline: Option<Instant>,
 }
 
@@ -57,11 +54,10 @@ impl Direct {
 
     /// Writes a message after those that wait.
     pub(super) fn write(&mut self, message: BytesMut) -> Progress {
-        let is_first = self.waiting.is_empty();
         self.waiting.push_back(message);
         match self.deadline {
-            Some(deadline) if !is_first => Progress::Full(deadline),
-            _ => self.write_waiting(),
+            Some(deadline) => Progress::Full(deadline),
+            None => self.write_waiting(),
         }
     }
 

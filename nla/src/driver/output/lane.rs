@@ -35,7 +35,7 @@ pub(super) struct LaneState {
     pub(super) queue: VecDeque<usize>,
     /// Busy pipes, which wait for the next round.
     polled: Vec<usize>,
-    /// Now is a round through the busy pipes.
+    /// A round through the busy pipes is running.
     in_round: bool,
     /// When the next round begins.
     next_round: Instant,
@@ -80,7 +80,7 @@ impl LaneState {
         self.polled.push(key);
     }
 
-    /// Ends the rounds: each pipe is queued.
+    /// Forgets the busy pipes, each of which the caller has queued.
     pub(super) fn end_polling(&mut self) {
         self.polled.clear();
     }

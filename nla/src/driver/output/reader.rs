@@ -75,14 +75,12 @@ impl Reader {
             [Some(out), Some(err)] => sys::is_same_pipe(out, err),
             _ => false,
         };
-        let mut numbers = 0..;
-        let direct = streams.map(|stream| {
-            let number = numbers.next().unwrap_or_default();
-            Direct::new(stream?, number == 0, &set, DIRECT_KEY + number).ok()
-        });
-        let [out, err] = direct;
-        let lanes = [(Lane::Stdout, out), (Lane::Stderr, err)]
-            .map(|(lane, direct)| LaneState::new(lane, direct, Room::new(set.waker())));
+        let [out, err] = streams;
+        let lanes =
+            [(Lane::Stdout, out, DIRECT_KEY), (Lane::Stderr, err, DIRECT_KEY + 1)].map(|(lane, stream, key)| {
+                let direct = stream.and_then(|stream| Direct::new(stream, lane == Lane::Stdout, &set, key).ok());
+                LaneState::new(lane, direct, Room::new(set.waker()))
+            });
         Self {
             parent,
             hold_lines,
@@ -361,9 +359,8 @@ mod tests {
     use std::sync::Arc;
     use std::thread;
 
-    use super::super::direct::PIPE_BYTES;
     use super::super::pace::PmiWaits;
-    use super::super::{STREAM_HEADER_BYTES, split_stream_message};
+    use super::super::{PIPE_BYTES, STREAM_HEADER_BYTES, split_stream_message};
     use super::*;
     use crate::sys;
 

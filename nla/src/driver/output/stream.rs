@@ -6,15 +6,13 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, BytesMut};
 use pmi::Rank;
 
-use super::STREAM_HEADER_BYTES;
+use super::{PIPE_BYTES, STREAM_HEADER_BYTES};
 use crate::core::NamespaceId;
 use crate::core::limits::{PARTIAL_LINE_BYTES_MAX, PARTIAL_LINES_BYTES_MAX};
 use crate::sys;
 
 /// Bytes read from a pipe at a time.
 pub(super) const READ_BYTES: usize = 64 * 1024;
-/// The room of a pipe whose rank writes faster than the agent reads. Ranks and the agent then wake each other a quarter as often.
-const ROOM_BYTES: u32 = 4 * READ_BYTES as u32;
 /// Bytes of the buffer from which messages are cut.
 const BUFFER_BYTES: usize = 4 * READ_BYTES;
 /// The number of close reports in succession after which a pipe is busy.
@@ -100,7 +98,7 @@ impl Stream {
         let may_widen = count == READ_BYTES && !self.is_widened;
         if may_widen {
             self.is_widened = true;
-            sys::widen_pipe(self.pipe.as_fd(), ROOM_BYTES);
+            sys::widen_pipe(self.pipe.as_fd(), PIPE_BYTES);
         }
         may_widen
     }
