@@ -38,6 +38,7 @@
 //! | `surveys` | SIGQUIT, Ctrl-C and --stuck-after name the ranks that others wait for |
 //! | `terminal` | a terminal that is not read |
 //! | `recordings` | a core replays an agent's recording |
+//! | `resources` | cgroups that limit processor time and memory |
 //! | `simulated` | the simulation counts the same as a real run |
 //! | `security` | links refuse strangers and are encrypted |
 //! | `key` | the session's key is in one page that core dumps leave out |
@@ -74,6 +75,7 @@ mod pool_nodes;
 mod pools;
 mod profiles;
 mod recordings;
+mod resources;
 mod restarts;
 mod security;
 mod signals;

@@ -22,7 +22,7 @@ pub struct Machine {
     pub wdir: PathBuf,
     /// The launcher's program file.
     pub program: PathBuf,
-    /// The number of cores that the launcher may use.
+    /// The number of cores that the launcher may use, as [`sys::usable_cores`] counts them.
     pub cores: u32,
     /// Counts the parts of this machine that the launcher may use, by their level.
     pub parts: fn(Level) -> u32,
@@ -56,7 +56,7 @@ impl Machine {
                 io::Error::new(error.kind(), format!("the working directory cannot be determined: {error}"))
             })?,
             program: std::env::current_exe()?,
-            cores: u32::try_from(sys::cores()).unwrap_or(1).max(1),
+            cores: u32::try_from(sys::usable_cores()).unwrap_or(1).max(1),
             parts: usable_parts,
             shell: ShellState::recorded(),
             stdout_is_terminal: io::stdout().is_terminal(),

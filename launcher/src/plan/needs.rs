@@ -99,7 +99,7 @@ impl LocalJob {
 
 /// Returns the number of processes and threads of a job with so many agents, all of which run on this machine.
 pub(crate) fn tasks(ranks: u32, agents: u32) -> u64 {
-    LocalJob { ranks, readers: 1, fanout: agents, cores: sys::cores() as u32, block: 1, spares: 0 }.tasks(agents)
+    LocalJob { ranks, readers: 1, fanout: agents, cores: sys::usable_cores() as u32, block: 1, spares: 0 }.tasks(agents)
 }
 
 /// Returns the limit on open files with which an agent can start so many ranks, all of which get standard input.

@@ -160,7 +160,7 @@ fn open(relay: &Relay, forks: &Packets, channel: ChannelNumber, agent: &AgentSpe
 /// Returns the state of this node.
 pub fn node_state() -> NodeState {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
-    let cores = u32::try_from(sys::cores()).unwrap_or(u32::MAX);
+    let cores = u32::try_from(sys::usable_cores()).unwrap_or(u32::MAX);
     node_state_of(&read("/proc/loadavg"), &read("/proc/meminfo"), cores)
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use super::identity::cores;
 use super::kernel_files::read_text;
 
 /// A file that a controller has in each of its cgroups.
@@ -114,6 +115,33 @@ fn memory_left_of(max: &str, used: &str, stat: &str) -> Option<u64> {
     Some(max.saturating_sub(used.trim().parse::<u64>().ok()?.saturating_sub(cached.unwrap_or(0))))
 }
 
+/// Returns how many processors this process can keep busy; at least 1: those that it may run on, or fewer if its cgroups have a
+/// quota. A part of a processor does not count: the kernel stops all processes of a cgroup that has used up its quota, so one rank
+/// too many makes all others wait in their fences.
+pub fn usable_cores() -> usize {
+    const QUOTA: ControllerFile = ControllerFile { controller: "cpu", v1: "cpu.cfs_quota_us", v2: "cpu.max" };
+    whole_cores(cores(), quota_in(QUOTA.of_this_process()))
+}
+
+fn whole_cores(cores: usize, quota: Option<f64>) -> usize {
+    quota.map_or(cores, |quota| cores.min(quota as usize)).max(1)
+}
+
+/// Returns the lowest quota, in processors. `files` are those with the quotas, of which some may not exist.
+fn quota_in(files: Vec<PathBuf>) -> Option<f64> {
+    let quota = |file: PathBuf| {
+        let text = read_text(&file).ok()?;
+        let mut words = text.split_ascii_whitespace();
+        // Version 2 writes `max` for no quota, version 1 -1. Version 1 has the period in a file of its own.
+        let quota: u64 = words.next()?.parse().ok()?;
+        let of_v1 = || read_text(file.with_file_name("cpu.cfs_period_us"));
+        let period = words.next().map_or_else(of_v1, |period| Ok(period.to_owned())).ok()?;
+        let period: u64 = period.trim().parse().ok().filter(|period| *period > 0)?;
+        Some(quota as f64 / period as f64)
+    };
+    files.into_iter().filter_map(quota).min_by(f64::total_cmp)
+}
+
 /// `max` and `current` are the contents of the two files. Returns both numbers.
 fn process_limit_of(max: &str, current: &str) -> Option<(u64, u64)> {
     // `max` stands for no limit.
@@ -186,6 +214,29 @@ mod tests {
         let version_1 = tempfile::tempdir().unwrap();
         let found = memory_limits_in(cgroups(version_1.path(), &files, "memory.limit_in_bytes"));
         assert_eq!(found, [(version_1.path().join("job/memory.limit_in_bytes"), 2096)]);
+    }
+
+    #[test]
+    fn the_lowest_quota_of_all_cgroups_above_counts() {
+        let quota = |files: &[(&str, &str)], name: &str| {
+            let directory = tempfile::tempdir().unwrap();
+            quota_in(cgroups(directory.path(), files, name))
+        };
+        let v2 =
+            [("job/step/cpu.max", "max 100000\n"), ("job/cpu.max", "50000 100000\n"), ("cpu.max", "400000 100000\n")];
+        assert_eq!(quota(&v2, "cpu.max"), Some(0.5));
+        assert_eq!(quota(&v2[..1], "cpu.max"), None);
+        assert_eq!(quota(&[("job/cpu.max", "x\n"), ("cpu.max", "100000 0\n")], "cpu.max"), None);
+        let v1 = [
+            ("job/step/cpu.cfs_quota_us", "-1\n"),
+            ("job/step/cpu.cfs_period_us", "100000\n"),
+            ("job/cpu.cfs_quota_us", "25000\n"),
+            ("job/cpu.cfs_period_us", "10000\n"),
+        ];
+        assert_eq!(quota(&v1, "cpu.cfs_quota_us"), Some(2.5));
+        let cores = [None, Some(0.5), Some(2.5), Some(8.0)].map(|quota| whole_cores(4, quota));
+        assert_eq!(cores, [4, 1, 2, 4]);
+        assert!((1..=self::cores()).contains(&usable_cores()));
     }
 
     #[test]

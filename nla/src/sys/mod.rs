@@ -70,7 +70,7 @@ pub(crate) mod users;
 pub use allocator::{LargePages, keep_freed_memory};
 pub use below::{Below, BelowEntry};
 pub use cgroup::{end_group_of, look_up_cgroup};
-pub use cgroup_files::memory_limits;
+pub use cgroup_files::{memory_limits, usable_cores};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, close_inherited, dev_null, inode, input_pipe, leave_to_program, make_room, open_descriptors,
