@@ -249,6 +249,27 @@ fn output_files_are_named_by_the_pattern() {
     running.finish().is_quiet_success().wrote("");
 }
 
+#[test]
+fn both_streams_may_go_to_one_file() {
+    let run = scela().np(3).agents(2);
+    let directory = run.world().file("files");
+    fs::create_dir(&directory).unwrap();
+    // The second name leads to the same files.
+    let (out, err) = (directory.join("all.%r"), directory.join("../files/all.%r"));
+    let run = run.arg("-outfile-pattern").arg(&out).arg("-errfile-pattern").arg(&err);
+    let script = "for i in $(seq 500); do echo out $i; echo err $i >&2; done; echo end";
+    let running = run.program(sh(script)).spawn();
+    let is_whole = |rank: u32| {
+        let text = fs::read_to_string(directory.join(format!("all.{rank}"))).unwrap_or_default();
+        let lines = |word: &str| text.lines().filter(|line| line.starts_with(word)).map(str::to_owned).collect();
+        let expected = |word: &str| (1..=500).map(|i| format!("{word} {i}")).collect::<Vec<_>>();
+        let (out, err): (Vec<String>, Vec<String>) = (lines("out "), lines("err "));
+        out == expected("out") && err == expected("err") && text.lines().count() == 1001
+    };
+    running.wait_until("all lines of all ranks are in their files", || (0..3).all(is_whole).then_some(()));
+    running.finish().is_quiet_success().wrote("");
+}
+
 /// A pattern with directories that cannot be created.
 const UNWRITABLE: &str = "/proc/%j/no/such/place/%r";
 /// The end of the message about a file of that pattern.

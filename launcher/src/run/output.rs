@@ -4,17 +4,16 @@
 //! dropped, which lets the agents send more. The session's thread writes what need not wait for a reader. Each stream
 //! that must wait has a thread for the rest, so that a slow reader of one delays neither the other nor the session.
 
+mod files;
+
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,18 +22,17 @@ use nix::errno::Errno;
 use nla::core::NamespaceId;
 use nla::driver::{PIPE_BYTES, split_stream_message};
 use nla::link::Receipt;
-use nla::sys::{self, OutputMode, open_output};
+use nla::sys;
 use nla::tasks::Tasks;
 use pmi::Rank;
 use tokio::sync::mpsc::UnboundedSender;
 
+use self::files::{Files, lock};
 use crate::colour;
 use crate::plan::pattern::{self, PlaceholderValues};
 use crate::run::rank_locations::RankLocations;
 use crate::run::stderr;
 
-/// Files that are open at a time; beyond that, all are closed and opened again when needed.
-const FILES_OPEN_MAX: usize = 256;
 /// How long a text of scela-run itself waits for earlier reports, which may have another reader.
 const REPORTS_TIME: Duration = Duration::from_secs(1);
 /// Bytes gathered for one write, if that much has arrived.
@@ -124,8 +122,24 @@ enum Thread {
 }
 
 impl Writer {
-    /// Prepares the thread for `stream`.
-    pub(crate) fn new(stream: Stream, style: Style, events: UnboundedSender<OutputEvent>, tasks: &Tasks) -> Self {
+    /// Prepares the threads of standard output and standard error.
+    pub(crate) fn both(
+        style: impl Fn(Stream) -> Style,
+        events: &UnboundedSender<OutputEvent>,
+        tasks: &Tasks,
+    ) -> (Self, Self) {
+        let files = Arc::<Files>::default();
+        let writer = |stream| Self::new(stream, style(stream), &files, events.clone(), tasks);
+        (writer(Stream::Out), writer(Stream::Err))
+    }
+
+    fn new(
+        stream: Stream,
+        style: Style,
+        files: &Arc<Files>,
+        events: UnboundedSender<OutputEvent>,
+        tasks: &Tasks,
+    ) -> Self {
         // Bounded by the windows of the links that fill it.
         let (orders, incoming) = channel();
         let flow = Arc::new(Flow::default());
@@ -134,7 +148,7 @@ impl Writer {
             style,
             events: events.clone(),
             open: None,
-            files: Files::default(),
+            files: Arc::clone(files),
             closed: false,
             gathered: Vec::new(),
             taken: 0,
@@ -226,7 +240,7 @@ struct Page {
     events: UnboundedSender<OutputEvent>,
     /// The rank that wrote last, if its line has no newline yet.
     open: Option<(NamespaceId, Rank)>,
-    files: Files,
+    files: Arc<Files>,
     closed: bool,
     gathered: Vec<u8>,
     /// Bytes of the messages that were taken since the last write.
@@ -238,8 +252,7 @@ struct Page {
 fn run(page: &Mutex<Page>, incoming: &Receiver<Order>) {
     let mut receipts = Vec::new();
     while let Ok(first) = incoming.recv() {
-        // No holder of the lock panics.
-        let mut page = page.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut page = lock(page);
         // All orders that have arrived share one write.
         let more = std::iter::from_fn(|| incoming.try_recv().ok());
         let mut ended = false;
@@ -284,15 +297,14 @@ impl Page {
             let host = self.style.locations.of_rank(namespace, rank);
             let values = PlaceholderValues { namespace, rank, host, session: &self.style.session };
             let path = pattern::fill(pattern, &values);
+            // A reader of a FIFO may be slow. Only this file waits for it.
+            let file = self.files.find(&path);
+            let mut file = lock(&file);
             let mut lines = Vec::new();
-            let open = self.files.open_lines.get(&path).copied();
-            let open = lay_out(&data, (namespace, rank), open, self.style.labels, self.style.labels, &mut lines);
-            match open {
-                Some(key) => drop(self.files.open_lines.insert(path.clone(), key)),
-                None => drop(self.files.open_lines.remove(&path)),
-            }
-            if let Err(error) = self.files.append(&path, &lines)
-                && self.files.failed.insert(path.clone())
+            let labels = self.style.labels;
+            file.open_line = lay_out(&data, (namespace, rank), file.open_line, labels, labels, &mut lines);
+            if let Err(error) = self.files.append(&mut file, &lines)
+                && !std::mem::replace(&mut file.has_failed, true)
             {
                 let text = format!("'{}' cannot be written: {error}", path.display());
                 let _ = self.events.send(OutputEvent::Failed(text));
@@ -494,34 +506,6 @@ fn lay_out(
     (data.last() != Some(&b'\n')).then_some(key)
 }
 
-#[derive(Default)]
-struct Files {
-    open: HashMap<PathBuf, File>,
-    begun: HashSet<PathBuf>,
-    failed: HashSet<PathBuf>,
-    open_lines: HashMap<PathBuf, (NamespaceId, Rank)>,
-}
-
-impl Files {
-    fn append(&mut self, path: &PathBuf, bytes: &[u8]) -> io::Result<()> {
-        if !self.open.contains_key(path) {
-            if self.open.len() >= FILES_OPEN_MAX {
-                self.open.clear();
-            }
-            let fresh = self.begun.insert(path.clone());
-            if fresh && let Some(parent) = path.parent() {
-                fs::create_dir_all(parent)?;
-            }
-            let mode = if fresh { OutputMode::Replace } else { OutputMode::Append };
-            self.open.insert(path.clone(), open_output(path, mode)?);
-        }
-        match self.open.get_mut(path) {
-            Some(file) => file.write_all(bytes),
-            None => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -563,19 +547,5 @@ mod tests {
         assert_eq!(piece_length(&lines(&[100, 2 * PIECE_BYTES - 100, 5])), PIECE_BYTES, "a long line is cut");
         assert_eq!(piece_length(&[b'x'; PIECE_BYTES]), PIECE_BYTES);
         assert_eq!(piece_length(&[b'x'; PIECE_BYTES - 1]), PIECE_BYTES - 1, "a line without its end");
-    }
-
-    #[test]
-    fn files_beyond_the_bound_are_continued_not_truncated() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut files = Files::default();
-        for turn in 0..2 {
-            for i in 0..FILES_OPEN_MAX + 3 {
-                files.append(&dir.path().join(format!("out.{i}")), format!("{turn}\n").as_bytes()).unwrap();
-            }
-        }
-        for i in [0, 1, FILES_OPEN_MAX + 2] {
-            assert_eq!(fs::read_to_string(dir.path().join(format!("out.{i}"))).unwrap(), "0\n1\n");
-        }
     }
 }

@@ -34,7 +34,7 @@ const READER_PAUSE: Duration = Duration::from_millis(20);
 /// How an output file is opened.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum OutputMode {
-    /// Replaces the contents of a regular file. Waits for the reader of a FIFO for at most 5 s.
+    /// Replaces the contents of a regular file, and then adds output at the end. Waits for the reader of a FIFO for at most 5 s.
     Replace,
     /// Replaces them, too, and refuses a FIFO that has no reader.
     Report,
@@ -177,7 +177,8 @@ fn open_within(reader_time: Duration, path: &Path, mode: OutputMode, truncates: 
 }
 
 fn flags(mode: OutputMode) -> OFlag {
-    let append = if mode == OutputMode::Append { OFlag::O_APPEND } else { OFlag::empty() };
+    let append =
+        if matches!(mode, OutputMode::Append | OutputMode::Replace) { OFlag::O_APPEND } else { OFlag::empty() };
     OFlag::O_WRONLY | append
 }
 

@@ -13,7 +13,7 @@ use nla::link::{Clock, ListensAt, Liveness, Reach};
 use nla::sys::{self, ForkedGuardians, Segment};
 use nla::tasks::Tasks;
 use nla::wire::{Lane, SessionId};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
@@ -28,7 +28,7 @@ use crate::run::binding_text::Bindings;
 use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
 use crate::run::low_limit_text::LowLimitWarnings;
-use crate::run::output::{OutputEvent, Stream, Style, Writer};
+use crate::run::output::{Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
@@ -112,7 +112,8 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let locations = Arc::new(locations);
     // Bounded by two closed streams, two ends, the input and the number of files: each is reported once.
     let (events, output) = unbounded_channel();
-    let (out, err) = writers(&options, &locations, &plan.label, &events, &tasks);
+    let style = |stream| style(stream, &options, &locations, &plan.label);
+    let (out, err) = Writer::both(style, &events, &tasks);
     let collector = (!plan.collect_to.is_empty()).then(|| {
         let (collect, to) = (&plan.settings.session.collect, plan.collect_to.clone());
         Collector::new(collect, to, &plan.label, &locations, events.clone(), &tasks)
@@ -281,19 +282,6 @@ fn style(stream: Stream, options: &Options, locations: &Arc<RankLocations>, sess
         locations: Arc::clone(locations),
         session: session.to_owned(),
     }
-}
-
-/// Prepares the threads that write standard output and standard error.
-fn writers(
-    options: &Options,
-    locations: &Arc<RankLocations>,
-    session: &str,
-    events: &UnboundedSender<OutputEvent>,
-    tasks: &Tasks,
-) -> (Writer, Writer) {
-    let style = |stream| style(stream, options, locations, session);
-    let writer = |stream| Writer::new(stream, style(stream), events.clone(), tasks);
-    (writer(Stream::Out), writer(Stream::Err))
 }
 
 /// Sends output to the threads that write it, and ends the progress line at the first output. Puts profiles together, and hands
