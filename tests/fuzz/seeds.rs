@@ -179,6 +179,7 @@ fn staging() -> Vec<Vec<u8>> {
         up(Collected::File(file)),
         up(Collected::Failed(b"no room")),
         StageUp::InMemory(AgentId(3), InMemory { is_last: true, place: b"/dev/shm" }).message(),
+        StageUp::Left(AgentId(3), b"/tmp/a: Device or resource busy").message(),
         vec![9, 3, 1],
     ]
 }

@@ -105,7 +105,7 @@ fn run() -> Run {
 }
 
 /// Returns a copy of the program that any user may execute, and a prelude that starts it as [`USER`].
-fn as_user() -> (TempDir, String) {
+pub(crate) fn as_user() -> (TempDir, String) {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = directory.path().join("scela-run").display().to_string();

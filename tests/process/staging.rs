@@ -3,13 +3,16 @@
 //! Each run has a TMPDIR of its own, which must be empty at its end: that is where its files are staged.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tests::{Greeting, Pool, Process, Run, Running, scela, sh};
+use nix::unistd::geteuid;
+use tests::{Greeting, Pool, Process, Run, Running, scela, sh, skip};
 
 use crate::host;
+use crate::key::as_user;
 
 fn staged(run: Run, program: &Path) -> Run {
     run.arg("--stage").program(vec![program.into()])
@@ -71,7 +74,7 @@ fn staged_files_have_the_names_that_the_user_gives() {
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|number| (number.wrapping_mul(number) >> 7) as u8).collect();
     fs::write(&data, &bytes).unwrap();
     fs::write(&script, "#!/bin/sh\n").unwrap();
-    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
     let mesh = format!("{}=mesh=1", data.display());
     // The last '=' precedes the name, so this is a file called `data=mesh`.
     let outcome = scela().np(1).args(["--stage-file", &mesh]).program(sh("true")).run();
@@ -211,4 +214,48 @@ fn steps_and_times_of_staging_are_reported() {
     outcome.check(line("staging "), "a line of the table");
     let without = scela().np(1).arg("--timing").program(sh("true")).run();
     without.check(!without.err().contains("staging"), "no line without files");
+}
+
+#[test]
+fn directories_that_ranks_have_locked_are_removed() {
+    if !geteuid().is_root() {
+        return skip("only root may start a program as another user");
+    }
+    for is_killed in [false, true] {
+        let (_program, prelude) = as_user();
+        let run = scela().np(1).args(["--stage-file", "/etc/hostname"]);
+        let place = tempfile::tempdir().unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let lock = "cd $SCELA_STAGE_DIR && mkdir -p a/b c && touch a/b/f c/f && chmod 0 a/b a && chmod -R a-w . && echo locked";
+        let program = sh(&format!("{lock}{}", if is_killed { "; exec sleep 1000" } else { "" }));
+        let running = run.shell(&prelude).env("TMPDIR", place.path()).program(program).spawn();
+        running.wait_for("locked");
+        if is_killed {
+            running.world().agents()[0].signal(Signal::SIGKILL);
+        }
+        let outcome = running.finish();
+        outcome.has_code(if is_killed { 252 } else { 0 });
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "killed: {is_killed}");
+    }
+}
+
+#[test]
+fn staged_files_that_cannot_be_removed_are_reported() {
+    let lock = "cd $SCELA_STAGE_DIR && for n in $(seq 300); do mkdir d && cd d || exit; done; echo ready";
+    for is_killed in [false, true] {
+        let program = sh(&format!("{lock}{}", if is_killed { "; exec sleep 1000" } else { "" }));
+        let place = tempfile::tempdir().unwrap();
+        let run = scela().np(1).args(["--stage-file", "/etc/hostname"]).env("TMPDIR", place.path());
+        let running = run.program(program).spawn();
+        running.wait_for("ready");
+        if is_killed {
+            running.world().agents()[0].signal(Signal::SIGKILL);
+        }
+        let outcome = running.finish();
+        let left = format!("{}/scela-stage-", place.path().display());
+        let text =
+            if is_killed { "guardian on {host}: staged files are left: " } else { "staged files are left on {host}: " };
+        outcome.has_code(if is_killed { 252 } else { 0 }).says(&(text.replace("{host}", &host()) + &left));
+        outcome.says("/d: more than 256 levels of directories");
+    }
 }

@@ -123,7 +123,7 @@ impl StageHub {
                 }
                 None
             }
-            Some(StageUp::Collected(..) | StageUp::InMemory(..)) => Some((bytes, receipt)),
+            Some(StageUp::Collected(..) | StageUp::InMemory(..) | StageUp::Left(..)) => Some((bytes, receipt)),
             None => {
                 tracing::warn!(%child, "a message about staged files is malformed");
                 None
@@ -207,6 +207,10 @@ impl Staging {
                     drop(plan);
                     // Until the end of the session.
                     while blocks.blocking_recv().is_some() {}
+                    if let Err(left) = directory.remove() {
+                        let message = StageUp::Left(agent, left.to_string().as_bytes()).message();
+                        parent.send(Lane::Stage, message.into(), Receipt::default());
+                    }
                 }
                 Err(why) => drop(reporting.send(Report::Done(Err(why)))),
             }

@@ -161,7 +161,7 @@ impl Guardian {
         let cause = self.wait_for_cause();
         let (killed, abandoned) = self.kill_all();
         // An agent that has failed or was killed has left its directories.
-        remove_announced(self.signs);
+        let left = remove_announced(self.signs);
         if !matches!(&cause, Cause::AgentEnded(ended) if ended.code() == 0) {
             pmix::remove_directories(&std::env::temp_dir(), self.agent);
         }
@@ -181,6 +181,9 @@ impl Guardian {
                 "received signal {signal} ({}); the agent and its ranks were killed",
                 reap::signal_name(signal)
             )),
+        }
+        if let Err(left) = left {
+            print_line(format_args!("staged files are left: {left}"));
         }
         if abandoned {
             print_line("processes of another user (setuid?) could not be killed and are left");

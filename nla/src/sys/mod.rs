@@ -49,6 +49,7 @@ pub mod rank_file;
 pub mod readiness;
 pub mod reap;
 pub mod regular_file;
+mod remove_tree;
 mod rewrite;
 pub mod secret;
 pub mod segment;
@@ -109,6 +110,7 @@ pub use reap::{
     process_state, reap, signal_by, signal_name,
 };
 pub use regular_file::{open_input, open_regular};
+pub use remove_tree::FilesLeft;
 pub use rewrite::{Destination, Fifo, Rewrite};
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};

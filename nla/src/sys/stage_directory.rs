@@ -18,6 +18,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
 
+use super::remove_tree::{FilesLeft, remove_tree};
 use super::signs::Signs;
 
 /// The beginning of the directory's name.
@@ -85,6 +86,11 @@ impl StageDirectory {
         let time = time(modified);
         Ok(utimensat(AT_FDCWD, &path, &time, &time, UtimensatFlags::NoFollowSymlink)?)
     }
+
+    /// Removes the directory.
+    pub fn remove(self) -> Result<(), FilesLeft> {
+        remove_tree(&self.path)
+    }
 }
 
 /// Sets the times of a file that is complete.
@@ -99,7 +105,7 @@ fn time((seconds, nanoseconds): (i64, u32)) -> TimeSpec {
 
 impl Drop for StageDirectory {
     fn drop(&mut self) {
-        remove(&self.path);
+        let _ = remove_tree(&self.path);
         // An empty note is never too long.
         let _ = self.note.0.announce_directory(None);
     }
@@ -110,18 +116,8 @@ fn make_private(path: &Path) -> io::Result<()> {
 }
 
 /// Removes the directory of an agent that has ended and has left it.
-pub(super) fn remove_announced(signs: Signs) {
-    if let Some(path) = signs.announced_directory() {
-        remove(&path);
-    }
-}
-
-/// Removes a directory, if it is this user's. Links are not followed. Errors are ignored: what cannot be removed stays.
-fn remove(path: &Path) {
-    let is_own = |found: fs::Metadata| found.is_dir() && found.uid() == geteuid().as_raw();
-    if fs::symlink_metadata(path).is_ok_and(is_own) {
-        let _ = fs::remove_dir_all(path);
-    }
+pub(super) fn remove_announced(signs: Signs) -> Result<(), FilesLeft> {
+    signs.announced_directory().map_or(Ok(()), |path| remove_tree(&path))
 }
 
 /// The fitness of a directory for staged files.
@@ -209,12 +205,12 @@ mod tests {
         let path = made.path().to_owned();
         // As if the agent was killed.
         std::mem::forget(made);
-        remove_announced(note.0);
+        remove_announced(note.0).unwrap();
         assert!(!path.exists() && kept.exists());
         symlink(&kept, &path).unwrap();
-        remove_announced(note.0);
+        remove_announced(note.0).unwrap();
         assert!(kept.exists() && fs::symlink_metadata(&path).is_ok(), "a link is not followed");
-        remove_announced(Signs::new().unwrap());
+        remove_announced(Signs::new().unwrap()).unwrap();
     }
 
     #[test]

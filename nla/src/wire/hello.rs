@@ -24,7 +24,7 @@ use crate::core::AgentId;
 use crate::core::limits::HANDSHAKES_REMEMBERED;
 
 /// The version of the protocol. Peers with different versions refuse each other.
-pub const VERSION: u16 = 26;
+pub const VERSION: u16 = 27;
 const MAGIC: &[u8; 8] = b"ScELA\r\n\0";
 const PRODUCT_BYTES: usize = 16;
 /// The length of a preamble: magic, version, product, session.

@@ -297,10 +297,11 @@ fn output_sink(
     let (out, err, progress, collector) = (out.clone(), err.clone(), Rc::clone(progress), collector.cloned());
     Rc::new(move |lane, bytes, receipt| {
         if lane == Lane::Stage {
-            if let Some(StageUp::InMemory(agent, memory)) = StageUp::parse(&bytes) {
-                staged.borrow_mut().take(agent, memory);
-            } else if let Some(collector) = &collector {
-                collector.take(bytes, receipt);
+            match (StageUp::parse(&bytes), &collector) {
+                (Some(StageUp::InMemory(agent, memory)), _) => staged.borrow_mut().take(agent, memory),
+                (Some(StageUp::Left(agent, text)), _) => staged.borrow_mut().take_left(agent, text),
+                (_, Some(collector)) => collector.take(bytes, receipt),
+                (_, None) => {}
             }
             return;
         }

@@ -24,6 +24,7 @@ const DATA: u8 = 4;
 const COMPLETE: u8 = 5;
 const FAILED: u8 = 6;
 const IN_MEMORY: u8 = 7;
+const LEFT: u8 = 8;
 
 /// A message to the children.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -78,6 +79,8 @@ pub enum StageUp<'a> {
     Collected(AgentId, Collected<'a>),
     /// The staged files of this agent are in memory.
     InMemory(AgentId, InMemory<'a>),
+    /// Staged files of this agent could not be removed: which, and why.
+    Left(AgentId, &'a [u8]),
 }
 
 /// A place of staged files that is in memory.
@@ -128,6 +131,9 @@ impl<'a> StageUp<'a> {
             let memory = InMemory { is_last: *last == 1, place };
             return Some(memory).filter(|_| *last <= 1).map(|memory| Self::InMemory(AgentId(agent), memory));
         }
+        if *kind == LEFT {
+            return Some(Self::Left(AgentId(agent), rest));
+        }
         let collected = match *kind {
             FILE => {
                 let (rank, rest) = number(rest)?;
@@ -156,6 +162,10 @@ impl<'a> StageUp<'a> {
                 message.extend(header(IN_MEMORY, agent.0));
                 message.push(u8::from(is_last));
                 message.extend_from_slice(place);
+            }
+            Self::Left(agent, text) => {
+                message.extend(header(LEFT, agent.0));
+                message.extend_from_slice(text);
             }
             Self::Collected(agent, collected) => {
                 let kind = match collected {
@@ -216,6 +226,8 @@ mod tests {
             assert_eq!(StageUp::parse(&message), Some(up));
             assert!(StageUp::parse(&message[..HEADER_BYTES]).is_none());
         }
+        let left = StageUp::Left(AgentId(3), b"/tmp/a: Device or resource busy");
+        assert_eq!(StageUp::parse(&left.message()), Some(left));
         assert_eq!(StageUp::parse(&StageUp::Needs(b"\x03").message()), Some(StageUp::Needs(b"\x03")));
         assert_eq!(
             StageUp::parse(&[&StageUp::Collected(AgentId(3), Collected::Complete).message()[..], b"x"].concat()),
