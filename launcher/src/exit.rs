@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(failed(Cause::Abort { code: -1, message: String::new() }), 255);
         assert_eq!(failed(Cause::Abort { code: 68_770_831, message: String::new() }), 15);
         assert_eq!(failed(Cause::Abort { code: 0, message: String::new() }), 1);
-        assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: false }), 139);
+        assert_eq!(failed(Cause::Signal { signal: 11, core: true, out_of_memory: String::new() }), 139);
         assert_eq!(failed(Cause::ExitedEarly { in_fence: true }), 1);
         assert_eq!(failed(Cause::Broken { why: String::new() }), 1);
         assert_eq!(failed(Cause::Lost { why: LossReason::Closed }), 252);

@@ -282,7 +282,7 @@ fn ups() -> Vec<Up> {
             }),
         }),
         failure(Cause::Code(3)),
-        failure(Cause::Signal { signal: 11, core: true, out_of_memory: false }),
+        failure(Cause::Signal { signal: 11, core: true, out_of_memory: String::new() }),
         failure(Cause::Abort { code: 1, message: "out of luck".to_owned() }),
         failure(Cause::Broken { why: "sent a line without a command".to_owned() }),
         failure(Cause::ExitedEarly { in_fence: true }),

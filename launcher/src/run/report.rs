@@ -220,7 +220,10 @@ pub fn what_happened(failure: &Failure, host: &str) -> String {
         }
         Cause::Signal { signal, core, out_of_memory } => {
             let core = if *core { ", core dumped" } else { "" };
-            let memory = if *out_of_memory { "; the kernel ended it because memory ran out" } else { "" };
+            let memory = match out_of_memory.as_str() {
+                "" => String::new(),
+                where_to => format!("; the kernel ended it because memory ran out: {where_to}"),
+            };
             format!("{ranks} on {host} was killed by signal {signal} ({}{core}){memory}", signal_name(*signal))
         }
         Cause::Abort { code, message } if message.is_empty() => format!("{ranks} on {host} called MPI_Abort({code})"),
@@ -271,13 +274,16 @@ pub enum NeedyHost {
     Remote(String),
 }
 
+/// The words before the place where memory ran out, in the reason of an agent's loss.
+pub(super) const MEMORY_RAN_OUT: &str = "; the kernel has killed a process there because memory ran out: ";
+
+const MORE_MEMORY: &str = "give the job more memory, or start fewer ranks on the node";
+
 /// Returns what the user may try after a failure, if anything. `needs` are those at the host of the failure, if ranks could not be
 /// started.
 fn hint(failure: &Failure, needs: Option<&HostNeeds>) -> Option<String> {
     Some(match &failure.cause {
-        Cause::Signal { out_of_memory: true, .. } => {
-            "give the job more memory, or start fewer ranks on the node".to_owned()
-        }
+        Cause::Signal { out_of_memory, .. } if !out_of_memory.is_empty() => MORE_MEMORY.to_owned(),
         Cause::Signal { signal: 4 | 6 | 7 | 8 | 11, core: false, .. } => {
             "for a core dump, run 'ulimit -c unlimited' before scela-run".to_owned()
         }
@@ -288,6 +294,7 @@ fn hint(failure: &Failure, needs: Option<&HostNeeds>) -> Option<String> {
         Cause::ExitedEarly { .. } | Cause::Unjoined => {
             "does each rank call MPI_Init and MPI_Finalize, and as many barriers as the others?".to_owned()
         }
+        Cause::Lost { why } if why.to_string().contains(MEMORY_RAN_OUT) => MORE_MEMORY.to_owned(),
         Cause::Lost { .. } => {
             "unless it was killed on purpose, run again with SCELA_LOG=debug and report the log".to_owned()
         }

@@ -25,7 +25,7 @@ fn report_at(host: NeedyHost, size: u32, others: u64, first: Failure) -> String 
 
 #[test]
 fn a_killed_rank_is_reported_with_its_signal() {
-    let killed = failure("12", Cause::Signal { signal: 9, core: false, out_of_memory: false });
+    let killed = failure("12", Cause::Signal { signal: 9, core: false, out_of_memory: String::new() });
     assert_eq!(
         report_of(64, 0, killed),
         "rank 12 on n0427 was killed by signal 9 (KILL)\n  \
@@ -35,7 +35,7 @@ fn a_killed_rank_is_reported_with_its_signal() {
 
 #[test]
 fn a_crash_is_reported_with_the_number_of_other_failures() {
-    let crash = failure("0", Cause::Signal { signal: 11, core: true, out_of_memory: false });
+    let crash = failure("0", Cause::Signal { signal: 11, core: true, out_of_memory: String::new() });
     assert_eq!(
         report_of(2, 1, crash),
         "rank 0 on n0427 was killed by signal 11 (SEGV, core dumped)\n  \
@@ -57,7 +57,7 @@ fn an_exit_beside_an_abort_may_be_the_first_cause() {
 
 #[test]
 fn a_job_that_went_on_is_reported_with_all_ranks_that_died() {
-    let first = failure("5", Cause::Signal { signal: 9, core: false, out_of_memory: false });
+    let first = failure("5", Cause::Signal { signal: 9, core: false, out_of_memory: String::new() });
     let outcome = Outcome::Survived { first, others: 1, dead: "2,5".parse().unwrap() };
     assert_eq!(
         epilogue(&outcome, 8, None, None, |_| "n0427".to_owned(), &[]).unwrap(),
@@ -107,10 +107,11 @@ fn a_death_is_noted_when_the_others_go_on() {
 
 #[test]
 fn a_rank_killed_for_lack_of_memory_gets_a_hint() {
-    let killed = failure("3", Cause::Signal { signal: 9, core: false, out_of_memory: true });
+    let killed =
+        failure("3", Cause::Signal { signal: 9, core: false, out_of_memory: "the machine has 24.0 GiB".to_owned() });
     assert_eq!(
         report_of(1, 0, killed),
-        "rank 3 on n0427 was killed by signal 9 (KILL); the kernel ended it because memory ran out\n  \
+        "rank 3 on n0427 was killed by signal 9 (KILL); the kernel ended it because memory ran out: the machine has 24.0 GiB\n  \
          the job was ended; first failure at 14.200 s\n  \
          hint: give the job more memory, or start fewer ranks on the node"
     );

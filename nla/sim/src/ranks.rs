@@ -588,7 +588,7 @@ impl World {
         *clock += self.setup.costs.exit;
         let exit = match local.exit.checked_sub(SIGNALLED) {
             None => Exit::Code(local.exit.into()),
-            Some(signal) => Exit::Signal { signal: signal.into(), core: false, out_of_memory: false },
+            Some(signal) => Exit::Signal { signal: signal.into(), core: false, out_of_memory: String::new() },
         };
         let rank = Rank(local.rank);
         if exit == Exit::Code(0) && !self.casualties.is_out_of_reach(here as u32) {

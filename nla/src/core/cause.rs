@@ -39,8 +39,9 @@ pub enum Cause {
         signal: i32,
         /// The kernel wrote a core dump.
         core: bool,
-        /// The kernel ended it because memory ran out.
-        out_of_memory: bool,
+        /// Where memory ran out and how much the ranks had, if the kernel ended it for that; else empty.
+        #[serde(deserialize_with = "deserialize_one_line")]
+        out_of_memory: String,
     },
     /// A rank aborted the job.
     Abort {
@@ -90,7 +91,7 @@ impl Cause {
 }
 
 /// How a rank's process ended, as waitid reported it.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Exit {
     /// It exited with this code.
     Code(i32),
@@ -100,8 +101,9 @@ pub enum Exit {
         signal: i32,
         /// The kernel wrote a core dump.
         core: bool,
-        /// The kernel ended it because memory ran out.
-        out_of_memory: bool,
+        /// As in [`Cause::Signal`].
+        #[serde(deserialize_with = "deserialize_one_line")]
+        out_of_memory: String,
     },
 }
 
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_crash_precedes_the_exits_that_follow_from_it() {
-        let signal = failure(30, Cause::Signal { signal: 11, core: false, out_of_memory: false });
+        let signal = failure(30, Cause::Signal { signal: 11, core: false, out_of_memory: String::new() });
         let failures = [
             failure(10, Cause::Code(1)),
             failure(5, Cause::ExitedEarly { in_fence: true }),
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_broken_pipe_is_the_consequence_of_an_abort() {
-        let pipe = failure(1, Cause::Signal { signal: SIGPIPE, core: false, out_of_memory: false });
+        let pipe = failure(1, Cause::Signal { signal: SIGPIPE, core: false, out_of_memory: String::new() });
         let abort = failure(2, Cause::Abort { code: 7, message: String::new() });
         assert_eq!(elect(&[pipe.clone(), abort.clone()]), Some(&abort));
         assert_eq!(elect(&[pipe.clone(), failure(0, Cause::ExitedEarly { in_fence: true })]), Some(&pipe));

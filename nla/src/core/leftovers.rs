@@ -335,9 +335,9 @@ impl EndWatch {
 
     /// A rank has ended. Returns true for the first abnormal end: with a signal, another code than 0, or without having
     /// finalized PMI.
-    pub fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit) -> bool {
+    pub fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: &Exit) -> bool {
         let was_unfinished = self.unfinished.remove(&(namespace, rank));
-        let is_abnormal = was_unfinished || exit != Exit::Code(0);
+        let is_abnormal = was_unfinished || *exit != Exit::Code(0);
         is_abnormal && !std::mem::replace(&mut self.is_abnormal, true)
     }
 
@@ -513,13 +513,13 @@ mod tests {
         };
         let mut normal = watch();
         normal.on_finalized(NS, Rank(0));
-        assert!(!normal.on_ended(NS, Rank(0), Exit::Code(0)) && !normal.on_ended(NS, Rank(1), Exit::Code(0)));
+        assert!(!normal.on_ended(NS, Rank(0), &Exit::Code(0)) && !normal.on_ended(NS, Rank(1), &Exit::Code(0)));
         assert!(!normal.is_abnormal());
-        let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
-        for (rank, exit) in [(0, Exit::Code(0)), (1, Exit::Code(3)), (1, killed)] {
+        let killed = Exit::Signal { signal: 9, core: false, out_of_memory: String::new() };
+        for (rank, exit) in [(0, Exit::Code(0)), (1, Exit::Code(3)), (1, killed.clone())] {
             let mut watch = watch();
-            assert!(watch.on_ended(NS, Rank(rank), exit), "{rank} {exit:?}");
-            assert!(!watch.on_ended(NS, Rank(7), killed), "reported once");
+            assert!(watch.on_ended(NS, Rank(rank), &exit), "{rank} {exit:?}");
+            assert!(!watch.on_ended(NS, Rank(7), &killed), "reported once");
             assert!(watch.is_abnormal());
         }
         let mut ended = watch();

@@ -509,7 +509,7 @@ impl AgentDriver {
                 if let Some(startup) = &self.startup {
                     startup.pump.on_ended(key.0, key.1);
                 }
-                self.shared_files.on_ended(key.0, key.1, exit, || self.table.pids());
+                self.shared_files.on_ended(key.0, key.1, &exit, || self.table.pids());
                 self.handle(Input::RankEnded(key.0, key.1, exit));
                 if let Some(pmix) = &mut self.pmix {
                     let mut steps = Vec::new();

@@ -131,7 +131,7 @@ impl SharedFiles {
     }
 
     /// A rank has ended. After the first abnormal end, the files of the `others` are noted: they may end as well.
-    pub(super) fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: Exit, others: impl Fn() -> Vec<u32>) {
+    pub(super) fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, exit: &Exit, others: impl Fn() -> Vec<u32>) {
         if self.ends.on_ended(namespace, rank, exit) {
             self.note(others, None);
         }

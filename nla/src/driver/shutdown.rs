@@ -51,6 +51,10 @@ const FAREWELL_TIME: Duration = Duration::from_secs(2);
 pub(super) const FLUSH_TIME: Duration = Duration::from_secs(1);
 /// How long agents and guardians may take to exit once the session is over.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
+/// The root waits longer for guardians if processes of the session end within this time,
+const PROGRESS_TIME: Duration = Duration::from_secs(1);
+/// and at most this long.
+const PROGRESS_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Logs what has not ended by a phase's deadline.
 fn log_late(phase: &'static str, deadline: Duration, late: impl Debug) {
@@ -328,6 +332,7 @@ impl RootDriver {
                 self.bootstrap.wait(LEAVE_TIME).await
             }
         };
+        let guardians_left = self.await_guardians(guardians_left).await;
         self.survivors.ended().await;
         if !self.children.is_empty() {
             log_late("children", FLUSH_TIME, self.children.left());
@@ -336,5 +341,20 @@ impl RootDriver {
             log_late("shells", LEAVE_TIME, guardians_left);
         }
         guardians_left
+    }
+
+    /// Waits for the guardians that are late as long as processes of the session end: under a lack of memory, that takes its time.
+    /// Returns how many have not exited.
+    async fn await_guardians(&mut self, mut left: usize) -> usize {
+        let began = Instant::now();
+        let mut processes = if left > 0 { sys::processes_of_session() } else { 0 };
+        while left > 0 && began.elapsed() < PROGRESS_TIME_MAX {
+            left = self.bootstrap.wait(PROGRESS_TIME).await;
+            let before = std::mem::replace(&mut processes, sys::processes_of_session());
+            if processes >= before {
+                break;
+            }
+        }
+        left
     }
 }

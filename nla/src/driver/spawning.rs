@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::trace::StartTrace;
 use crate::core::{LackOfDevices, NotStartedReason, Seat, TraceSpan, Variable};
-use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, SpawnStep, Spawner};
+use crate::sys::{self, Child, Descriptors, Image, ImageError, LaunchSlot, Masks, MemoryWatch, SpawnStep, Spawner};
 use crate::tasks::Tasks;
 
 /// The number of results that the agent is woken for, while further orders are left: a wake-up per rank would take a
@@ -111,7 +111,7 @@ pub(super) struct StartOrder {
 /// The result of an order.
 pub(super) enum Done {
     /// The programs were looked for. The count of processes that the out-of-memory killer had killed then, if it is known.
-    Prepared(Option<u64>),
+    Prepared(MemoryWatch),
     /// The rank's process, or why there is none.
     Started(Result<Child, String>),
 }
@@ -173,7 +173,7 @@ impl SpawnerThread {
                         // Set once: a namespace's programs are ordered once.
                         let _ = programs.set(commands.iter().map(prepare).collect());
                         // Here, because the agent has other work meanwhile. No rank of the namespace runs yet.
-                        Done::Prepared(sys::out_of_memory_kills())
+                        Done::Prepared(MemoryWatch::begin())
                     }
                     Order::Start(order) => Done::Started(start(&mut spawner, *order, &null)),
                 };

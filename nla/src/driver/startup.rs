@@ -465,7 +465,7 @@ impl Startup {
         let mut failed: LiteMap<(NamespaceId, String), Ranks> = LiteMap::new();
         for Completed { order, result, is_given_up } in self.spawners.take() {
             match (order, result) {
-                (Pending::Prepare { .. }, Done::Prepared(kills)) => table.note_oom_kills(kills),
+                (Pending::Prepare { .. }, Done::Prepared(memory)) => table.watch_memory(memory),
                 // The sweep ends its process: the rank was reported as not started.
                 (Pending::Start { .. }, Done::Started(_)) if is_given_up => {}
                 (Pending::Start { namespace, rank, kept, .. }, Done::Started(result)) => {

@@ -8,7 +8,8 @@ use pmi::{Rank, Ranks};
 use tokio::sync::oneshot;
 
 use crate::core::{Activity, Exit, LastCall, NamespaceId, ProcessState};
-use crate::sys::{self, Child, Ended};
+use crate::figures;
+use crate::sys::{self, Child, Ended, MemoryShortage, MemoryWatch};
 
 const SIGUSR1: i32 = 10;
 
@@ -28,7 +29,7 @@ struct Entry {
 pub(super) struct RankTable {
     by_pid: HashMap<u32, Key>,
     by_rank: BTreeMap<Key, Entry>,
-    oom_kills: Option<u64>,
+    memory: Option<MemoryWatch>,
 }
 
 impl RankTable {
@@ -47,9 +48,9 @@ impl RankTable {
         }
     }
 
-    /// Stores the out-of-memory killer's count of killed processes from before the first rank ran, at the first call.
-    pub(super) fn note_oom_kills(&mut self, kills: Option<u64>) {
-        self.oom_kills.get_or_insert(kills.unwrap_or_default());
+    /// Stores the counters from before the first rank ran, at the first call.
+    pub(super) fn watch_memory(&mut self, memory: MemoryWatch) {
+        self.memory.get_or_insert(memory);
     }
 
     /// Sends a reaped child's exit to its rank's task. Returns true if the child was a rank, and false if it was an
@@ -82,10 +83,26 @@ impl RankTable {
         match ended {
             Ended::Exited(code) => Exit::Code(code),
             Ended::Killed { signal, core } => {
-                let noted = self.oom_kills.get_or_insert_default();
-                let out_of_memory = signal == 9 && sys::out_of_memory_kills().is_some_and(|kills| kills > *noted);
-                *noted += u64::from(out_of_memory);
+                let shortage = self.memory.as_mut().filter(|_| signal == 9).and_then(MemoryWatch::take_kill);
+                let out_of_memory = shortage.map(|shortage| self.memory_text(&shortage)).unwrap_or_default();
                 Exit::Signal { signal, core, out_of_memory }
+            }
+        }
+    }
+
+    /// Says where memory ran out, and how much the ranks of this agent had.
+    fn memory_text(&self, shortage: &MemoryShortage) -> String {
+        let largest = figures::bytes(sys::largest_child_bytes());
+        let text = format!("{shortage}; of this agent's ranks, the largest that has ended had {largest}");
+        match self.len() {
+            0 => text,
+            left => {
+                let have = figures::bytes(sys::resident_bytes(self.pids()));
+                format!(
+                    "{text}, and the {left} that {} left {} {have}",
+                    if left == 1 { "is" } else { "are" },
+                    if left == 1 { "has" } else { "have" }
+                )
             }
         }
     }

@@ -102,6 +102,8 @@ pub(super) struct Order<'a> {
     pub(super) dispositions: &'a [(c_int, libc::sighandler_t)],
     /// The memory nodes that it may use, as in [`Masks`](super::spawn::Masks).
     pub(super) memory: &'a [u64],
+    /// Its oom_score_adj; empty if it keeps that of its parent.
+    pub(super) oom_score: &'a [u8],
     pub(super) slots: [c_int; 3],
     /// The slots that become [`KEPT`].
     pub(super) kept: [Option<c_int>; 3],
@@ -156,6 +158,7 @@ fn become_program(order: &Order<'_>) -> Progress {
     if let Err(progress) = arrange_descriptors(order) {
         return progress;
     }
+    set_oom_score(order.oom_score);
     order.step.store(STEP_DIRECTORY, Ordering::Relaxed);
     // SAFETY: as above.
     if unsafe { libc::chdir(order.wdir) } < 0 {
@@ -192,6 +195,18 @@ fn become_program(order: &Order<'_>) -> Progress {
         Errno::set_raw(errno);
     }
     Progress::Failed(SpawnStep::Exec)
+}
+
+/// Sets the oom_score_adj of this process, which its program keeps. A rank runs as well without it. The kernel does not change that of
+/// the parent, whose memory this process has, because it waits for this process as after vfork.
+fn set_oom_score(score: &[u8]) {
+    if !score.is_empty() {
+        // exec closes the descriptor.
+        // SAFETY: a string that ends with NUL, and numbers.
+        let file = unsafe { libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+        // SAFETY: reads as many bytes as the slice has. Without a file, EBADF.
+        unsafe { libc::write(file, score.as_ptr().cast(), score.len()) };
+    }
 }
 
 /// Binds this process to its memory nodes. exec keeps them.

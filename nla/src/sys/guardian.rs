@@ -45,6 +45,7 @@ use super::cgroup::AgentGroup;
 use super::descriptors;
 use super::identity;
 use super::launcher_streams;
+use super::memory::{MemoryWatch, largest_child_bytes};
 use super::pmix;
 use super::reap::{self, Ended};
 use super::shell::ShellState;
@@ -52,6 +53,7 @@ use super::signs::{Signs, Silence};
 use super::spawn::reset_sigchld;
 use super::stage_directory::{StageNote, remove_announced};
 use super::task_limits::reached_limit;
+use crate::figures;
 
 /// The exit code of a guardian that has left processes which it could not kill.
 pub const CODE_ABANDONED: i32 = 102;
@@ -113,6 +115,7 @@ struct Guardian {
     dead_time: Duration,
     /// The cgroup of the agent and its processes, where one may be created.
     group: Option<AgentGroup>,
+    memory: MemoryWatch,
 }
 
 /// Why the guardian kills the agent's processes.
@@ -121,6 +124,13 @@ enum Cause {
     AgentStopped,
     AgentSilent,
     Signalled(i32),
+}
+
+impl Cause {
+    /// Whether the agent was killed, by the kernel or a user.
+    fn is_kill(&self) -> bool {
+        matches!(self, Self::AgentEnded(Ended::Killed { signal: libc::SIGKILL, .. }))
+    }
 }
 
 impl Guardian {
@@ -153,12 +163,23 @@ impl Guardian {
         descriptors::overwrite(io::stdin().as_fd(), null.as_fd())?;
         descriptors::overwrite(io::stdout().as_fd(), null.as_fd())?;
         let agent = agent.as_raw().unsigned_abs();
-        Ok(Side::Guardian(Self { agent, link: Some(ours), signs, signals, dead_time, group }))
+        Ok(Side::Guardian(Self {
+            agent,
+            link: Some(ours),
+            signs,
+            signals,
+            dead_time,
+            group,
+            memory: MemoryWatch::begin(),
+        }))
     }
 
     /// Waits for a reason to end, kills all processes, and returns the exit code.
     fn watch(mut self) -> i32 {
         let cause = self.wait_for_cause();
+        let shortage = if cause.is_kill() { self.memory.take_kill() } else { None };
+        // Before they are killed. The death of the agent has ended some of them.
+        let left = if shortage.is_some() { reap::memory_of_children() } else { 0 };
         let (killed, abandoned) = self.kill_all();
         // An agent that has failed or was killed has left its directories.
         let left = remove_announced(self.signs);
@@ -171,7 +192,15 @@ impl Guardian {
             (_, None) => 128 + libc::SIGKILL,
         };
         match cause {
-            Cause::AgentEnded(_) => {}
+            Cause::AgentEnded(_) => {
+                if let Some(shortage) = shortage {
+                    let [largest, left] = [largest_child_bytes(), left].map(figures::bytes);
+                    print_line(format_args!(
+                        "the kernel killed the agent because memory ran out: {shortage}; of its processes, the largest had {largest}, and \
+                         those that were left when it ended had {left}"
+                    ));
+                }
+            }
             Cause::AgentStopped => print_line("the agent was stopped by a signal; it and its ranks were killed"),
             Cause::AgentSilent => print_line(format_args!(
                 "the agent was silent for {} s; it and its ranks were killed",
@@ -217,6 +246,8 @@ impl Guardian {
             let agent = self.signs.agent();
             if agent.rests() {
                 silence = Silence::new(self.dead_time, Duration::MAX, Instant::now());
+                // Kills in an earlier session do not explain the end of the next one.
+                self.memory = MemoryWatch::begin();
             } else if let Some(at) = agent.last() {
                 silence.on_sign(at);
             }

@@ -39,6 +39,7 @@ mod kernel_files;
 mod launcher_streams;
 mod launching;
 pub mod local_socket;
+mod memory;
 pub mod new_file;
 pub mod output_file;
 pub mod packet;
@@ -96,6 +97,7 @@ pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel}
 pub use local_socket::{
     LocalName, LocalPeer, Surroundings, connect_to_name, listen_at_name, local_name, new_local_name, peer_of,
 };
+pub use memory::{MemoryShortage, MemoryWatch, largest_child_bytes, resident_bytes};
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, is_one_file, open_output, output_path, true_path};
 pub use packet::{
@@ -106,8 +108,8 @@ pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};
 pub use readiness::{Watched, watch, watch_end};
 pub use reap::{
     Ended, ExitSignalsHeld, blocked_children_but, catches, end_orphans, has_children, has_children_but, has_group,
-    is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, out_of_memory_kills, pidfd_of_this,
-    process_state, reap, signal_by, signal_name,
+    is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, pidfd_of_this, process_state, reap,
+    signal_by, signal_name,
 };
 pub use regular_file::{open_input, open_regular};
 pub use remove_tree::FilesLeft;
@@ -124,7 +126,7 @@ pub use spawn::{
 pub use stage_cache::StageCache;
 pub use stage_directory::{StageDirectory, StageNote, StageRoom, is_in_memory, set_modified, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
-pub use task_limits::{TaskLimit, TaskLimitPlace, reached_limit};
+pub use task_limits::{TaskLimit, TaskLimitPlace, processes_of_session, reached_limit};
 pub use tcp_pace::{Delivery, delivery, limit_rate};
 pub use tcp_peer::{SocketDiag, uid_in_table};
 pub use timer::Timer;

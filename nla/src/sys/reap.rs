@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 
 use nix::errno::Errno;
@@ -19,8 +19,7 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::cgroup_files::ControllerFile;
-use super::kernel_files::read_text;
+use super::memory::resident_bytes;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -218,6 +217,11 @@ pub fn kill_children_but(signal: i32, spared: &BTreeSet<u32>) -> usize {
     children.into_iter().filter(|&pid| pid > 1 && !is_spared(pid, spared) && kill(pid, signal).is_ok()).count()
 }
 
+/// Returns the memory that all current children of this process have.
+pub(super) fn memory_of_children() -> u64 {
+    resident_bytes(children().unwrap_or_default().into_iter().filter_map(|pid| u32::try_from(pid).ok()))
+}
+
 /// Makes this process adopt orphaned descendants, which [`end_orphans`] then ends. Returns false and changes nothing if it
 /// has children already, as a program that a shell script executes may have: their orphans are not ours to end.
 pub fn adopt_orphans() -> io::Result<bool> {
@@ -303,25 +307,6 @@ pub fn signal_name(signal: i32) -> String {
     Signal::try_from(signal).map_or(signal.to_string(), |signal| signal.as_str().replacen("SIG", "", 1))
 }
 
-/// Returns how many processes the kernel's OOM killer has killed in this process's memory cgroup.
-///
-/// This is the counter `oom_kill` of the cgroup and its descendants (v2: memory.events, v1: memory.oom_control);
-/// without a cgroup, that of the whole node (/proc/vmstat); `None` if unknown. It only grows: compare two values.
-/// Other processes in the same cgroup count too, so a difference is evidence, not proof.
-pub fn out_of_memory_kills() -> Option<u64> {
-    const COUNTERS: ControllerFile =
-        ControllerFile { controller: "memory", v1: "memory.oom_control", v2: "memory.events" };
-    // In version 2 the nearest ancestor with the memory controller has it.
-    let all = COUNTERS.of_this_process().into_iter().chain([PathBuf::from("/proc/vmstat")]);
-    all.into_iter().find_map(|file| counter(&read_text(file).ok()?, "oom_kill"))
-}
-
-/// Returns the number after `name` at the start of a line.
-fn counter(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-    line.trim().parse().ok()
-}
-
 pub(super) fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two numbers.
     if unsafe { libc::kill(pid, signal) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -374,12 +359,6 @@ mod tests {
         let killed = Ended::Killed { signal: 11, core: true };
         assert_eq!(killed.to_string(), "killed by signal 11 (SEGV), core dumped");
         assert_eq!((killed.code(), Ended::Exited(3).code()), (139, 3));
-    }
-
-    #[test]
-    fn the_counter_is_the_number_after_its_name() {
-        assert_eq!(counter("oom 1\noom_kill 7\noom_group_kill 2\n", "oom_kill"), Some(7));
-        assert_eq!(counter("oom_kill x\n", "oom_kill"), None);
     }
 
     #[test]

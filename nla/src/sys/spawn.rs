@@ -29,6 +29,7 @@ use super::descriptors;
 use super::identity::{affinity, set_affinity};
 use super::image::Image;
 use super::launching::{LaunchSlot, Launching, STEP_SETUP};
+use super::memory::rank_oom_score;
 use super::profile_file::{PROFILE_FD, ProfileFile};
 use super::rank_file::RankFile;
 use super::reap;
@@ -183,6 +184,8 @@ pub struct Spawner {
     table: Table,
     leads_session: bool,
     scratch: Scratch,
+    /// The oom_score_adj of ranks.
+    oom_score: Vec<u8>,
     /// The processors of this process.
     own_cpus: Vec<u64>,
     /// Those that the thread is bound to.
@@ -229,6 +232,7 @@ impl Spawner {
             table: Table::Unshared,
             leads_session: true,
             scratch: Scratch::default(),
+            oom_score: rank_oom_score(),
             bound_to: own_cpus.clone(),
             own_cpus,
             launching,
@@ -334,6 +338,7 @@ impl Spawner {
             blocked: self.shell.blocked,
             dispositions: &self.dispositions,
             memory: masks.memory,
+            oom_score: &self.oom_score,
             slots: [numbers[0], numbers[1], numbers[2]],
             kept: [descriptors.pmi.map(|_| numbers[3]), shared, profile],
             highest,

@@ -168,6 +168,11 @@ fn nearest_task_limit() -> Option<String> {
     Some(format!("{} allows {} processes and threads", nearest.name(), nearest.max))
 }
 
+/// Returns how many processes this process and its descendants are. An ended one counts until it is reaped.
+pub fn processes_of_session() -> usize {
+    Tasks::read().session.len()
+}
+
 /// Returns RLIMIT_NPROC; `None` if it does not apply.
 fn user_limit() -> Option<u64> {
     let (soft, _) = getrlimit(Resource::RLIMIT_NPROC).ok()?;

@@ -83,7 +83,11 @@ fn done(action: Action) -> Vec<Input> {
         Action::Start(plan, ranks, _) if !ranks.is_empty() => vec![Input::Started(plan.id, ranks)],
         Action::Signal(namespace, ranks, SIGKILL) => {
             let ended = |rank: Rank| {
-                Input::RankEnded(namespace, rank, Exit::Signal { signal: SIGKILL, core: false, out_of_memory: false })
+                Input::RankEnded(
+                    namespace,
+                    rank,
+                    Exit::Signal { signal: SIGKILL, core: false, out_of_memory: String::new() },
+                )
             };
             ranks.iter().take(RANKS_ENDED_MAX).map(ended).collect()
         }

@@ -3,8 +3,8 @@
 use std::io;
 use std::pin::pin;
 
-use nla::core::{Cause, Failure, Outcome, Time, printable};
-use nla::sys::ShellState;
+use nla::core::{AgentId, Cause, Failure, LossReason, Outcome, Time, printable};
+use nla::sys::{MemoryWatch, ShellState};
 
 use super::{Ended, Session, host_name};
 use crate::cluster::fault_history;
@@ -19,7 +19,7 @@ use crate::run::assemble::given_up_text;
 use crate::run::collect::CollectionEnd;
 use crate::run::milestones::log_over;
 use crate::run::output::{OutputEvent, print};
-use crate::run::report::{HostNeeds, NeedyHost, Verbosity, demo_text, doubt, epilogue};
+use crate::run::report::{HostNeeds, MEMORY_RAN_OUT, NeedyHost, Verbosity, demo_text, doubt, epilogue};
 use crate::run::report_file::{FifoReport, Unwritten};
 use crate::run::signals::Asked;
 use crate::run::stats::Statistics;
@@ -136,6 +136,7 @@ impl Session {
 
     /// Reports the outcome if it is no success.
     pub(super) fn report_outcome(&self, outcome: &Outcome) {
+        let outcome = &self.with_shortage(outcome);
         let host = |failure: &Failure| self.locations.of_agent(failure.agent).to_owned();
         let needs = self.needs_after(outcome);
         let alike = match outcome {
@@ -157,6 +158,19 @@ impl Session {
             }
             self.reporter.error(&text);
         }
+    }
+
+    /// Adds to the loss of an agent on this machine that memory ran out, if the kernel has killed a process for that.
+    fn with_shortage(&self, outcome: &Outcome) -> Outcome {
+        let mut outcome = outcome.clone();
+        if let Outcome::Failed { first, .. } | Outcome::Survived { first, .. } = &mut outcome
+            && let Cause::Lost { why } = &mut first.cause
+            && self.locations.of_agent(first.agent) == self.locations.of_agent(AgentId::ROOT)
+            && let Some(shortage) = self.memory.as_ref().and_then(MemoryWatch::shortage)
+        {
+            *why = LossReason::Reported(format!("{why}{MEMORY_RAN_OUT}{shortage}"));
+        }
+        outcome
     }
 
     /// Returns the needs at the host where ranks could not be started, if that was the first failure.

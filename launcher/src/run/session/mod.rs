@@ -24,7 +24,7 @@ use nla::core::{
 };
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, SessionKey};
-use nla::sys::{self, ForkedGuardians};
+use nla::sys::{self, ForkedGuardians, MemoryWatch};
 use nla::tasks::{Panic, Panics, Tasks};
 use nla::wire::SessionId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -364,6 +364,8 @@ struct Session {
     flow: (u64, bool),
     input: Option<InputSource>,
     reader: Option<Reader>,
+    /// Tells whether memory runs out on this machine, once the agents have the job.
+    memory: Option<MemoryWatch>,
     progress: Rc<Progress>,
     refresh: Interval,
     phases: Phases,
@@ -405,11 +407,12 @@ impl Session {
                 event => self.on_event(event),
             }
             self.cuts.drain(..).for_each(|why| front.output_cut(why));
-            if self.has_joined && self.input.is_some() {
+            if self.has_joined && self.memory.is_none() {
                 // The agents get the job first: they start ranks while the thread starts here.
                 yield_now().await;
                 self.start_input();
                 sys::look_up_cgroup();
+                self.memory = Some(MemoryWatch::begin());
             }
         }
     }

@@ -174,6 +174,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         flow: (0, false),
         input,
         reader: None,
+        memory: None,
         progress,
         refresh,
         phases: Phases::default(),

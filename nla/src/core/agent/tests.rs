@@ -354,7 +354,7 @@ fn a_rank_that_breaks_the_protocol_is_killed_and_named() {
     let actions = world.after(T, Input::FromRank(NS, Rank(0), Request::Broken { why: "rubbish".into() }));
     assert_eq!(actions[0], Action::Signal(NS, ranks("0"), SIGKILL));
     assert_eq!(failures(&actions), [&Cause::Broken { why: "rubbish".into() }]);
-    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
+    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: String::new() };
     assert_eq!(failures(&world.after(T, Input::RankEnded(NS, Rank(0), killed))), [] as [&Cause; 0]);
 }
 
@@ -371,8 +371,8 @@ fn the_end_is_term_grace_kill_and_sweep() {
             Action::WakeAt(at(5100)),
         ]
     );
-    let term = Exit::Signal { signal: 15, core: false, out_of_memory: false };
-    assert_eq!(world.after(at(200), Input::RankEnded(NS, Rank(0), term)), [], "our own signal is no failure");
+    let term = Exit::Signal { signal: 15, core: false, out_of_memory: String::new() };
+    assert_eq!(world.after(at(200), Input::RankEnded(NS, Rank(0), term.clone())), [], "our own signal is no failure");
     assert_eq!(world.after(at(5100), Input::Timeout), [Action::Signal(NS, ranks("1"), SIGKILL)]);
     assert_eq!(world.after(at(5101), Input::RankEnded(NS, Rank(1), term)), [Action::Sweep]);
     assert_eq!(leftovers(&world.after(at(5102), Input::Swept { leftovers: 2 })), 2);
@@ -437,7 +437,7 @@ fn without_its_parent_an_agent_kills_its_ranks_and_leaves() {
     let mut world = World::leaf(1, "0");
     let actions = world.after(T, Input::ParentLost { why: LossReason::Closed });
     assert_eq!(actions, [Action::CancelStarts, Action::Signal(NS, ranks("0"), SIGKILL)]);
-    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
+    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: String::new() };
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), killed)), [Action::Sweep]);
     assert_eq!(world.after(T, Input::Swept { leftovers: 0 }), [Action::Leave(252)]);
 }
@@ -484,7 +484,7 @@ fn an_undone_spawn_ends_silently() {
         world.after(T, Input::FromParent(Down::Undo { namespace: NS })),
         [Action::Signal(NS, ranks("0-1"), SIGKILL)]
     );
-    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
+    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: String::new() };
     assert_eq!(world.after(T, Input::RankEnded(NS, Rank(0), killed)), []);
 }
 

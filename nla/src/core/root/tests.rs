@@ -253,7 +253,7 @@ fn the_first_cause_is_elected_after_a_short_wait() {
     let mut world = World::running();
     let actions = world.fails(at(10), 1, 0, Cause::Code(1));
     assert!(actions.contains(&RootAction::WakeAt(at(110))), "{actions:?}");
-    world.fails(at(40), 2, 3, Cause::Signal { signal: 11, core: true, out_of_memory: false });
+    world.fails(at(40), 2, 3, Cause::Signal { signal: 11, core: true, out_of_memory: String::new() });
     let actions = world.after(at(110), RootInput::Timeout);
     assert!(matches!(sent(&actions, 1)[..], [Down::End { signal: 15, grace: GRACE }]), "{actions:?}");
     world.up(at(120), 1, Up::Ended { leftovers: 0, timing: Box::default() });
@@ -262,7 +262,7 @@ fn the_first_cause_is_elected_after_a_short_wait() {
     let Some(Outcome::Failed { first, others: 1 }) = outcome(&actions) else { panic!("{actions:?}") };
     assert_eq!(
         (&first.ranks, &first.cause),
-        (&ranks("3"), &Cause::Signal { signal: 11, core: true, out_of_memory: false })
+        (&ranks("3"), &Cause::Signal { signal: 11, core: true, out_of_memory: String::new() })
     );
 }
 

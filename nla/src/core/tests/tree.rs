@@ -510,7 +510,7 @@ impl Tree {
                 }
                 Action::Signal(namespace, ranks, SIGTERM) if self.on_failure == FailurePolicy::Restart => {
                     for rank in ranks.iter() {
-                        let exit = Exit::Signal { signal: SIGTERM, core: false, out_of_memory: false };
+                        let exit = Exit::Signal { signal: SIGTERM, core: false, out_of_memory: String::new() };
                         self.agent(id, Input::RankEnded(namespace, rank, exit));
                     }
                 }
@@ -531,8 +531,8 @@ impl Tree {
                 | Action::EndNeighbour(..)
                 | Action::Leave(0) => {}
                 Action::Signal(namespace, ranks, 9) if self.refusing.is_some() => {
-                    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: false };
-                    ranks.iter().for_each(|rank| self.agent(id, Input::RankEnded(namespace, rank, killed)));
+                    let killed = Exit::Signal { signal: 9, core: false, out_of_memory: String::new() };
+                    ranks.iter().for_each(|rank| self.agent(id, Input::RankEnded(namespace, rank, killed.clone())));
                 }
                 Action::CloseChild(child, _) if self.on_failure == FailurePolicy::RestartRank => self.crash(child.0),
                 // A rank that has been waited for too long ignores it.

@@ -5,7 +5,7 @@ use super::*;
 const CLEAR: Down = Down::Clear { signal: 15, grace: Duration::from_secs(5) };
 
 fn ends(world: &mut World, rank: u32) -> Vec<Action> {
-    let exit = Exit::Signal { signal: 15, core: false, out_of_memory: false };
+    let exit = Exit::Signal { signal: 15, core: false, out_of_memory: String::new() };
     world.after(T, Input::RankEnded(NS, Rank(rank), exit))
 }
 

@@ -113,7 +113,7 @@ fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
         let failure = Failure { at: at(LATE), agent: AgentId(1), namespace: NS, ranks: ranks("1"), cause };
         actions.contains(&Action::ToParent(Up::Failed(failure)))
     };
-    for exit in [Exit::Code(0), Exit::Signal { signal: 9, core: false, out_of_memory: false }] {
+    for exit in [Exit::Code(0), Exit::Signal { signal: 9, core: false, out_of_memory: String::new() }] {
         let mut world = World::by_pmix(FailurePolicy::Continue);
         world.after(T, Input::RankEnded(NS, Rank(1), exit));
         assert!(!is_reported(&world.after(at(LATE), Input::Timeout)), "none has joined PMIx");
@@ -132,7 +132,8 @@ fn an_end_without_joining_pmix_is_reported_while_others_are_in_it() {
 fn a_rank_that_has_joined_pmix_just_before_its_end_is_not_missing() {
     let mut world = World::by_pmix(FailurePolicy::Continue);
     world.asks(0, Request::Joined);
-    world.after(T, Input::RankEnded(NS, Rank(1), Exit::Signal { signal: 9, core: false, out_of_memory: false }));
+    world
+        .after(T, Input::RankEnded(NS, Rank(1), Exit::Signal { signal: 9, core: false, out_of_memory: String::new() }));
     world.asks(1, Request::Joined);
     let actions = world.after(T + 2 * UNFINALIZED_TIME, Input::Timeout);
     let is_failure = |action: &Action| matches!(action, Action::ToParent(Up::Failed(_)));

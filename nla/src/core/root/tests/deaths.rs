@@ -5,7 +5,7 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::heritage::Heritage;
 use crate::core::reason::Violation;
 
-const SEGV: Cause = Cause::Signal { signal: 11, core: false, out_of_memory: false };
+const SEGV: Cause = Cause::Signal { signal: 11, core: false, out_of_memory: String::new() };
 
 impl World {
     /// Two agents below the root with two ranks each, all started, in a session that goes on.

@@ -164,7 +164,7 @@ impl Session {
             0 => Cause::NotStarted { why: not_found() },
             1 | 2 => Cause::Lost { why: LossReason::Closed },
             3 => Cause::Terminated { signal: 15 },
-            4 => Cause::Signal { signal: 9, core: false, out_of_memory: false },
+            4 => Cause::Signal { signal: 9, core: false, out_of_memory: String::new() },
             5 => Cause::Code(3),
             _ => Cause::Abort { code: 1, message: String::new() },
         }

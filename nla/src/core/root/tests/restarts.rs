@@ -67,7 +67,7 @@ fn a_job_that_succeeds_after_a_restart_is_a_success() {
     let mut world = World::restarting(1);
     world.fails_in(0, Cause::Abort { code: 1, message: String::new() });
     // Consequences of the failure.
-    assert_eq!(world.fails(T, 2, 2, Cause::Signal { signal: 15, core: false, out_of_memory: false }), []);
+    assert_eq!(world.fails(T, 2, 2, Cause::Signal { signal: 15, core: false, out_of_memory: String::new() }), []);
     world.cleared();
     for (child, set) in [(1, "0-1"), (2, "2-3")] {
         let exited = Up::Exited { namespace: NamespaceId(1), fences: 0, unfinished: false, ranks: ranks(set) };
