@@ -27,6 +27,7 @@
 //! | `descriptors` | the launcher does not pass on descriptors that it inherits |
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
 //! | `pools` | standing pools: jobs, queues, kills |
+//! | `last_lines` | the last lines of the rank that failed first, and the file of `--report` |
 //! | `maps` | lists of commands over a pool |
 //! | `tree` | the processes and links form the planned tree |
 //! | `traces` | traces of sessions: their spans, their bounds |
@@ -62,6 +63,7 @@ mod full_disks;
 mod input;
 mod invocation;
 mod key;
+mod last_lines;
 mod leftovers;
 mod limits;
 mod losses;

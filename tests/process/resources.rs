@@ -4,7 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
-use tests::{Run, World, eventually, scela, sh, skip};
+use serde_json::Value;
+use tests::{Outcome, Run, Running, Tree, World, eventually, scela, sh, skip};
+
+use crate::host;
 
 /// A cgroup of one controller. Dropping it removes it.
 struct Limited {
@@ -64,4 +67,70 @@ fn a_quota_of_half_a_core_starts_one_rank() {
     let Some(group) = Limited::new(run.world(), "cpu") else { return };
     group.set(("cpu.cfs_quota_us", "50000"), ("cpu.max", "50000 100000"));
     group.around(run).program(sh("echo $PMI_SIZE")).run().has_code(0).wrote("1\n");
+}
+
+/// A rank that takes memory until there is none, and one that waits.
+const EATS: &str =
+    "[ $PMI_RANK = 0 ] && exec sleep 1000; echo here; while [ ! -e eat ]; do sleep 0.05; done; exec tail /dev/zero";
+
+/// Starts two ranks with little memory, of which rank 1 takes all of it once the file `eat` exists.
+fn with_little_memory() -> Option<(Running, Limited)> {
+    let run = scela().np(2).args(["--report", "report.json"]);
+    let group = Limited::new(run.world(), "memory")?;
+    group.set(("memory.limit_in_bytes", "268435456"), ("memory.max", "268435456"));
+    let directory = run.world().temporary();
+    let running = group.around(run).directory(directory).program(sh(EATS)).spawn();
+    running.wait_for("here");
+    Some((running, group))
+}
+
+/// Waits for the end. Returns the file of `--report`, too.
+fn finish(running: Running) -> (Outcome, Value) {
+    let read = || serde_json::from_slice(&fs::read(running.world().temporary().join("report.json")).ok()?).ok();
+    let report = running.wait_until("the report should be written", read);
+    (running.finish(), report)
+}
+
+#[test]
+fn a_rank_that_the_kernel_kills_for_lack_of_memory_is_reported_with_the_limit() {
+    let Some((running, group)) = with_little_memory() else { return };
+    fs::write(running.world().temporary().join("eat"), "").unwrap();
+    let limit = format!("the cgroup {} allows 268 MB", group.group.display());
+    let (outcome, report) = finish(running);
+    outcome.has_code(137).says(&format!(
+        "rank 1 on {} was killed by signal 9 (KILL); the kernel ended it because memory ran out: {limit}; of this agent's ranks, the \
+         largest that has ended had 2",
+        host()
+    ));
+    outcome.says(" MB, and the 1 that is left has ").says("hint: give the job more memory");
+    let kill = &report["memory_kills"][0];
+    assert!(kill["ranks"] == "1" && kill["text"].as_str().unwrap().starts_with(&limit), "{report}");
+}
+
+/// The kernel prefers the agent, as with thousands of small ranks.
+#[test]
+fn an_agent_that_the_kernel_kills_for_lack_of_memory_is_reported_with_the_limit() {
+    let Some((running, group)) = with_little_memory() else { return };
+    let agent = Tree::new(1, 32).process(running.world(), 1);
+    let rank = running.rank(1);
+    for (process, score) in [(&agent, "1000"), (&rank, "0")] {
+        fs::write(format!("/proc/{}/oom_score_adj", process.pid), score).unwrap();
+    }
+    fs::write(running.world().temporary().join("eat"), "").unwrap();
+    let (outcome, report) = finish(running);
+    let limit = format!("because memory ran out: the cgroup {} allows 268 MB", group.group.display());
+    outcome.has_code(252).says(&format!("agent 1 on {} was lost: ", host()));
+    outcome.says(&format!("the kernel has killed a process there {limit}\n"));
+    outcome.says(&format!("the kernel killed the agent {limit}; of its processes, the largest had 2"));
+    outcome.never_says("did not end").says("hint: give the job more memory");
+    assert_eq!(report["memory_kills"].as_array().map(Vec::len), Some(1), "{report}");
+    assert_eq!(report["cause"]["kind"], "agent_lost", "{report}");
+}
+
+#[test]
+fn ranks_are_killed_before_agents_when_memory_runs_out() {
+    let run = scela().np(1).program(sh("cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj"));
+    let own: i32 = fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim().parse().unwrap();
+    let of_ranks = if own == -1000 { own } else { (own + 100).min(1000) };
+    run.run().is_quiet_success().wrote(&format!("{of_ranks}\n{own}\n"));
 }

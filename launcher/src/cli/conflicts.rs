@@ -167,11 +167,12 @@ fn check_files(
 }
 
 /// Returns the files of reports with their options.
-fn reports(options: &Options) -> [(Global, Option<&Path>); 5] {
-    let [stats, trace, profile_comm, save_rankmap, fault_history] = options.report_files();
+fn reports(options: &Options) -> [(Global, Option<&Path>); 6] {
+    let [stats, trace, report, profile_comm, save_rankmap, fault_history] = options.report_files();
     [
         (Global::Stats, stats),
         (Global::Trace, trace),
+        (Global::Report, report),
         (Global::ProfileComm, profile_comm),
         (Global::SaveRankMap, save_rankmap),
         (Global::FaultHistory, fault_history),

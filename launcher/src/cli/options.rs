@@ -65,6 +65,7 @@ pub(super) enum Global {
     Timing,
     Stats,
     Trace,
+    Report,
     ProfileComm,
     ProfileCommCollectives,
     Verbose,
@@ -505,6 +506,9 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Trace), &["trace"], &["FILE.json"], group::TALKING,
         "write the times of all steps to the file, for Perfetto\n\
          (ui.perfetto.dev) or chrome://tracing"),
+    spec(Id::Global(Global::Report), &["report"], &["FILE.json"], group::TALKING,
+        "write how the job ended to the file: cause, ranks,\n\
+         hosts, codes, signals, last lines, times"),
     spec(Id::Global(Global::ProfileComm), &["profile-comm"], &["FILE"], group::TALKING,
         "write what MPI ranks send to each other to the file,\n\
          which 'scela comm show' reads"),

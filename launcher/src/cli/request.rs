@@ -411,6 +411,7 @@ impl TypedOptions {
             Global::Timing => options.timing = true,
             Global::Stats => options.stats = Some(values::stats(item.values.first())?),
             Global::Trace => options.trace = Some(values::trace(value)?),
+            Global::Report => options.report = Some(values::report(value)?),
             Global::ProfileComm => options.profile_comm = Some(profile_values::profile_comm(value)?),
             Global::ProfileCommCollectives => {
                 options.profile_collectives = Some(profile_values::profile_collectives(value)?)
@@ -440,7 +441,7 @@ impl TypedOptions {
 
 /// Returns whether the option asks for a report about a session.
 fn is_report(item: &Item) -> bool {
-    matches!(item.spec.id, Id::Global(Global::Stats | Global::Trace | Global::Timing))
+    matches!(item.spec.id, Id::Global(Global::Stats | Global::Trace | Global::Report | Global::Timing))
 }
 
 fn is_local(item: &Item) -> bool {

@@ -372,7 +372,7 @@ fn a_simulation_has_options_and_no_program() {
     assert_eq!(options, expected);
     assert_eq!(simulated("--simulate 2x2 --fanouts 2,4 --faults --cores 2").fanouts, [2, 4]);
     assert!(simulated("--simulate 2x2").fanouts.is_empty());
-    for option in ["--trace t.json", "--stats", "--timing"] {
+    for option in ["--trace t.json", "--report r.json", "--stats", "--timing"] {
         let name = option.split(' ').next().unwrap_or_default();
         let error = errors::error_of(words(&format!("--simulate 2x2 {option}")), &no_file);
         let text = format!("option '{name}' is about a session, and a simulation starts none");

@@ -435,6 +435,11 @@ pub(super) fn trace(value: &OsStr) -> Parsed<PathBuf> {
     own_file(value, "a trace", "--trace trace.json")
 }
 
+/// Parses the file of `--report`.
+pub(super) fn report(value: &OsStr) -> Parsed<PathBuf> {
+    own_file(value, "a report", "--report report.json")
+}
+
 /// Parses the name of a file that cannot be standard output. `contents` names what it will have; `example` is an option for the
 /// hint.
 pub(super) fn own_file(value: &OsStr, contents: &str, example: &str) -> Parsed<PathBuf> {

@@ -45,11 +45,12 @@ pub(super) fn check(plan: &Plan, input: BorrowedFd<'_>) -> Result<(), Refusal> {
 }
 
 /// Returns the files of reports with their options.
-fn reports(options: &Options) -> [(&'static str, Option<&Path>); 5] {
-    let [stats, trace, profile_comm, save_rankmap, fault_history] = options.report_files();
+fn reports(options: &Options) -> [(&'static str, Option<&Path>); 6] {
+    let [stats, trace, report, profile_comm, save_rankmap, fault_history] = options.report_files();
     [
         ("--stats", stats),
         ("--trace", trace),
+        ("--report", report),
         ("--profile-comm", profile_comm),
         ("--save-rankmap", save_rankmap),
         ("--fault-history", fault_history),
@@ -98,6 +99,7 @@ mod tests {
         for (words, option, what) in [
             ("--stats=AT/program program", "--stats", "the program 'program'"),
             ("--trace=AT/program-2 -np 1 other : -np 1 program", "--trace", "the program 'program'"),
+            ("--report=AT/program-2 program", "--report", "the program 'program'"),
             ("-outfile-pattern AT/program program", "-outfile-pattern", "the program 'program'"),
             ("--save-rankmap AT/input0 other", "--save-rankmap", "standard input"),
             ("--profile-comm AT/input0-2 other", "--profile-comm", "standard input"),

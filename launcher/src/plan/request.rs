@@ -373,6 +373,8 @@ pub struct Options {
     pub stats: Option<StatsTo>,
     /// `--trace`: the file of the session's trace. Never empty; may be relative to the launcher's own directory.
     pub trace: Option<PathBuf>,
+    /// `--report`: the file of the report on the end. Never empty; may be relative to the launcher's own directory.
+    pub report: Option<PathBuf>,
     /// `--profile-comm`: the file of the communication profile. Never empty; may be relative to the launcher's own directory.
     pub profile_comm: Option<PathBuf>,
     /// `--profile-comm-collectives`: whether collective operations are counted. They are if it is `None`.
@@ -383,11 +385,18 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the files of reports: of `--stats`, `--trace`, `--profile-comm`, `--save-rankmap` and `--fault-history`.
-    pub fn report_files(&self) -> [Option<&Path>; 5] {
+    /// Returns the files of reports: of `--stats`, `--trace`, `--report`, `--profile-comm`, `--save-rankmap` and `--fault-history`.
+    pub fn report_files(&self) -> [Option<&Path>; 6] {
         let stats = if let Some(StatsTo::File(file)) = &self.stats { Some(file.as_path()) } else { None };
         let (save_rankmap, fault_history) = (self.hosts.save_rankmap.as_deref(), self.hosts.fault_history.as_deref());
-        [stats, self.trace.as_deref(), self.profile_comm.as_deref(), save_rankmap, fault_history]
+        [
+            stats,
+            self.trace.as_deref(),
+            self.report.as_deref(),
+            self.profile_comm.as_deref(),
+            save_rankmap,
+            fault_history,
+        ]
     }
 
     /// Returns the most children of an agent in the session's tree.

@@ -201,7 +201,7 @@ fn of(namespace: NamespaceId) -> String {
     if namespace == NamespaceId::FIRST { String::new() } else { format!(" of namespace {namespace}") }
 }
 
-fn name_ranks(ranks: &Ranks, namespace: NamespaceId) -> String {
+pub(super) fn name_ranks(ranks: &Ranks, namespace: NamespaceId) -> String {
     format!("{} {ranks}{}", if ranks.len() == 1 { "rank" } else { "ranks" }, of(namespace))
 }
 

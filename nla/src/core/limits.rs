@@ -169,6 +169,10 @@ pub const REPORTS_PER_AGENT_MAX: u32 = 4;
 pub const PARTIAL_LINE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of all such lines of an agent together; beyond, lines are shown in pieces.
 pub const PARTIAL_LINES_BYTES_MAX: usize = 16 << 20;
+/// Lines of a rank's standard error that the report on its failure quotes.
+pub const QUOTED_LINES_MAX: usize = 10;
+/// Bytes of them. An agent stores up to twice as many for each rank that has written some.
+pub const QUOTED_BYTES_MAX: usize = 4096;
 /// A line without its end is shown after this time without output, where such lines are shown at all.
 pub const PARTIAL_LINE_DELAY: Duration = Duration::from_millis(50);
 /// Files that travel to the nodes before ranks start. A program with all its libraries has some hundreds.

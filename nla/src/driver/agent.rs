@@ -42,8 +42,8 @@ use super::trace::DriverTrace;
 use super::uplink::Uplink;
 use crate::bootstrap::{BootOrder, ChildLinks, Joined, Processes, Starter};
 use crate::core::{
-    Action, Agent, AgentId, Cause, DriverCounts, Failure, Input, LossReason, NamespaceId, NotStartedReason, Subtree,
-    TraceSpan, Traffic, Up,
+    Action, Agent, AgentId, Cause, DriverCounts, Exit, Failure, Input, LossReason, NamespaceId, NotStartedReason,
+    Subtree, TraceSpan, Traffic, Up,
 };
 use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
@@ -130,6 +130,8 @@ pub(super) struct AgentDriver {
     trace: Option<DriverTrace>,
     exit_code: Option<u8>,
     sent_up: Traffic,
+    /// The first of the failures of this agent's ranks, in the order in which the root elects it.
+    first_failure: Option<Failure>,
 }
 
 /// Passes the launcher's input and files to the hubs.
@@ -216,6 +218,7 @@ impl AgentDriver {
             trace: None,
             exit_code: None,
             sent_up: Traffic::default(),
+            first_failure: None,
         })
     }
 
@@ -507,7 +510,7 @@ impl AgentDriver {
             RankEvent::Ended { key, exit } => {
                 self.waiting.remove(&key);
                 if let Some(startup) = &self.startup {
-                    startup.pump.on_ended(key.0, key.1);
+                    startup.pump.on_ended(key.0, key.1, exit != Exit::Code(0));
                 }
                 self.shared_files.on_ended(key.0, key.1, &exit, || self.table.pids());
                 self.handle(Input::RankEnded(key.0, key.1, exit));
@@ -536,6 +539,7 @@ impl AgentDriver {
         all.into_iter().for_each(|namespace| self.forget(namespace));
         self.waiting.clear();
         self.releases.clear();
+        self.first_failure = None;
         if let Some(startup) = &mut self.startup {
             startup.resume();
         }

@@ -44,7 +44,7 @@ mod uplink;
 pub use accelerators::{Accelerators, RankDevices};
 pub use binder::binding_failed;
 pub use node_topology::this_node;
-pub use output::{PIPE_BYTES, STREAM_HEADER_BYTES, split_stream_message};
+pub use output::{LastWriter, PIPE_BYTES, Quote, STREAM_HEADER_BYTES, split_stream_message};
 pub use pmix::PMIX_ARGUMENT;
 pub use process::{run_agent, run_standing_agent};
 pub use root::{OutputSink, RootDriver, RootEvent, RootPort, RootSetup};

@@ -9,6 +9,7 @@
 mod direct;
 mod lane;
 mod pace;
+mod quote;
 mod reader;
 mod room;
 mod stream;
@@ -24,6 +25,7 @@ use pmi::Rank;
 use tokio::sync::oneshot;
 
 use self::pace::{Pace, PmiWaits};
+pub use self::quote::{LastWriter, Quote};
 use self::reader::Reader;
 use super::uplink::Uplink;
 use crate::core::NamespaceId;
@@ -51,10 +53,10 @@ pub fn split_stream_message(mut message: Bytes) -> Option<(NamespaceId, Rank, By
 enum Command {
     /// Read these pipes, of standard output and error, from now on.
     Follow { namespace: NamespaceId, rank: Rank, pipes: [OwnedFd; 2] },
-    /// The rank has exited: send its last lines even without a newline.
-    Ended { namespace: NamespaceId, rank: Rank },
-    /// No process is left: read all pipes to their end.
-    Finish,
+    /// The rank has exited: send its last lines even without a newline. If it has not failed, they will not be quoted.
+    Ended { namespace: NamespaceId, rank: Rank, has_failed: bool },
+    /// No process is left: read all pipes to their end, then send the last lines of this rank.
+    Finish { quoted: Option<(NamespaceId, Rank)> },
     /// Read no more.
     Stop,
 }
@@ -132,8 +134,8 @@ impl OutputPump {
     }
 
     /// Queues that the rank's process has exited.
-    pub(super) fn on_ended(&self, namespace: NamespaceId, rank: Rank) {
-        self.unsent.borrow_mut().push(Command::Ended { namespace, rank });
+    pub(super) fn on_ended(&self, namespace: NamespaceId, rank: Rank, has_failed: bool) {
+        self.unsent.borrow_mut().push(Command::Ended { namespace, rank, has_failed });
     }
 
     /// Sends the queued commands to the thread. Call this when no more commands follow for now.
@@ -147,14 +149,14 @@ impl OutputPump {
 
     /// Makes the thread read all pipes to their end; no process of the session is left. Once all output has been queued
     /// for the parent, the channel yields the number of pipes that processes out of reach still have open. Call this
-    /// once.
-    pub(super) fn finish(&self) -> oneshot::Receiver<usize> {
+    /// once. `quoted` is the rank whose last lines are sent, too.
+    pub(super) fn finish(&self, quoted: Option<(NamespaceId, Rank)>) -> oneshot::Receiver<usize> {
         if self.work.is_some() {
             let (done, finished) = oneshot::channel();
             let _ = done.send(0);
             return finished;
         }
-        self.unsent.borrow_mut().push(Command::Finish);
+        self.unsent.borrow_mut().push(Command::Finish { quoted });
         self.flush();
         // A second call gets a channel that is closed.
         self.finished.take().unwrap_or_else(|| oneshot::channel().1)

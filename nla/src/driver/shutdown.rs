@@ -273,7 +273,7 @@ impl AgentDriver {
             return;
         }
         self.sweep = match &self.startup {
-            Some(startup) => Sweep::Draining(startup.pump.finish()),
+            Some(startup) => Sweep::Draining(startup.pump.finish(self.quoted())),
             None => Sweep::Read,
         };
         if !report.is_empty() {

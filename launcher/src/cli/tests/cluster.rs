@@ -225,6 +225,7 @@ fn conflicts() {
         ("--trace f.json", "--stats=f.json", "each writes a file of its own"),
         ("--profile-comm f.json", "--stats=f.json", "each writes a file of its own"),
         ("--profile-comm ./f.json", "--trace f.json", "each writes a file of its own"),
+        ("--report f.json", "--trace f.json", "each writes a file of its own"),
         ("--trace d/f.json", "--stats=./d/./f.json", "each writes a file of its own"),
         ("--trace f.json", "--save-rankmap f.json", "each writes a file of its own"),
         ("--fault-history f", "--save-rankmap f", "each writes a file of its own"),

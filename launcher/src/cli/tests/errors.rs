@@ -197,6 +197,7 @@ fn values() {
         ),
         ("--stats= ./a", "option '--stats': the value is empty", &empty("--stats")),
         ("--trace= ./a", "option '--trace': the value is empty", &empty("--trace")),
+        ("--report= ./a", "option '--report': the value is empty", &empty("--report")),
         (
             "--trace=- ./a",
             "option '--trace': a trace cannot go to standard output, which belongs to the ranks",

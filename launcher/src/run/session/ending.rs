@@ -17,6 +17,8 @@ use crate::plan::process_limits::raises_after_failure;
 use crate::plan::wrapper::mpi_users;
 use crate::run::assemble::given_up_text;
 use crate::run::collect::CollectionEnd;
+use crate::run::end_report::SessionEnd;
+use crate::run::last_lines::quoted_text;
 use crate::run::milestones::log_over;
 use crate::run::output::{OutputEvent, print};
 use crate::run::report::{HostNeeds, MEMORY_RAN_OUT, NeedyHost, Verbosity, demo_text, doubt, epilogue};
@@ -35,6 +37,8 @@ pub(super) struct Reports {
     pub(super) serves_mpi: bool,
     /// Whether the job runs in a pool.
     pub(super) in_pool: bool,
+    /// Whether the last lines of the rank that failed first are quoted: there are other ranks, and it does not write to a file.
+    pub(super) quotes: bool,
     /// Whether the first program may be meant as the name of a pool.
     pub(super) follows_pool: bool,
 }
@@ -114,6 +118,7 @@ impl Session {
         if !self.is_outcome_reported {
             self.report_outcome(&outcome);
         }
+        let last_lines = self.quote(&outcome);
         if self.agent_hosts.is_remote()
             && let Some(note) = fault_history::remember(&self.hosts, &self.own.lost)
         {
@@ -124,6 +129,7 @@ impl Session {
         self.write_phases(&mut outcome);
         self.write_trace(now, &mut outcome).await;
         self.write_profile(&mut outcome).await;
+        self.write_report(&mut outcome, silent, last_lines).await;
         let code = exit::code(&outcome, silent == Silent::Copies);
         let silent = if silent == Silent::No { "" } else { "; no rank spoke PMI" };
         self.reporter.step(now, &format!("the session is over, code {code}{silent}"));
@@ -171,6 +177,32 @@ impl Session {
             *why = LossReason::Reported(format!("{why}{MEMORY_RAN_OUT}{shortage}"));
         }
         outcome
+    }
+
+    /// Quotes the last lines that the rank that failed first has written to standard error, unless the user has just read them. Returns
+    /// them.
+    fn quote(&self, outcome: &Outcome) -> Vec<String> {
+        let (Outcome::Failed { first, .. } | Outcome::Survived { first, .. }) = outcome else { return Vec::new() };
+        let (lines, is_last) = self.last_lines.borrow().of(first, &self.locations);
+        if self.reports.quotes && !is_last && !lines.is_empty() {
+            self.reporter.note(&quoted_text(first, &lines));
+        }
+        lines
+    }
+
+    /// Writes the file of `--report`. If that fails, an otherwise successful session counts as failed.
+    async fn write_report(&mut self, outcome: &mut Outcome, silent: Silent, last_lines: Vec<String>) {
+        let Some(report) = self.own.report.take() else { return };
+        let reported = self.with_shortage(outcome);
+        let end = SessionEnd {
+            job: Some(&self.first),
+            outcome: Some(&reported),
+            code: exit::code(outcome, silent == Silent::Copies),
+            locations: Some(&self.locations),
+            last_lines,
+        };
+        let written = report.write(end);
+        self.finish_report(written, outcome).await;
     }
 
     /// Returns the needs at the host where ranks could not be started, if that was the first failure.

@@ -43,8 +43,10 @@ use crate::run::assemble::{given_up_text, without_host};
 use crate::run::binding_text::Bindings;
 use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
+use crate::run::end_report::EndReport;
 use crate::run::front::Front;
 use crate::run::input::{Reader, cannot_be_read};
+use crate::run::last_lines::LastLines;
 use crate::run::low_limit_text::{LowLimitWarnings, Place};
 use crate::run::milestones::{Milestones, log_over};
 use crate::run::output::{OutputEvent, Stream, Writer};
@@ -188,6 +190,7 @@ async fn live(
         stats: plan.options.stats.as_ref().map(Sink::open).transpose()?,
         trace: plan.options.trace.as_deref().map(TraceFile::open).transpose()?,
         profile: CommProfile::open(&plan)?,
+        report: plan.options.report.as_deref().map(|path| EndReport::open(path, &plan)).transpose()?,
         limit: None,
         remarks: Vec::new(),
         milestones: Milestones::default(),
@@ -256,6 +259,8 @@ struct LauncherParts {
     trace: Option<TraceFile>,
     /// The profile of `--profile-comm`.
     profile: Option<Rc<RefCell<CommProfile>>>,
+    /// The file of `--report`.
+    report: Option<EndReport>,
     /// `--timeout` and its expiry. `None` until the agents of the first launch have reported.
     limit: Option<(Duration, Instant)>,
     /// The remarks about the plan that the user has read.
@@ -364,6 +369,7 @@ struct Session {
     flow: (u64, bool),
     input: Option<InputSource>,
     reader: Option<Reader>,
+    last_lines: Rc<RefCell<LastLines>>,
     /// Tells whether memory runs out on this machine, once the agents have the job.
     memory: Option<MemoryWatch>,
     progress: Rc<Progress>,
@@ -479,9 +485,8 @@ impl Session {
     fn on_notice(&mut self, at: nla::core::Time, notice: &Notice) {
         self.phases.on_notice(at, notice);
         self.own.milestones.on_notice(at, notice, |agent| self.locations.of_agent(agent));
-        if let Some(trace) = &mut self.own.trace {
-            trace.on_notice(at, notice);
-        }
+        self.own.trace.iter_mut().for_each(|trace| trace.on_notice(at, notice));
+        self.own.report.iter_mut().for_each(|report| report.on_notice(notice));
         self.progress.on_notice(notice);
         if let Some(text) = step_text(notice, |agent| self.locations.of_agent(agent).to_owned()) {
             self.reporter.step(at, &text);

@@ -27,6 +27,8 @@ use crate::run::assemble::{addresses, assemble};
 use crate::run::binding_text::Bindings;
 use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
+use crate::run::end_report::SessionEnd;
+use crate::run::last_lines::LastLines;
 use crate::run::low_limit_text::LowLimitWarnings;
 use crate::run::output::{Stream, Style, Writer};
 use crate::run::progress::{Counts, PAUSE, Progress};
@@ -97,8 +99,10 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let (bootstrap, locations) = match starting.agents(&mut plan, &mut agent_hosts).await? {
         Ok(started) => started,
         Err(ended) => {
-            if let Some(trace) = own.trace.take() {
-                let written = write_launch_trace(trace, &agent_hosts, &ended.phases, clock.now());
+            let trace = own.trace.take();
+            let trace = trace.map(|trace| write_launch_trace(trace, &agent_hosts, &ended.phases, clock.now()));
+            let report = own.report.take().map(|report| report.write(SessionEnd::not_started(ended.code)));
+            for written in trace.into_iter().chain(report) {
                 let unwritten = match written {
                     Ok(Some(fifo)) => fifo.write(&mut own.signals).await.err().map(|unwritten| unwritten.text),
                     Ok(None) => None,
@@ -127,12 +131,14 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         pmix.secret = secrets.pmix.iter().map(|byte| format!("{byte:02x}")).collect();
     }
     let (tree, first, session_plan) = (settings.tree, settings.first.clone(), settings.session.clone());
-    let liveness = options.liveness();
+    let (liveness, first_size) = (options.liveness(), first.size);
     if let Some(profile) = &own.profile {
         profile.borrow_mut().begin(&first);
     }
     let staged = Rc::<RefCell<StagedMemory>>::default();
-    let sink = output_sink(&out, &err, &progress, own.profile.clone(), collector.as_ref(), Rc::clone(&staged));
+    let last_lines = Rc::new(RefCell::new(LastLines::new(tree.size() - 1)));
+    let notes = Notes { profile: own.profile.clone(), staged: Rc::clone(&staged), last_lines: Rc::clone(&last_lines) };
+    let sink = output_sink(&out, &err, &progress, notes, collector.as_ref());
     let session = (id, secrets.key);
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink, files };
     let root = RootDriver::start(setup, &tasks);
@@ -174,6 +180,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         flow: (0, false),
         input,
         reader: None,
+        last_lines,
         memory: None,
         progress,
         refresh,
@@ -186,6 +193,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
             serves_mpi: options.mpi != Mpi::None,
             in_pool: options.pool.is_some(),
             follows_pool: options.pool_before_program,
+            quotes: first_size > 1 && options.errfile_pattern.is_none(),
         },
     })))
 }
@@ -285,16 +293,23 @@ fn style(stream: Stream, options: &Options, locations: &Arc<RankLocations>, sess
     }
 }
 
+/// What agents send in the lanes of output that the session takes itself.
+struct Notes {
+    profile: Option<Rc<RefCell<CommProfile>>>,
+    staged: Rc<RefCell<StagedMemory>>,
+    last_lines: Rc<RefCell<LastLines>>,
+}
+
 /// Sends output to the threads that write it, and ends the progress line at the first output. Puts profiles together, and hands
 /// files of ranks to the collector.
 fn output_sink(
     out: &Writer,
     err: &Writer,
     progress: &Rc<Progress>,
-    profile: Option<Rc<RefCell<CommProfile>>>,
+    notes: Notes,
     collector: Option<&Collector>,
-    staged: Rc<RefCell<StagedMemory>>,
 ) -> OutputSink {
+    let Notes { profile, staged, last_lines } = notes;
     let (out, err, progress, collector) = (out.clone(), err.clone(), Rc::clone(progress), collector.cloned());
     Rc::new(move |lane, bytes, receipt| {
         if lane == Lane::Stage {
@@ -312,6 +327,8 @@ fn output_sink(
             }
             return;
         }
+        let output = if lane == Lane::Stderr { last_lines.borrow_mut().take(bytes) } else { Some(bytes) };
+        let Some(bytes) = output else { return };
         progress.end();
         let writer = if lane == Lane::Stdout { &out } else { &err };
         writer.write(bytes, receipt);

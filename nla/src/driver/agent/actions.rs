@@ -12,7 +12,8 @@ use pmi::{Answer, Board, Ranks};
 use tokio::time::Instant;
 
 use super::AgentDriver;
-use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Time, Up};
+use crate::core::limits::GATHER_WINDOW;
+use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Time, Up, elect};
 use crate::driver::accelerators::Accelerators;
 use crate::driver::binder::Binder;
 use crate::driver::output::OutputPump;
@@ -34,7 +35,10 @@ const RELEASED_AT_ONCE: usize = 2;
 impl AgentDriver {
     pub(super) fn act(&mut self, action: Action) {
         match action {
-            Action::ToParent(message) => self.send_up(&message),
+            Action::ToParent(message) => {
+                self.note_failure(&message);
+                self.send_up(&message);
+            }
             Action::ToChild(child, message) => {
                 // Log references are forwarded unchanged: all descendants share this machine's memory.
                 let in_log = |bytes: &Bytes| self.log.as_ref()?.offset_of(bytes);
@@ -99,6 +103,8 @@ impl AgentDriver {
             Action::Forget(namespace) => self.forget(namespace),
             Action::Suspended(suspended) => self.links.suspended.set(suspended),
             Action::Restart(namespace, rank, incarnation) => {
+                // The session goes on after that failure.
+                drop(self.first_failure.take_if(|failure| failure.ranks.contains(rank)));
                 if let (Some(startup), Some(local)) = (&mut self.startup, self.namespaces.get(&namespace)) {
                     startup.restart(local, rank, incarnation);
                     self.report_low_limits();
@@ -119,6 +125,26 @@ impl AgentDriver {
     /// The time, if this agent is traced.
     fn trace_time(&self) -> Option<Time> {
         self.trace.is_some().then(|| self.clock.now())
+    }
+
+    /// Notes a failure of this agent's ranks that is reported.
+    fn note_failure(&mut self, message: &Up) {
+        if let Up::Failed(failure) = message
+            && failure.agent == self.here.head()
+            && !failure.ranks.is_empty()
+        {
+            // The root elects the first cause among the failures of this time, too.
+            let is_late = self.first_failure.as_ref().is_some_and(|first| failure.at > first.at + GATHER_WINDOW);
+            if !is_late {
+                self.first_failure = elect(self.first_failure.iter().chain([failure])).cloned();
+            }
+        }
+    }
+
+    /// Returns the rank whose last lines the launcher may quote.
+    pub(in crate::driver) fn quoted(&self) -> Option<Key> {
+        let failure = self.first_failure.as_ref()?;
+        failure.ranks.first().map(|rank| (failure.namespace, rank))
     }
 
     pub(super) fn send_up(&mut self, message: &Up) {

@@ -16,12 +16,14 @@ use slab::Slab;
 use super::direct::Direct;
 use super::lane::{Blocked, LaneState};
 use super::pace::Pace;
+use super::quote::{LastWriter, Quote, Tail};
 use super::room::Room;
 use super::stream::{Found, READ_BYTES, Stream, Watch};
-use super::{Command, Commands};
+use super::{Command, Commands, STREAM_HEADER_BYTES};
 use crate::core::NamespaceId;
 use crate::core::limits::{DRAIN_TIME, PARTIAL_LINE_DELAY};
 use crate::driver::uplink::Uplink;
+use crate::link::Receipt;
 use crate::sys::{self, EpollSet};
 use crate::wire::Lane;
 
@@ -57,6 +59,11 @@ pub(super) struct Reader {
     widened: usize,
     /// In the order in which they are due. Empty where lines are held.
     partials: VecDeque<Partial>,
+    /// What ranks have written last to standard error whose pipes are closed and that may have failed.
+    tails: HashMap<(NamespaceId, Rank), Tail>,
+    last_writer: LastWriter,
+    /// The rank whose last lines are sent at the end.
+    quoted: Option<(NamespaceId, Rank)>,
     /// Bytes of all incomplete lines.
     held: usize,
     buffer: BytesMut,
@@ -92,6 +99,9 @@ impl Reader {
             keys: HashMap::new(),
             widened: 0,
             partials: VecDeque::new(),
+            tails: HashMap::new(),
+            last_writer: LastWriter::default(),
+            quoted: None,
             held: 0,
             buffer: BytesMut::new(),
             draining: None,
@@ -105,6 +115,9 @@ impl Reader {
     pub(super) fn run(mut self, commands: &Commands) -> Option<usize> {
         let leaked = self.follow_commands(commands);
         self.lanes.iter_mut().for_each(|lane| lane.hand_over(&self.parent));
+        if leaked.is_some() {
+            self.send_quote();
+        }
         self.parent.flush();
         leaked
     }
@@ -115,8 +128,11 @@ impl Reader {
             for command in commands.take() {
                 match command {
                     Command::Follow { namespace, rank, pipes } => self.follow(namespace, rank, pipes),
-                    Command::Ended { namespace, rank } => self.on_ended(namespace, rank),
-                    Command::Finish => self.begin_drain(),
+                    Command::Ended { namespace, rank, has_failed } => self.on_ended(namespace, rank, has_failed),
+                    Command::Finish { quoted } => {
+                        self.quoted = quoted;
+                        self.begin_drain();
+                    }
                     Command::Stop => return None,
                 }
             }
@@ -163,13 +179,16 @@ impl Reader {
     }
 
     fn follow(&mut self, namespace: NamespaceId, rank: Rank, pipes: [OwnedFd; 2]) {
-        let mut lanes = 0..;
+        // Those of a former start of the rank.
+        self.tails.remove(&(namespace, rank));
+        let mut numbers = 0..;
         let keys = pipes.map(|pipe| {
-            let lane = lanes.next().filter(|_| !self.has_one_pipe).unwrap_or_default();
+            let number = numbers.next().unwrap_or_default();
+            let (lane, is_stderr) = (if self.has_one_pipe { 0 } else { number }, number == 1);
             let entry = self.streams.vacant_entry();
             let key = entry.key();
             match self.set.add(&pipe, key) {
-                Ok(()) => drop(entry.insert(Stream::new(namespace, rank, lane, pipe))),
+                Ok(()) => drop(entry.insert(Stream::new(namespace, rank, lane, pipe, is_stderr))),
                 Err(error) => tracing::warn!(%rank, %error, "the output of a rank cannot be read"),
             }
             key
@@ -177,15 +196,31 @@ impl Reader {
         self.keys.insert((namespace, rank), keys);
     }
 
-    fn on_ended(&mut self, namespace: NamespaceId, rank: Rank) {
+    fn on_ended(&mut self, namespace: NamespaceId, rank: Rank, has_failed: bool) {
+        if !has_failed {
+            self.tails.remove(&(namespace, rank));
+        }
         for key in self.keys.remove(&(namespace, rank)).into_iter().flatten() {
             // The pipe may be closed, and its key that of another one.
             if let Some(stream) = self.streams.get_mut(key)
                 && (stream.namespace, stream.rank) == (namespace, rank)
             {
                 stream.left = Some(stream.unread());
+                if !has_failed {
+                    stream.tail = None;
+                }
                 self.send_last_line(key);
             }
+        }
+    }
+
+    /// Sends the last lines of a rank that has failed.
+    fn send_quote(&mut self) {
+        if let Some(rank) = self.quoted
+            && let Some(tail) = self.tails.get(&rank)
+        {
+            let quote = Quote::of(rank, tail, &self.last_writer);
+            self.parent.queue(Lane::Stderr, quote.message(), Receipt::default());
         }
     }
 
@@ -263,6 +298,9 @@ impl Reader {
             }
             self.held = self.held - held + stream.held();
             if let Some(message) = message {
+                if stream.is_stderr || self.has_one_pipe {
+                    self.last_writer.note((stream.namespace, stream.rank), &message[STREAM_HEADER_BYTES..]);
+                }
                 self.has_queued |= state.send(&self.parent, message);
             }
             if !self.hold_lines && stream.held() > 0 {
@@ -332,6 +370,9 @@ impl Reader {
             && let Some(message) = stream.take_held(&mut self.buffer)
         {
             self.held -= held;
+            if stream.is_stderr || self.has_one_pipe {
+                self.last_writer.note((stream.namespace, stream.rank), &message[STREAM_HEADER_BYTES..]);
+            }
             self.has_queued |= self.lanes[stream.lane].send(&self.parent, message);
         }
     }
@@ -339,10 +380,13 @@ impl Reader {
     /// Sends the incomplete line of a pipe, and closes the pipe.
     fn close(&mut self, key: usize) {
         self.send_held(key);
-        if let Some(stream) = self.streams.try_remove(key)
-            && matches!(stream.watch, Watch::Reported { .. })
-        {
-            let _ = self.set.remove(&stream.pipe);
+        if let Some(stream) = self.streams.try_remove(key) {
+            if matches!(stream.watch, Watch::Reported { .. }) {
+                let _ = self.set.remove(&stream.pipe);
+            }
+            if let Some(tail) = stream.tail.filter(|tail| !tail.is_empty()) {
+                self.tails.insert((stream.namespace, stream.rank), tail);
+            }
         }
     }
 }
@@ -438,12 +482,12 @@ mod tests {
         out.write_all(b"one\ntwo").expect("the pipe has room");
         assert_eq!(reader.arrived(Lane::Stdout, 4), b"one\n");
         // A process that outlives the rank has the pipes open.
-        reader.order(Command::Ended { namespace: RANK.0, rank: RANK.1 });
+        reader.order(Command::Ended { namespace: RANK.0, rank: RANK.1, has_failed: true });
         assert_eq!(reader.arrived(Lane::Stdout, 3), b"two");
         err.write_all(b"three\nfour").expect("the pipe has room");
         assert_eq!(reader.arrived(Lane::Stderr, 6), b"three\n");
         drop((out, err));
-        reader.order(Command::Finish);
+        reader.order(Command::Finish { quoted: None });
         assert_eq!(reader.arrived(Lane::Stderr, 4), b"four");
         assert_eq!(reader.thread.join().expect("it does not panic"), Some(0));
     }
@@ -467,7 +511,7 @@ mod tests {
         assert_eq!(reader.arrived(Lane::Stderr, 6), b"three\n", "it has no file");
         out.write_all(b"o\nfour").expect("the pipe has room");
         drop((out, err));
-        reader.order(Command::Finish);
+        reader.order(Command::Finish { quoted: None });
         assert_eq!(reader.thread.join().expect("it does not panic"), Some(0));
         assert!(reader.uplink.take_waiting().is_empty());
         let mut written = String::new();
@@ -509,7 +553,7 @@ mod tests {
         let [mut out, err] = reader.follow();
         out.write_all(&[b"0123456\n".repeat(PIPE_BYTES as usize / 8), b"last".to_vec()].concat()).expect("it is read");
         drop((out, err));
-        reader.order(Command::Finish);
+        reader.order(Command::Finish { quoted: None });
         assert_eq!(reader.arrived(Lane::Stdout, 4), b"last");
         assert_eq!(reader.thread.join().expect("it does not panic"), Some(0));
         assert_eq!(sys::unread_bytes(from.as_fd()).expect("a pipe knows"), PIPE_BYTES as usize);
@@ -575,11 +619,36 @@ mod tests {
         reader.stop();
     }
 
+    /// Runs a rank that writes and ends with a failure or not. Returns its quote.
+    fn quote(has_failed: bool) -> Option<Quote> {
+        let reader = Fixture::start(true);
+        let [_, mut err] = reader.follow();
+        err.write_all(b"one\ntwo").expect("the pipe has room");
+        assert_eq!(reader.arrived(Lane::Stderr, 4), b"one\n");
+        drop(err);
+        reader.order(Command::Ended { namespace: RANK.0, rank: RANK.1, has_failed });
+        reader.order(Command::Finish { quoted: Some(RANK) });
+        assert_eq!(reader.thread.join().expect("it does not panic"), Some(0));
+        let mut messages = reader.uplink.take_waiting();
+        let quote = messages.last().and_then(|(lane, message)| Quote::parse(message).filter(|_| *lane == Lane::Stderr));
+        messages.truncate(messages.len() - usize::from(quote.is_some()));
+        assert!(messages.iter().all(|(_, message)| Quote::parse(message).is_none()));
+        quote
+    }
+
+    #[test]
+    fn the_last_lines_of_a_rank_that_has_failed_follow_all_output() {
+        let quote = quote(true).expect("the rank has failed");
+        assert_eq!((quote.namespace, quote.rank, &quote.lines[..]), (RANK.0, RANK.1, &b"one\ntwo"[..]));
+        assert!(quote.is_together, "no other rank has written");
+        assert_eq!(super::tests::quote(false), None, "nothing is stored of a rank that has succeeded");
+    }
+
     #[test]
     fn a_pipe_that_an_unreachable_process_keeps_open_is_given_up() {
         let reader = Fixture::start(true);
         let [_out, _err] = reader.follow();
-        reader.order(Command::Finish);
+        reader.order(Command::Finish { quoted: None });
         assert_eq!(reader.thread.join().expect("it does not panic"), Some(2));
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, BytesMut};
 use pmi::Rank;
 
+use super::quote::Tail;
 use super::{PIPE_BYTES, STREAM_HEADER_BYTES};
 use crate::core::NamespaceId;
 use crate::core::limits::{PARTIAL_LINE_BYTES_MAX, PARTIAL_LINES_BYTES_MAX};
@@ -57,6 +58,10 @@ pub(super) struct Stream {
     /// Bytes of the pipe that are still to be read before its last line is sent, or before it is given up. Set when the
     /// rank exited, and again when no process was left: a process that outlived the rank may write for ever.
     pub(super) left: Option<usize>,
+    /// It is the rank's standard error.
+    pub(super) is_stderr: bool,
+    /// Its last bytes, if they may be quoted.
+    pub(super) tail: Option<Tail>,
     /// The beginning of a line without its newline.
     held: Vec<u8>,
 }
@@ -72,7 +77,7 @@ pub(super) enum Found {
 }
 
 impl Stream {
-    pub(super) fn new(namespace: NamespaceId, rank: Rank, lane: usize, pipe: OwnedFd) -> Self {
+    pub(super) fn new(namespace: NamespaceId, rank: Rank, lane: usize, pipe: OwnedFd, is_stderr: bool) -> Self {
         Self {
             pipe,
             namespace,
@@ -84,6 +89,8 @@ impl Stream {
             has_no_writer: false,
             last_read: Instant::now(),
             left: None,
+            is_stderr,
+            tail: is_stderr.then(Tail::default),
             held: Vec::new(),
         }
     }
@@ -128,6 +135,9 @@ impl Stream {
             return Found::End;
         }
         self.note_read(count);
+        if let Some(tail) = &mut self.tail {
+            tail.push(&buffer[start..]);
+        }
         let whole = whole_lines(&buffer[STREAM_HEADER_BYTES..], self.held.len(), others);
         let message = if whole > 0 {
             self.held = buffer[STREAM_HEADER_BYTES + whole..].to_vec();
@@ -207,7 +217,7 @@ mod tests {
     fn stream(rank: u32) -> (Stream, PipeWriter) {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         sys::set_nonblocking(reader.as_fd()).expect("a pipe can be nonblocking");
-        (Stream::new(NamespaceId(0), Rank(rank), 0, reader.into()), writer)
+        (Stream::new(NamespaceId(0), Rank(rank), 0, reader.into(), false), writer)
     }
 
     /// Writes to a stream's pipe and reads all of it. Returns the lengths of the messages' data.
