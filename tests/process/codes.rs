@@ -325,10 +325,11 @@ fn a_missing_second_program_is_reported() {
 #[test]
 fn processes_that_keep_the_pipes_open_do_not_delay_the_end() {
     for leave in ["sleep 1000 &", "setsid sleep 1000 &", "(setsid sh -c 'sleep 1000 & sleep 1001' &)"] {
-        let run = scela().np(3).agents(2).program(sh(&format!("{leave}\necho done")));
+        let run = scela().np(3).agents(2).args(["--kill-grace", "0.3"]).program(sh(&format!("{leave}\necho done")));
         let outcome = run.run();
         outcome.has_code(0).wrote("done\ndone\ndone\n").took_less_than(Duration::from_secs(20));
-        outcome.says("processes that the ranks had left running were ended");
+        outcome
+            .says("processes that the ranks had left running were ended, 0.3 s after the last rank (--kill-grace): s");
     }
 }
 

@@ -120,7 +120,7 @@ fn the_log_has_a_dozen_lines_of_a_job_of_any_size() {
 #[test]
 fn quiet_reports_errors_only() {
     let quiet = || scela().np(1).arg("-q");
-    quiet().program(sh("setsid sleep 1000 & exit 0")).run().is_quiet_success();
+    quiet().args(["--kill-grace", "0.1"]).program(sh("setsid sleep 1000 & exit 0")).run().is_quiet_success();
     quiet().program(sh("exit 3")).run().has_code(3).says("error: rank 0 on ");
 }
 

@@ -433,3 +433,20 @@ fn an_unfinished_line_shows_on_a_terminal_and_other_ranks_begin_new_lines() {
         terminal.close();
     }
 }
+
+#[test]
+fn output_of_processes_that_ranks_leave_behind_is_whole() {
+    // The `tee` of each rank has all that the rank has written once the rank has ended.
+    let script = r#"exec > >(sleep 0.2; exec tee "$0.$PMI_RANK") 2>&1; for i in 1 2 3 4 5; do echo $i; done"#;
+    let run = scela().np(4).agents(2);
+    let place = run.world().file("log");
+    let program = ["bash", "-c", script].map(Into::into).into_iter().chain([place.clone().into()]);
+    let running = run.program(program.collect()).spawn();
+    running.wait_until("all logs are whole", || {
+        let log = |rank| fs::read_to_string(format!("{}.{rank}", place.display())).unwrap_or_default();
+        (0..4).all(|rank| log(rank) == "1\n2\n3\n4\n5\n").then_some(())
+    });
+    let outcome = running.finish();
+    outcome.has_code(0);
+    assert_eq!(outcome.out().lines().count(), 20, "{}", outcome.out());
+}

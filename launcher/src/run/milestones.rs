@@ -73,7 +73,7 @@ impl Milestones {
             | Notice::Busy(..)
             | Notice::Bound(..)
             | Notice::LowLimits(_)
-            | Notice::Leftovers(_) => {}
+            | Notice::Leftovers(..) => {}
         }
     }
 

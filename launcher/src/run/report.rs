@@ -5,7 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nla::core::{AgentId, Cause, Failure, FileReport, NamespaceId, NotStartedReason, Notice, Outcome, Subtree};
+use nla::core::{
+    AgentId, Cause, Failure, FileReport, LeftProcesses, NamespaceId, NotStartedReason, Notice, Outcome, Subtree,
+};
 use nla::figures;
 use nla::sys::signal_name;
 use pmi::Ranks;
@@ -95,7 +97,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
         Notice::Bound(..) | Notice::LowLimits(_) => return None,
-        Notice::Leftovers(_) | Notice::Surveyed(..) | Notice::Stopped(..) | Notice::OutputDropped(..) => return None,
+        Notice::Leftovers(..) | Notice::Surveyed(..) | Notice::Stopped(..) | Notice::OutputDropped(..) => return None,
     })
 }
 
@@ -179,13 +181,24 @@ pub fn moved_text(ranks: &Ranks, host: &str) -> String {
     )
 }
 
-/// Returns the note about `count` processes that outlived their ranks.
-pub fn leftovers_text(count: u64) -> String {
-    format!(
-        "{} that the ranks had left running {} ended",
-        counted(count, "process", "processes"),
-        if count == 1 { "was" } else { "were" }
-    )
+/// Returns the note about `count` processes that outlived their ranks. Those that had the `grace` to end by themselves are named.
+pub fn leftovers_text(count: u64, left: &[LeftProcesses], grace: Duration, host: impl Fn(AgentId) -> String) -> String {
+    let were = if count == 1 { "was" } else { "were" };
+    let text = format!("{} that the ranks had left running {were} ended", counted(count, "process", "processes"));
+    if left.is_empty() {
+        return text;
+    }
+    let named = left.iter().map(|LeftProcesses { program, count, example: (agent, pid), ranks }| {
+        let of = match ranks.len() {
+            0 => String::new(),
+            1 => format!(" of rank {ranks}"),
+            _ => format!(" of ranks {ranks}"),
+        };
+        let one = if *count > 1 { format!("{count} processes, one is ") } else { String::new() };
+        format!("{program}{of} ({one}pid {pid} on {})", host(*agent))
+    });
+    let named: Vec<_> = named.collect();
+    format!("{text}, {} s after the last rank (--kill-grace): {}", grace.as_secs_f64(), named.join(", "))
 }
 
 /// Returns the warning about output that was not read for `time` and was dropped: `bytes`, and what agents have not

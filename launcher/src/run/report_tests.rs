@@ -1,6 +1,6 @@
 //! Tests of the full texts of reports.
 
-use nla::core::{DeviceRemedy, LackOfDevices};
+use nla::core::{DeviceRemedy, LackOfDevices, LeftProcesses};
 
 use super::*;
 
@@ -277,6 +277,19 @@ fn dropped_output_is_counted() {
 
 #[test]
 fn leftovers_are_counted() {
-    assert_eq!(leftovers_text(1), "1 process that the ranks had left running was ended");
-    assert_eq!(leftovers_text(2), "2 processes that the ranks had left running were ended");
+    let (host, grace) = (|agent: AgentId| format!("n{}", agent.0), Duration::from_millis(500));
+    let text = |count, left: &[LeftProcesses]| leftovers_text(count, left, grace, host);
+    assert_eq!(text(1, &[]), "1 process that the ranks had left running was ended");
+    assert_eq!(text(2, &[]), "2 processes that the ranks had left running were ended");
+    let left = |program: &str, count, ranks: &str| LeftProcesses {
+        program: program.to_owned(),
+        count,
+        example: (AgentId(2), 17),
+        ranks: ranks.parse().unwrap(),
+    };
+    assert_eq!(
+        text(4, &[left("sleep", 1, "3"), left("python3", 2, "0-1"), left("tee", 1, "")]),
+        "4 processes that the ranks had left running were ended, 0.5 s after the last rank (--kill-grace): \
+         sleep of rank 3 (pid 17 on n2), python3 of ranks 0-1 (2 processes, one is pid 17 on n2), tee (pid 17 on n2)"
+    );
 }

@@ -113,7 +113,10 @@ impl World {
             // No simulated rank speaks PMIx.
             Action::Modex { requester, .. } => self.input(here, clock, Input::Modexed(requester, None)),
             Action::Signal(_, ranks, signal) => self.signal(here, *clock, &ranks, signal),
-            Action::Sweep => self.queue.push(*clock + self.setup.costs.sweep, here as u32, EventKind::Swept),
+            Action::EndLeft => {}
+            Action::Sweep | Action::Linger => {
+                self.queue.push(*clock + self.setup.costs.sweep, here as u32, EventKind::Swept)
+            }
             Action::WakeAt(at) => self.wake_at(here, at),
             Action::Leave(code) => self.leave(here, *clock, code),
         }
@@ -258,7 +261,7 @@ impl World {
             | Notice::Bound(..)
             | Notice::LowLimits(_)
             | Notice::Stopped(..)
-            | Notice::Leftovers(_)
+            | Notice::Leftovers(..)
             | Notice::Surveyed(..) => {}
         }
     }

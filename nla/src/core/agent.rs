@@ -40,7 +40,7 @@ use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{EARLY_MOVES_MAX, FAILURES_SINGLE_MAX};
 use super::lookup::{GetCounts, Peer, ReplyTo};
 use super::low_limits::LowLimits;
-use super::message::{Down, Up};
+use super::message::{Down, NO_SIGNAL, Up};
 use super::parent::Parent;
 use super::pieces::PieceBytes;
 use super::plan::{NamespacePlan, SessionPlan};
@@ -70,6 +70,9 @@ enum Phase {
     Serving,
     /// The ranks are being ended: they get `signal`. At `kill_at`, if that is not over, those that are left get SIGKILL.
     Ending { signal: i32, kill_at: Option<Time> },
+    /// All ranks have ended well. Processes that they have left may end by themselves; they get SIGTERM at `until`, and SIGKILL a
+    /// grace later.
+    Lingering { until: Time, grace: Duration, signalled: bool },
     /// All of this agent's ranks have ended; the driver kills the processes that outlived them.
     Sweeping,
     /// This agent has no process left; children may have some.
@@ -239,6 +242,7 @@ impl Agent {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::FilesLeft { agent, report }));
             }
+            Input::Left(left) => turn.push(Action::ToParent(Up::Left(left))),
             Input::Busy(text) => {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::Busy { agent, text: one_line(text) }));
@@ -529,11 +533,19 @@ impl Agent {
             let count = std::mem::take(&mut self.failures_more);
             turn.push(Action::ToParent(Up::FailedMore { count }));
         }
-        if let Phase::Ending { kill_at: Some(at), .. } = self.phase
-            && turn.now >= at
-        {
-            self.signal_all(SIGKILL, turn);
-            self.enter(Phase::Ending { signal: SIGKILL, kill_at: None }, "the grace is over");
+        match self.phase {
+            Phase::Ending { kill_at: Some(at), .. } if turn.now >= at => {
+                self.signal_all(SIGKILL, turn);
+                self.enter(Phase::Ending { signal: SIGKILL, kill_at: None }, "the grace is over");
+            }
+            Phase::Lingering { until, grace, signalled: false } if turn.now >= until => {
+                turn.push(Action::EndLeft);
+                let until = turn.now.saturating_add(grace);
+                self.enter(Phase::Lingering { until, grace, signalled: true }, "the processes that are left are late");
+            }
+            Phase::Lingering { until, .. } if turn.now >= until => self.sweep("the grace is over", turn),
+            // No time has passed.
+            _ => {}
         }
     }
 
@@ -561,9 +573,17 @@ impl Agent {
             self.staging = Staging::Done;
             turn.push(Action::ToParent(Up::Staged));
         }
-        if matches!(self.phase, Phase::Ending { .. }) && self.namespaces.values().all(|ns| ns.live == 0) {
-            self.enter(Phase::Sweeping, "all ranks of this agent have ended");
-            turn.push(Action::Sweep);
+        if let Phase::Ending { signal, kill_at } = self.phase
+            && self.namespaces.values().all(|ns| ns.live == 0)
+        {
+            match kill_at.filter(|_| signal == NO_SIGNAL) {
+                Some(until) => {
+                    let grace = until.saturating_sub(turn.now);
+                    self.enter(Phase::Lingering { until, grace, signalled: false }, "all ranks have ended well");
+                    turn.push(Action::Linger);
+                }
+                None => self.sweep("all ranks of this agent have ended", turn),
+            }
         }
         if self.phase == Phase::Swept && self.parent_lost {
             self.enter(Phase::Over, "the parent was lost");
@@ -579,6 +599,7 @@ impl Agent {
     fn set_timer(&mut self, turn: &mut Turn<'_>) {
         let kill_at = match self.phase {
             Phase::Ending { kill_at, .. } => kill_at,
+            Phase::Lingering { until, .. } => Some(until),
             Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over => None,
         };
         let next = self.namespaces.values().filter_map(Namespace::deadline).chain(kill_at);
@@ -597,7 +618,7 @@ impl Agent {
         for ns in self.namespaces.values() {
             ns.check_invariants();
         }
-        if matches!(self.phase, Phase::Sweeping | Phase::Swept) && !self.parent_lost {
+        if matches!(self.phase, Phase::Lingering { .. } | Phase::Sweeping | Phase::Swept) && !self.parent_lost {
             assert!(self.namespaces.values().all(|ns| ns.live == 0), "swept with live ranks");
         }
     }

@@ -15,12 +15,13 @@
 
 use std::collections::BTreeSet;
 
-use pmi::Rank;
+use pmi::{Rank, Ranks};
 use serde::{Deserialize, Serialize};
 
 use super::cause::Exit;
-use super::ids::NamespaceId;
-use super::limits::FILE_NAMES_MAX;
+use super::ids::{AgentId, NamespaceId};
+use super::limits::{FILE_NAMES_MAX, LEFT_PROGRAMS_MAX};
+use super::words::deserialize_one_line;
 
 const SIGUSR1: i32 = 10;
 const SIGUSR2: i32 = 12;
@@ -49,6 +50,32 @@ impl CleanShm {
             Self::None => "none",
             Self::Mpi => "mpi",
             Self::All => "all",
+        }
+    }
+}
+
+/// Processes of one program that ranks had left, and that did not end in their time.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeftProcesses {
+    /// The name of the program, as the kernel has it.
+    #[serde(deserialize_with = "deserialize_one_line")]
+    pub program: String,
+    /// How many there are.
+    pub count: u32,
+    /// The agent of one of them, and its pid.
+    pub example: (AgentId, u32),
+    /// The ranks that have left them, as far as that is known.
+    pub ranks: Ranks,
+}
+
+impl LeftProcesses {
+    /// Adds processes to those of the same program in `all`, which names at most [`LEFT_PROGRAMS_MAX`] programs.
+    pub fn add_to(self, all: &mut Vec<Self>) {
+        if let Some(known) = all.iter_mut().find(|known| known.program == self.program) {
+            known.count = known.count.saturating_add(self.count);
+            known.ranks.union_with(&self.ranks);
+        } else if all.len() < LEFT_PROGRAMS_MAX {
+            all.push(self);
         }
     }
 }

@@ -207,6 +207,8 @@ pub const COLLECT_PATTERNS_MAX: usize = 64;
 pub const COLLECT_ENTRIES_MAX: usize = 1 << 20;
 /// Names of files that ranks have left in /dev/shm, in an agent's report; beyond, files are only counted.
 pub const FILE_NAMES_MAX: usize = 8;
+/// Programs of processes that ranks have left, in an agent's report; beyond, processes are only counted.
+pub const LEFT_PROGRAMS_MAX: usize = 8;
 /// Bytes of a piece of a communication profile: 1,000 entries of the longest numbers.
 pub const PROFILE_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// How long the output of processes that have all ended may take to be read to its end.

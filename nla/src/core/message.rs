@@ -15,7 +15,7 @@ use super::binding::BindingReport;
 use super::cause::Failure;
 use super::group::RankGroup;
 use super::ids::{AgentId, GuardianAt, NamespaceId};
-use super::leftovers::FileReport;
+use super::leftovers::{FileReport, LeftProcesses};
 use super::limits::{MODEX_BYTES_MAX, RANKS_MAX};
 use super::low_limits::LowLimits;
 use super::pieces::{Blob, Piece};
@@ -183,6 +183,8 @@ pub enum Up {
         /// The files.
         report: FileReport,
     },
+    /// Processes that ranks of an agent of the subtree have left did not end in their time, and got SIGTERM.
+    Left(Vec<LeftProcesses>),
     /// An agent of the subtree waits for the kernel to start or to end a process.
     Busy {
         /// The agent.
@@ -218,6 +220,9 @@ pub enum Up {
     /// The statistics of the subtree: the last message, sent only if the session's plan asks for it.
     Stats(Box<Stats>),
 }
+
+/// In [`Down::End`]: all ranks have ended well.
+pub(super) const NO_SIGNAL: i32 = 0;
 
 /// A request that an agent makes for its node, and not for one rank, has a number from this one on in place of the rank. No rank
 /// has such a number. A rank can have one request under way, a node one for each number.
@@ -446,9 +451,9 @@ pub enum Down {
     /// End all ranks of all namespaces, without reports of their ends: send this signal first, SIGKILL after the grace.
     /// Then kill the processes that outlived them and forget the namespaces; [`Up::Cleared`] answers. Others follow.
     Clear {
-        /// The first signal.
+        /// The first signal, or 0.
         signal: i32,
-        /// The time until SIGKILL.
+        /// The time until SIGKILL, or until SIGTERM.
         grace: Duration,
     },
     /// Start a rank again, whose failure was reported, while the others go on. Goes to the rank's agent.
@@ -530,7 +535,9 @@ pub enum Down {
     Suspend,
     /// Continue all ranks.
     Resume,
-    /// End all ranks: send this signal first, SIGKILL after the grace. A second `End` can shorten the grace.
+    /// End all ranks: send this signal first, SIGKILL after the grace. A second `End` can shorten the grace. With signal 0 all
+    /// ranks have ended well: processes that they have left have the grace to end by themselves. Then they get SIGTERM, and
+    /// SIGKILL after another grace.
     End {
         /// The first signal.
         signal: i32,

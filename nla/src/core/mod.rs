@@ -62,8 +62,8 @@ pub use fence::{Fence, FenceError, RingPart};
 pub use group::{GroupError, RankGroup};
 pub use ids::{AgentId, GuardianAt, NamespaceId, Time};
 pub use leftovers::{
-    CleanShm, EndWatch, FileId, FileReport, Mapped, ShmEntry, ShmLedger, Verdict, is_ending_signal, library_of,
-    mapped_files,
+    CleanShm, EndWatch, FileId, FileReport, LeftProcesses, Mapped, ShmEntry, ShmLedger, Verdict, is_ending_signal,
+    library_of, mapped_files,
 };
 pub use lookup::GetCounts;
 pub use low_limits::{LowLimit, LowLimits, is_worth_telling};

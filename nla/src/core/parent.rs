@@ -17,7 +17,8 @@ use super::fence::FenceError;
 use super::group;
 use super::heritage::Heritage;
 use super::ids::{AgentId, NamespaceId, Time};
-use super::leftovers::FileReport;
+use super::leftovers::{FileReport, LeftProcesses};
+use super::limits::LEFT_PROGRAMS_MAX;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
 use super::low_limits::LowLimits;
 use super::message::{Contribution, Down, Inquiry, InquiryKind, OpenFence, Reply, Requester, Up};
@@ -161,6 +162,9 @@ pub(super) trait Parent: Sized {
     /// An agent below has removed or found files that its ranks have left.
     fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_, Self::Action>);
 
+    /// Processes of a program that ranks below have left did not end in their time.
+    fn on_left(&mut self, left: LeftProcesses, turn: &mut Turn<'_, Self::Action>);
+
     /// An agent below waits for the kernel to start or to end a process.
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_, Self::Action>);
 
@@ -195,6 +199,7 @@ pub(super) trait Parent: Sized {
             Up::Rejoined { has_plan, fences } => self.on_rejoined(from, has_plan, &fences, turn),
             Up::Ended { leftovers, timing } => self.on_ended(from, leftovers, &timing, turn),
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
+            Up::Left(left) => left.into_iter().take(LEFT_PROGRAMS_MAX).for_each(|left| self.on_left(left, turn)),
             Up::Busy { agent, text } => self.on_busy(agent, text, turn),
             Up::Bound { agent, report } => self.on_bound(agent, report, turn),
             Up::LowLimits(limits) => {

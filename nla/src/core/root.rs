@@ -36,11 +36,11 @@ use super::children::{ChildStage, Children};
 use super::exchange::Exchange;
 use super::forgotten::Forgotten;
 use super::ids::{AgentId, GuardianAt, NamespaceId, Time};
-use super::leftovers::FileReport;
+use super::leftovers::{FileReport, LeftProcesses};
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
 use super::low_limits::LowLimits;
-use super::message::{Down, Reply, Requester, Up};
+use super::message::{Down, NO_SIGNAL, Reply, Requester, Up};
 use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
@@ -228,8 +228,8 @@ pub enum Notice {
     Bound(AgentId, Box<BindingReport>),
     /// Agents give their ranks lower limits than the user's shell has.
     LowLimits(LowLimits),
-    /// This number of processes that outlived their ranks were killed.
-    Leftovers(u64),
+    /// This number of processes that outlived their ranks were ended; and those of them that had the grace to end by themselves.
+    Leftovers(u64, Vec<LeftProcesses>, Duration),
 }
 
 impl Notice {
@@ -265,7 +265,7 @@ impl Notice {
             | Self::Busy(..)
             | Self::Bound(..)
             | Self::LowLimits(_)
-            | Self::Leftovers(_) => {}
+            | Self::Leftovers(..) => {}
         }
     }
 }
@@ -356,6 +356,8 @@ pub struct Root {
     /// Failures beyond those in `failures`.
     failures_more: u64,
     leftovers: u64,
+    /// Those of them that are named.
+    left: Vec<LeftProcesses>,
     timing: Timing,
     flow: Flow,
     output_done: bool,
@@ -403,6 +405,7 @@ impl Root {
             failures: Vec::new(),
             failures_more: 0,
             leftovers: 0,
+            left: Vec::new(),
             timing: Timing::default(),
             flow: Flow::default(),
             output_done: false,
@@ -450,6 +453,7 @@ impl Root {
                 self.children.hurry(self.given_up_until);
             }
             RootInput::TimeLimit(limit) => {
+                self.end_left(turn);
                 self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", turn);
             }
             RootInput::OutputFlow { progress, is_pending } => self.flow.note(turn.now, progress, is_pending),
@@ -627,7 +631,7 @@ impl Root {
             && self.namespaces.values().all(Namespace::is_over)
         {
             turn.push(RootAction::Notice(Notice::RanksEnded));
-            self.end(Outcome::Success, SIGTERM, "all ranks have ended", turn);
+            self.end(Outcome::Success, NO_SIGNAL, "all ranks have ended", turn);
         }
         if let Phase::Ending { outcome, .. } = &self.phase
             && self.children.all_ended()

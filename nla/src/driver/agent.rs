@@ -75,7 +75,7 @@ pub(super) struct AgentDriver {
     clock: Clock,
     /// The launcher is on another node.
     is_remote: bool,
-    here: Subtree,
+    pub(super) here: Subtree,
     guardian: GuardianLink,
     /// Readable once the guardian has exited.
     guardian_end: Watched,
@@ -106,7 +106,7 @@ pub(super) struct AgentDriver {
     pub(super) startup_failure: Option<NotStartedReason>,
     /// Serves PMIx, once a namespace needs it.
     pub(super) pmix: Option<Pmix>,
-    namespaces: HashMap<NamespaceId, Local>,
+    pub(super) namespaces: HashMap<NamespaceId, Local>,
     /// The counts of namespaces that were forgotten.
     forgotten: DriverCounts,
     /// Ranks that wait for an answer of the core.
@@ -594,7 +594,7 @@ impl AgentDriver {
     fn on_reaped(&mut self, pid: u32, ended: Ended) {
         let is_known = self.started.note_ended(pid, ended) || self.table.on_reaped(pid, ended);
         if !is_known && let Ended::Killed { signal: 9, .. } = ended {
-            self.sweep.note_killed();
+            self.sweep.note_killed(pid);
         }
     }
 

@@ -4,6 +4,7 @@
 //!
 //! | phase | the agent | the launcher | deadline |
 //! |---|---|---|---|
+//! | linger | after a success, waits for the descendants that are left | | the grace, then SIGTERM, and the grace again |
 //! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses, or for processes in uninterruptible sleep |
 //! | clean | removes files that killed ranks left in /dev/shm | | `CLEAN_DEADLINE` |
 //! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
@@ -19,12 +20,14 @@
 //! link end after all agents below have ended, so the launcher ends last. After a panic, an agent goes through the last
 //! three phases only; its guardian kills the ranks.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use pmi::Rank;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -34,10 +37,13 @@ use super::pmix::Pmix;
 use super::profile;
 use super::root::RootDriver;
 use crate::bootstrap::Links;
-use crate::core::{FileReport, Input};
+use crate::core::{FileReport, Input, LeftProcesses, NamespaceId};
 use crate::link::Receipt;
 use crate::sys;
 use crate::wire::Lane;
+
+const SIGTERM: i32 = 15;
+const SIGCONT: i32 = 18;
 
 /// The pause between two searches for descendants that are left.
 pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(20);
@@ -66,9 +72,11 @@ pub(super) enum Sweep {
     /// The session goes on.
     No,
     /// The ranks are to start again. Descendants of the old ones that are left are being killed.
-    Clearing { since: Instant, leftovers: u64 },
-    /// Descendants that are left are being killed.
-    Killing { since: Instant, leftovers: u64 },
+    Clearing { since: Instant, left: BTreeSet<u32> },
+    /// All ranks have ended well. Descendants that are left may end by themselves, until they get SIGTERM.
+    Lingering { signalled: Option<BTreeSet<u32>> },
+    /// Descendants that are left are being killed: these were, or had got SIGTERM.
+    Killing { since: Instant, left: BTreeSet<u32> },
     /// No process is left. Files that killed ranks left are being removed.
     Cleaning { report: oneshot::Receiver<FileReport>, until: Instant, leftovers: u64 },
     /// No process is left. The directory of staged files is being removed; the channel closes when it is.
@@ -97,18 +105,22 @@ pub(super) enum Sweep {
 
 impl Sweep {
     /// Begins to kill the descendants that are left.
-    pub(super) fn begin() -> Self {
-        Self::Killing { since: Instant::now(), leftovers: 0 }
+    pub(super) fn begin(&mut self) {
+        let left = match self {
+            Self::Lingering { signalled } => signalled.take().unwrap_or_default(),
+            _ => BTreeSet::new(),
+        };
+        *self = Self::Killing { since: Instant::now(), left };
     }
 
     pub(super) fn is_killing(&self) -> bool {
         matches!(self, Self::Killing { .. } | Self::Clearing { .. })
     }
 
-    /// Counts a descendant, not a rank, that SIGKILL has ended.
-    pub(super) fn note_killed(&mut self) {
-        if let Self::Killing { leftovers, .. } | Self::Clearing { leftovers, .. } = self {
-            *leftovers += 1;
+    /// Notes a descendant, not a rank, that SIGKILL has ended.
+    pub(super) fn note_killed(&mut self, pid: u32) {
+        if let Self::Killing { left, .. } | Self::Clearing { left, .. } = self {
+            left.insert(pid);
         }
     }
 
@@ -160,6 +172,7 @@ impl Sweep {
             }
             Self::No
             | Self::Clearing { .. }
+            | Self::Lingering { .. }
             | Self::Killing { .. }
             | Self::Cleaned { .. }
             | Self::Read
@@ -173,8 +186,10 @@ impl Sweep {
 impl AgentDriver {
     /// Continues the sweep as far as possible without waiting.
     pub(super) fn continue_sweep(&mut self) {
-        if let Sweep::Killing { since, .. } | Sweep::Clearing { since, .. } = self.sweep {
-            self.kill_leftovers(since);
+        match self.sweep {
+            Sweep::Killing { since, .. } | Sweep::Clearing { since, .. } => self.kill_leftovers(since),
+            Sweep::Lingering { .. } => self.await_leftovers(),
+            _ => {}
         }
         if let Sweep::Cleaned { report, leftovers } = &mut self.sweep {
             let (report, leftovers) = (std::mem::take(report), *leftovers);
@@ -207,14 +222,59 @@ impl AgentDriver {
         }
     }
 
+    /// Remote shells that carry links, and the process that serves PMIx, are children of this process too.
+    fn spared(&self) -> BTreeSet<u32> {
+        let shells = self.child_starter.as_ref().map(|starter| starter.processes().pids());
+        let mut pids = shells.unwrap_or_default();
+        pids.extend(self.pmix.as_ref().map(Pmix::pid));
+        pids
+    }
+
+    /// Sends SIGTERM to all descendants that are left, and reports them.
+    pub(super) fn end_left(&mut self) {
+        self.sweep = Sweep::Lingering { signalled: Some(BTreeSet::new()) };
+        // The environment does not name the namespace.
+        let is_job = self.namespaces.keys().all(|id| *id == NamespaceId::FIRST);
+        let rank_of = |pid| sys::variable_of(pid, "PMI_RANK").or_else(|| sys::variable_of(pid, "PMI_ID"));
+        let mut all = Vec::new();
+        for pid in sys::children_but(&self.spared()) {
+            let Some(program) = sys::program_of(pid) else { continue };
+            let rank = is_job.then(|| rank_of(pid)?.parse().ok()).flatten();
+            let (example, ranks) = ((self.here.head(), pid), rank.map(Rank).into_iter().collect());
+            LeftProcesses { program, count: 1, example, ranks }.add_to(&mut all);
+        }
+        if !all.is_empty() {
+            self.handle(Input::Left(all));
+        }
+    }
+
+    /// Goes on if no descendant is left. Until then, the kernel reports the end of each with SIGCHLD.
+    fn await_leftovers(&mut self) {
+        // A process that is found later has lost its parent, which the signal has ended.
+        let spared = self.spared();
+        if let Sweep::Lingering { signalled: Some(signalled) } = &mut self.sweep {
+            let skipped = spared.union(signalled).copied().collect();
+            let end = || {
+                let new = sys::children_but(&skipped);
+                // A stopped process acts on a signal only when it is continued.
+                for signal in [SIGTERM, SIGCONT] {
+                    sys::kill_children_but(signal, &skipped);
+                }
+                new
+            };
+            signalled.extend(self.startup.as_ref().map_or_else(end, |startup| startup.launching().while_unreaped(end)));
+        }
+        if !sys::has_children_but(&spared) {
+            let left = match &mut self.sweep {
+                Sweep::Lingering { signalled } => signalled.take().unwrap_or_default(),
+                _ => BTreeSet::new(),
+            };
+            self.clean(left.len() as u64);
+        }
+    }
+
     fn kill_leftovers(&mut self, since: Instant) {
-        // Remote shells that carry links, and the process that serves PMIx, are children of this process too.
-        let spared = |driver: &Self| {
-            let shells = driver.child_starter.as_ref().map(|starter| starter.processes().pids());
-            let mut pids = shells.unwrap_or_default();
-            pids.extend(driver.pmix.as_ref().map(Pmix::pid));
-            pids
-        };
+        let spared = Self::spared;
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let is_late = since.elapsed() > SWEEP_TIME;
         let kill = || sys::kill_children_but(9, &spared(self));
@@ -232,9 +292,10 @@ impl AgentDriver {
             refused = true;
         }
         let is_done = refused || !sys::has_children_but(&spared(self));
-        if let Sweep::Clearing { leftovers, .. } = self.sweep
+        if let Sweep::Clearing { left, .. } = &self.sweep
             && is_done
         {
+            let leftovers = left.len() as u64;
             self.sweep = Sweep::No;
             if refused {
                 self.handle(Input::NotCleared);
@@ -248,16 +309,21 @@ impl AgentDriver {
                 self.handle(Input::Cleared { leftovers });
             }
         }
-        if let Sweep::Killing { leftovers, .. } = self.sweep
+        if let Sweep::Killing { left, .. } = &self.sweep
             && is_done
         {
-            match self.shared_files.clean() {
-                Some(report) => {
-                    let until = Instant::now() + CLEAN_DEADLINE;
-                    self.sweep = Sweep::Cleaning { report, until, leftovers };
-                }
-                None => self.end_sweep(leftovers, FileReport::default()),
+            self.clean(left.len() as u64);
+        }
+    }
+
+    /// No process is left. Removes the files that killed ranks left.
+    fn clean(&mut self, leftovers: u64) {
+        match self.shared_files.clean() {
+            Some(report) => {
+                let until = Instant::now() + CLEAN_DEADLINE;
+                self.sweep = Sweep::Cleaning { report, until, leftovers };
             }
+            None => self.end_sweep(leftovers, FileReport::default()),
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -20,6 +20,9 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::memory::resident_bytes;
+
+/// The most bytes of an environment that are read: the kernel's default bound for arguments and environment.
+const ENVIRONMENT_BYTES_MAX: u64 = 2 << 20;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -143,6 +146,27 @@ pub fn has_children_but(spared: &BTreeSet<u32>) -> bool {
         Some(children) if !spared.is_empty() => children.iter().any(|&pid| !is_spared(pid, spared)),
         _ => true,
     }
+}
+
+/// Returns all children except `spared`, including ended ones. If /proc belongs to another pid namespace, there are none.
+pub fn children_but(spared: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let all = children().unwrap_or_default().into_iter().filter_map(|pid| u32::try_from(pid).ok());
+    all.filter(|pid| *pid > 1 && !spared.contains(pid)).collect()
+}
+
+/// Returns the name of the program that a process runs, as the kernel has it; `None` if there is no such process, or it has ended.
+pub fn program_of(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok().filter(|_| process_state(pid) != Some(b'Z'))?;
+    Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+}
+
+/// Returns a variable of a process's initial environment; `None` without it, or if the kernel does not show the environment.
+pub fn variable_of(pid: u32, name: &str) -> Option<String> {
+    let mut environment = Vec::new();
+    let file = fs::File::open(format!("/proc/{pid}/environ")).ok()?;
+    file.take(ENVIRONMENT_BYTES_MAX).read_to_end(&mut environment).ok()?;
+    let mut entries = environment.split(|byte| *byte == 0).filter_map(|entry| std::str::from_utf8(entry).ok());
+    entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }
 
 /// Returns whether a signal has stopped this child.

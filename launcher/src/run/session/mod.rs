@@ -560,7 +560,10 @@ impl Session {
                 let bytes = self.out.unwritten() + self.err.unwritten();
                 self.reporter.note(&dropped_text(bytes, *time, self.out.is_pending()));
             }
-            Notice::Leftovers(count) => self.reporter.note(&leftovers_text(*count)),
+            Notice::Leftovers(count, left, grace) => {
+                let host = |agent| self.locations.of_agent(agent).to_owned();
+                self.reporter.note(&leftovers_text(*count, left, *grace, host));
+            }
             _ => {}
         }
     }

@@ -77,6 +77,11 @@ pub enum Action {
     /// Kill all descendants that are left, then hand in [`Input::Swept`](super::Input::Swept). When their output and that of the children
     /// has been read to its end, say so to the parent on the lanes that carry it, then hand in [`Input::Drained`](super::Input::Drained).
     Sweep,
+    /// Hand in [`Input::Swept`](super::Input::Swept) once no descendant is left. All ranks have ended well.
+    Linger,
+    /// Send SIGTERM to all descendants, also to those that are found later, and hand in [`Input::Left`](super::Input::Left). Comes
+    /// after [`Linger`](Self::Linger).
+    EndLeft,
     /// Hand in [`Input::Timeout`](super::Input::Timeout) at this time. A later `WakeAt` replaces this one.
     WakeAt(Time),
     /// Close everything and exit with this code. The first of several counts.

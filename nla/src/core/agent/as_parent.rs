@@ -11,7 +11,7 @@ use crate::core::exchange::Exchange;
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::heritage::Heritage;
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::leftovers::FileReport;
+use crate::core::leftovers::{FileReport, LeftProcesses};
 use crate::core::lookup::ReplyTo;
 use crate::core::low_limits::LowLimits;
 use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
@@ -216,6 +216,10 @@ impl Parent for Agent {
 
     fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_>) {
         turn.push(Action::ToParent(Up::FilesLeft { agent, report }));
+    }
+
+    fn on_left(&mut self, left: LeftProcesses, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::Left(vec![left])));
     }
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Action, Agent, Phase, SIGCONT, SIGKILL, SIGSTOP, Stage, Turn};
 use crate::core::ids::Time;
 use crate::core::limits::REJOIN_MARGIN;
-use crate::core::message::Up;
+use crate::core::message::{NO_SIGNAL, Up};
 use crate::core::stats::{DriverCounts, LevelStats, Stats};
 use crate::core::trace::TraceSpan;
 
@@ -20,17 +20,30 @@ impl Agent {
         match self.phase {
             Phase::Serving => {
                 turn.push(Action::CancelStarts);
-                self.end_all(signal, turn);
+                if signal != NO_SIGNAL {
+                    self.end_all(signal, turn);
+                }
                 self.enter(Phase::Ending { signal, kill_at }, why);
             }
+            Phase::Lingering { .. } if signal != NO_SIGNAL => self.sweep(why, turn),
             Phase::Ending { kill_at: Some(before), .. } => {
                 if kill_at.is_none_or(|at| at < before) {
                     self.end_all(signal, turn);
                     self.enter(Phase::Ending { signal, kill_at }, why);
                 }
             }
-            Phase::Ending { kill_at: None, .. } | Phase::Sweeping | Phase::Swept | Phase::Over => {}
+            Phase::Ending { kill_at: None, .. }
+            | Phase::Lingering { .. }
+            | Phase::Sweeping
+            | Phase::Swept
+            | Phase::Over => {}
         }
+    }
+
+    /// Kills all processes that are left.
+    pub(super) fn sweep(&mut self, why: &'static str, turn: &mut Turn<'_>) {
+        self.enter(Phase::Sweeping, why);
+        turn.push(Action::Sweep);
     }
 
     /// Returns the signal for a rank whose start could not be cancelled any more.
@@ -38,13 +51,13 @@ impl Agent {
         match (self.phase, &self.clearing) {
             (Phase::Ending { signal, .. }, _) => signal,
             (Phase::Serving, Some(clearing)) => clearing.signal(),
-            (Phase::Serving | Phase::Sweeping | Phase::Swept | Phase::Over, _) => SIGKILL,
+            (Phase::Serving | Phase::Lingering { .. } | Phase::Sweeping | Phase::Swept | Phase::Over, _) => SIGKILL,
         }
     }
 
-    /// The driver has killed all processes that outlived their ranks here.
+    /// No process is left here.
     pub(super) fn on_swept(&mut self, now: Time, leftovers: u64) {
-        if self.phase == Phase::Sweeping {
+        if matches!(self.phase, Phase::Lingering { .. } | Phase::Sweeping) {
             self.enter(Phase::Swept, "no process is left here");
             self.leftovers = self.leftovers.saturating_add(leftovers);
             self.times.swept = Some(now);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::binding::BindingReport;
 use crate::core::cause::Exit;
 use crate::core::ids::{AgentId, NamespaceId};
-use crate::core::leftovers::FileReport;
+use crate::core::leftovers::{FileReport, LeftProcesses};
 use crate::core::message::{Down, Requester, Up};
 use crate::core::reason::{LossReason, NotStartedReason};
 use crate::core::stats::DriverCounts;
@@ -87,7 +87,10 @@ pub enum Input {
     /// The limits that this agent's ranks get, if they are lower than in the user's shell, as pairs of kind and limit. Comes
     /// once, before ranks are started.
     LowLimits(Vec<(u32, u64)>),
-    /// [`Action::Sweep`](super::Action::Sweep) is done: no descendant is left. Output may still be unread.
+    /// The processes that [`Action::EndLeft`](super::Action::EndLeft) has found, at most
+    /// [`LEFT_PROGRAMS_MAX`](crate::core::limits::LEFT_PROGRAMS_MAX) programs.
+    Left(Vec<LeftProcesses>),
+    /// [`Action::Sweep`](super::Action::Sweep) or [`Action::Linger`](super::Action::Linger) is done: no descendant is left. Output may still be unread.
     Swept {
         /// The number of processes that had outlived their ranks.
         leftovers: u64,

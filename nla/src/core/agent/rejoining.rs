@@ -6,7 +6,7 @@
 use super::{Action, Agent, Phase, SIGKILL, Turn};
 use crate::core::heritage::{Heritage, forgotten, missed};
 use crate::core::ids::Time;
-use crate::core::message::{Down, InquiryKind, OpenFence, Up};
+use crate::core::message::{Down, InquiryKind, NO_SIGNAL, OpenFence, Up};
 use crate::core::parent::Parent;
 use crate::core::reason::LossReason;
 use crate::core::topology::Subtree;
@@ -88,7 +88,10 @@ impl Agent {
             Phase::Serving if self.suspended => Down::Suspend,
             Phase::Serving => Down::Resume,
             Phase::Ending { signal, kill_at: Some(at) } => Down::End { signal, grace: at.saturating_sub(now) },
-            Phase::Ending { kill_at: None, .. } | Phase::Sweeping | Phase::Swept => {
+            Phase::Lingering { until, signalled: false, .. } => {
+                Down::End { signal: NO_SIGNAL, grace: until.saturating_sub(now) }
+            }
+            Phase::Ending { kill_at: None, .. } | Phase::Lingering { .. } | Phase::Sweeping | Phase::Swept => {
                 Down::End { signal: SIGKILL, grace: Time::ZERO }
             }
             Phase::Over => Down::Leave,

@@ -17,7 +17,7 @@ use super::*;
 use crate::core::accelerators::AcceleratorPlan;
 use crate::core::binding::BindingPolicy;
 use crate::core::cause::Exit;
-use crate::core::leftovers::FileReport;
+use crate::core::leftovers::{FileReport, LeftProcesses};
 use crate::core::limits::{FAILURES_SINGLE_MAX, FILE_NAMES_MAX};
 use crate::core::message::{Contribution, OpenFence, ReleaseContent, Reply, Requester, Update};
 use crate::core::plan::DirectOutput;
@@ -377,6 +377,48 @@ fn the_end_is_term_grace_kill_and_sweep() {
     assert_eq!(world.after(at(5101), Input::RankEnded(NS, Rank(1), term)), [Action::Sweep]);
     assert_eq!(leftovers(&world.after(at(5102), Input::Swept { leftovers: 2 })), 2);
     assert_eq!(world.after(at(5103), Input::FromParent(Down::Leave)), [Action::Leave(0)]);
+}
+
+fn end_well() -> Input {
+    Input::FromParent(Down::End { signal: NO_SIGNAL, grace: Duration::from_secs(5) })
+}
+
+/// An agent whose ranks have ended well.
+fn ended_well() -> World {
+    let mut world = World::leaf(1, "0");
+    world.after(T, Input::RankEnded(NS, Rank(0), Exit::Code(0)));
+    world
+}
+
+#[test]
+fn processes_left_by_ranks_that_ended_well_have_a_grace_then_term_and_another_grace() {
+    let mut world = ended_well();
+    assert_eq!(world.after(at(100), end_well()), [Action::CancelStarts, Action::Linger, Action::WakeAt(at(5100))]);
+    assert_eq!(world.after(at(200), end_well()), [], "a parent may repeat it");
+    assert_eq!(world.after(at(5100), Input::Timeout), [Action::EndLeft, Action::WakeAt(at(10_100))]);
+    let left = LeftProcesses { program: "x".into(), count: 1, example: (AgentId(1), 7), ranks: ranks("0") };
+    let report = Action::ToParent(Up::Left(vec![left.clone()]));
+    assert_eq!(world.after(at(5100), Input::Left(vec![left])), [report]);
+    assert_eq!(world.after(at(10_100), Input::Timeout), [Action::Sweep]);
+    assert_eq!(leftovers(&world.after(at(10_101), Input::Swept { leftovers: 1 })), 1);
+}
+
+#[test]
+fn the_end_does_not_wait_longer_than_for_the_processes_that_ranks_have_left() {
+    let mut world = ended_well();
+    world.after(at(100), end_well());
+    assert_eq!(leftovers(&world.after(at(101), Input::Swept { leftovers: 0 })), 0);
+    assert_eq!(world.after(at(5100), Input::Timeout), []);
+}
+
+#[test]
+fn an_end_with_a_signal_and_the_loss_of_the_parent_end_processes_that_are_left() {
+    let kill = Down::End { signal: SIGKILL, grace: Duration::ZERO };
+    for input in [Input::FromParent(kill), Input::ParentLost { why: LossReason::Closed }] {
+        let mut world = ended_well();
+        world.after(at(100), end_well());
+        assert_eq!(world.after(at(101), input), [Action::Sweep]);
+    }
 }
 
 #[test]

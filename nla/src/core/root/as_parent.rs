@@ -5,16 +5,16 @@ use pmi::{LookUpResult, Ranks, RootRequest};
 
 use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::binding::BindingReport;
-use crate::core::cause::Failure;
+use crate::core::cause::{Failure, Outcome};
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::heritage::{Heritage, forgotten, missed};
 use crate::core::ids::{AgentId, NamespaceId, Time};
-use crate::core::leftovers::FileReport;
+use crate::core::leftovers::{FileReport, LeftProcesses};
 use crate::core::lookup::ReplyTo;
 use crate::core::low_limits::LowLimits;
-use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, NO_SIGNAL, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
 use crate::core::plan::{NamespacePlan, find, owner_of};
 use crate::core::reason::LossReason;
@@ -176,8 +176,9 @@ impl Parent for Root {
                 return messages;
             }
             Phase::Running | Phase::Gathering { .. } => messages.push(Down::Resume),
-            Phase::Ending { .. } | Phase::Flushing { .. } => {
-                messages.push(Down::End { signal: SIGTERM, grace: self.session.kill_grace });
+            Phase::Ending { ref outcome, .. } | Phase::Flushing { ref outcome } => {
+                let signal = if *outcome == Outcome::Success { NO_SIGNAL } else { SIGTERM };
+                messages.push(Down::End { signal, grace: self.session.kill_grace });
             }
             Phase::Over => messages.push(Down::Leave),
         }
@@ -244,6 +245,10 @@ impl Parent for Root {
 
     fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_>) {
         turn.push(RootAction::Notice(Notice::FilesLeft(agent, report)));
+    }
+
+    fn on_left(&mut self, left: LeftProcesses, _: &mut Turn<'_>) {
+        left.add_to(&mut self.left);
     }
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {

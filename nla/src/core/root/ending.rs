@@ -8,7 +8,7 @@ use super::{Notice, Phase, Root, RootAction, SIGINT, SIGKILL, SIGTERM, Turn};
 use crate::core::cause::{Cause, Failure, Outcome, elect};
 use crate::core::ids::{AgentId, GuardianAt, NamespaceId, Time};
 use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, NEIGHBOURS_MAX, REJOIN_MARGIN};
-use crate::core::message::{Down, Reply};
+use crate::core::message::{Down, NO_SIGNAL, Reply};
 use crate::core::parent::Parent;
 use crate::core::reason::LossReason;
 
@@ -193,6 +193,8 @@ impl Root {
             Phase::Flushing { outcome: Outcome::Success | Outcome::Survived { .. } } => {
                 self.over(Outcome::Interrupted { signal }, "the user interrupted the output", turn);
             }
+            // Only processes that ranks have left run, and the user does not want to wait for them.
+            Phase::Ending { outcome: Outcome::Success, .. } => self.end_left(turn),
             // Resource managers and scripts repeat SIGTERM and SIGHUP: the ranks keep their grace, and their last words.
             Phase::Flushing { .. } | Phase::Ending { .. } if signal != SIGINT => {}
             Phase::Flushing { outcome } => self.over(outcome.clone(), "the user interrupted the output", turn),
@@ -223,6 +225,13 @@ impl Root {
         }
     }
 
+    /// Ends the processes that ranks have left at once, if all ranks have ended well.
+    pub(super) fn end_left(&mut self, turn: &mut Turn<'_>) {
+        if let Phase::Ending { outcome: Outcome::Success, .. } = self.phase {
+            self.to_children(&Down::End { signal: SIGKILL, grace: Duration::ZERO }, turn);
+        }
+    }
+
     /// Notes a Ctrl-C while the session ends. `new_until` replaces the deadline of the end.
     fn note_interrupted(&mut self, new_until: Option<Time>) {
         if let Phase::Ending { outcome, until, .. } = &self.phase {
@@ -231,7 +240,7 @@ impl Root {
         }
     }
 
-    /// Ends the session with `outcome`: all ranks get `signal` first, SIGKILL after the grace.
+    /// Ends the session with `outcome`: all ranks get `signal` first, SIGKILL after the grace. With [`NO_SIGNAL`] none is left.
     pub(super) fn end(&mut self, outcome: Outcome, signal: i32, why: &'static str, turn: &mut Turn<'_>) {
         if self.is_ending() {
             return;
@@ -252,7 +261,9 @@ impl Root {
         }
         self.to_children(&Down::End { signal, grace }, turn);
         self.children.hurry(turn.now + self.session.dead_time + REJOIN_MARGIN);
-        self.enter(Phase::Ending { outcome, until: turn.now + grace + END_MARGIN, interrupted: false }, why);
+        let graces = if signal == NO_SIGNAL { grace.saturating_mul(2) } else { grace };
+        let until = turn.now.saturating_add(graces).saturating_add(END_MARGIN);
+        self.enter(Phase::Ending { outcome, until, interrupted: false }, why);
     }
 
     /// Ends the session because its output cannot be written. If it is ending already, it is no success any more.
@@ -287,7 +298,8 @@ impl Root {
     pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, turn: &mut Turn<'_>) {
         self.to_children(&Down::Leave, turn);
         if self.leftovers > 0 {
-            turn.push(RootAction::Notice(Notice::Leftovers(self.leftovers)));
+            let (left, grace) = (std::mem::take(&mut self.left), self.session.kill_grace);
+            turn.push(RootAction::Notice(Notice::Leftovers(self.leftovers, left, grace)));
         }
         self.enter(Phase::Over, why);
         turn.push(RootAction::Over(outcome));

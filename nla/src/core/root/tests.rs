@@ -18,6 +18,7 @@ use super::*;
 use crate::core::accelerators::AcceleratorPlan;
 use crate::core::binding::BindingPolicy;
 use crate::core::cache::CachePolicy;
+use crate::core::leftovers::LeftProcesses;
 use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
 use crate::core::plan::DirectOutput;
@@ -202,8 +203,38 @@ fn a_session_without_failures_ends_by_itself() {
     );
     let actions = world.after(T, RootInput::OutputDone);
     assert_eq!(outcome(&actions), Some(&Outcome::Success));
-    assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1))));
+    assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1, Vec::new(), GRACE))));
     assert!(sent(&actions, 1).contains(&&Down::Leave));
+}
+
+#[test]
+fn processes_that_ranks_have_left_are_named_at_the_end_and_a_signal_ends_them_at_once() {
+    let mut world = World::running();
+    world.exited(1, 0, "0-1");
+    let end = Down::End { signal: NO_SIGNAL, grace: GRACE };
+    assert!(sent(&world.exited(2, 0, "2-3"), 1).contains(&&end));
+    let left = |agent, set| LeftProcesses {
+        program: "sleep".into(),
+        count: 1,
+        example: (AgentId(agent), 7),
+        ranks: ranks(set),
+    };
+    for (child, set) in [(1, "0"), (2, "2")] {
+        assert_eq!(world.up(T, child, Up::Left(vec![left(child, set)])), []);
+    }
+    for input in [RootInput::Interrupt(15), RootInput::Interrupt(2), RootInput::TimeLimit(GRACE)] {
+        let kill = Down::End { signal: 9, grace: Duration::ZERO };
+        assert_eq!(sent(&world.after(T, input), 2), [&kill]);
+    }
+    // Two graces later the agents may still report.
+    assert_eq!(world.after(T + 2 * GRACE, RootInput::Timeout), []);
+    for child in [1, 2] {
+        world.up(T, child, Up::Ended { leftovers: 1, timing: Box::default() });
+    }
+    let actions = world.after(T, RootInput::OutputDone);
+    assert_eq!(outcome(&actions), Some(&Outcome::Success));
+    let both = LeftProcesses { count: 2, ..left(1, "0,2") };
+    assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(2, vec![both], GRACE))), "{actions:?}");
 }
 
 #[test]

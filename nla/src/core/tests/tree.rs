@@ -524,10 +524,11 @@ impl Tree {
                     self.agent(id, Input::Cleared { leftovers: 0 });
                 }
                 Action::Forget(namespace) => drop(self.boards.remove(&(id, namespace))),
-                Action::Sweep => self.agent(id, Input::Swept { leftovers: 0 }),
+                Action::Sweep | Action::Linger => self.agent(id, Input::Swept { leftovers: 0 }),
                 Action::Configure(_)
                 | Action::WakeAt(_)
                 | Action::CancelStarts
+                | Action::EndLeft
                 | Action::EndNeighbour(..)
                 | Action::Leave(0) => {}
                 Action::Signal(namespace, ranks, 9) if self.refusing.is_some() => {

@@ -1,5 +1,6 @@
 //! Carries out the actions of an agent's core.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
@@ -115,8 +116,10 @@ impl AgentDriver {
                     tracing::warn!(agent = %lost, "a lost agent is not on this machine");
                 }
             }
-            Action::Clear => self.sweep = Sweep::Clearing { since: Instant::now(), leftovers: 0 },
-            Action::Sweep => self.sweep = Sweep::begin(),
+            Action::Clear => self.sweep = Sweep::Clearing { since: Instant::now(), left: BTreeSet::new() },
+            Action::Linger => self.sweep = Sweep::Lingering { signalled: None },
+            Action::EndLeft => self.end_left(),
+            Action::Sweep => self.sweep.begin(),
             Action::WakeAt(at) => self.alarm.set(self.clock.instant(at)),
             Action::Leave(code) => drop(self.exit_code.get_or_insert(code)),
         }

@@ -78,7 +78,7 @@ fn a_job_that_succeeds_after_a_restart_is_a_success() {
     }
     let actions = world.after(T, RootInput::OutputDone);
     assert_eq!(outcome(&actions), Some(&Outcome::Success));
-    assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1))));
+    assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1, Vec::new(), GRACE))));
 }
 
 #[test]
