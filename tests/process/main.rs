@@ -26,6 +26,7 @@
 //! | `environment` | the environment in which a rank starts |
 //! | `descriptors` | the launcher does not pass on descriptors that it inherits |
 //! | `invocation` | the program's names, files of programs, defaults, verbosity |
+//! | `pool_users` | pools and clients of several users do not meet |
 //! | `pools` | standing pools: jobs, queues, kills |
 //! | `last_lines` | the last lines of the rank that failed first, and the file of `--report` |
 //! | `maps` | lists of commands over a pool |
@@ -74,6 +75,7 @@ mod output_files;
 mod panics;
 mod placements;
 mod pool_nodes;
+mod pool_users;
 mod pools;
 mod profiles;
 mod recordings;

@@ -304,3 +304,6 @@ fn leave_shell(name: &str, place: &Place) -> io::Result<()> {
     chdir("/")?;
     sys::raise_limit().map(drop)
 }
+
+#[cfg(test)]
+mod lost_files;

@@ -176,6 +176,9 @@ fn node_state_of(loadavg: &str, meminfo: &str, cores: u32) -> NodeState {
 }
 
 #[cfg(test)]
+mod orders;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

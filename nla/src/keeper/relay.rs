@@ -203,6 +203,9 @@ async fn write(
 }
 
 #[cfg(test)]
+mod receipts;
+
+#[cfg(test)]
 mod tests {
     use tokio::task::LocalSet;
 

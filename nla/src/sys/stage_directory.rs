@@ -157,6 +157,9 @@ pub fn is_in_memory(path: &Path) -> bool {
 }
 
 #[cfg(test)]
+mod users;
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 

@@ -41,6 +41,9 @@ pub fn remove_directories(parent: &Path, pid: u32) {
 }
 
 #[cfg(test)]
+mod users;
+
+#[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
