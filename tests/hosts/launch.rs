@@ -230,12 +230,13 @@ fn with_filter(cluster: &Cluster, host: &str, when_joining: &str) -> String {
     format!("exec:sh {} {{host}}", script.display())
 }
 
-/// The order to join reaches an agent late, but before the agent gives up. The agent below it waits meanwhile.
+/// The order to join reaches an agent late, but before the agent gives up: it gives up when it has heard nothing for 10 s, and the
+/// last sign of life before the order may be 2 s older than the order. The agent below it waits meanwhile.
 #[test]
 fn an_agent_waits_longer_than_the_dead_time_for_its_parent() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
     let parent = cluster.host(Tree::new(3, 2).inner() as usize - 1).name();
-    let bootstrap = with_filter(&cluster, parent, "time.sleep(7.8)");
+    let bootstrap = with_filter(&cluster, parent, "time.sleep(6.3)");
     let run = on(&cluster).np(3).args(["--dead-time", "6", "--fanout", "2", "--bootstrap", &bootstrap]);
     run.program(rank(["neighbours", "1"])).run().is_quiet_success();
 }
