@@ -69,6 +69,7 @@ fn agent(mode: &str, link: GuardianLink) {
         // Before the first sign of life the guardian allows more time, so send one.
         "mute" => {
             link.as_ref().unwrap().alive().unwrap();
+            link.as_ref().unwrap().announce_limit(SHORT);
             std::mem::forget(link.take());
         }
         "close" => {
@@ -89,10 +90,12 @@ fn agent(mode: &str, link: GuardianLink) {
             kill(Pid::parent(), Signal::SIGSTOP).unwrap();
             // It may have run shortly before.
             link.has_run();
+            until("the guardian to be stopped", || link.is_stopped());
             poll(&mut [], PollTimeout::from(1500u16)).unwrap();
             assert!(!runs());
             kill(Pid::parent(), Signal::SIGCONT).unwrap();
             until("the guardian to run", runs);
+            assert!(!link.is_stopped());
         }
         other => panic!("unknown mode {other}"),
     }

@@ -13,7 +13,7 @@ pub(crate) const HOSTS: u32 = 6;
 const AGENTS_MAX: u32 = 8;
 /// The maximum number of ranks of an agent.
 const RANKS_MAX: u32 = 4;
-/// The dead time of all sessions.
+/// The dead time of all sessions. A stopped process has no longer one, so that its loss is noticed.
 pub(crate) const DEAD_TIME: Duration = Duration::from_secs(1);
 /// The grace of all sessions.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
@@ -293,7 +293,8 @@ impl Session {
             Place::Hosts { by: Way::Ssh | Way::Enter, .. } | Place::Here => {}
         }
         let seconds = |time: Duration| time.as_secs_f64().to_string();
-        words.extend(["--dead-time".into(), seconds(DEAD_TIME), "--kill-grace".into(), seconds(GRACE)]);
+        let times = format!("{0},{0}", seconds(DEAD_TIME));
+        words.extend(["--dead-time".into(), times, "--kill-grace".into(), seconds(GRACE)]);
         words.extend(["--on-failure".into(), policy.into(), "--cache".into()]);
         words.extend(CACHES[self.cache].iter().map(|word| (*word).to_owned()));
         if self.program == Program::Sum {

@@ -17,6 +17,7 @@
 //! | `slurm_launch` | agents started by one Slurm step, on nodes of this machine and on hosts |
 //! | `survivals` | `--on-failure continue`: a lost host takes only its own ranks with it |
 //! | `staging` | programs and files that hosts do not see are staged there |
+//! | `stops` | processes that are stopped on hosts that answer, and hosts that do not answer |
 //! | `startup` | measured start times beside the model's predictions |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
@@ -39,6 +40,7 @@ mod slurm;
 mod slurm_launch;
 mod staging;
 mod startup;
+mod stops;
 mod strangers;
 mod survivals;
 

@@ -55,7 +55,7 @@ fn a_host_that_is_cut_off_ends_its_ranks_and_the_others_go_on() {
 
 /// Starts two agents with two ranks each on each of two hosts. Each rank has a child.
 fn start_two_agents_per_host(cluster: &Cluster) -> Running {
-    let options = ["--agents-per-node", "2", "--dead-time", "4", "--kill-grace", "1"];
+    let options = ["--agents-per-node", "2", "--dead-time", "4,4", "--kill-grace", "1"];
     let run = scela().on(cluster).args(["-hosts", &cluster.names(), "-ppn", "4"]).args(options).np(8);
     let running = run.program(sh("sleep 1000 & echo start; exec sleep 1000")).spawn();
     running.wait_for_times("start", 8);
@@ -86,7 +86,7 @@ fn an_agent_lost_with_its_guardian_leaves_nothing_on_a_host_with_another_agent()
 #[test]
 fn a_stopped_agent_without_a_guardian_is_ended_on_a_host_with_another_agent() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
-    let options = ["--agents-per-node", "2", "--dead-time", "4", "--kill-grace", "2"];
+    let options = ["--agents-per-node", "2", "--dead-time", "4,4", "--kill-grace", "2"];
     let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(4);
     let running = run.program(sh("trap '' TERM; echo start; while :; do sleep 1; done")).spawn();
     running.wait_for_times("start", 4);
@@ -102,7 +102,7 @@ fn a_stopped_agent_without_a_guardian_is_ended_on_a_host_with_another_agent() {
 #[test]
 fn an_agent_below_a_lost_one_on_its_host_ends_what_that_has_left() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };
-    let options = ["--agents-per-node", "2", "--fanout", "2", "--on-failure", "continue", "--dead-time", "4"];
+    let options = ["--agents-per-node", "2", "--fanout", "2", "--on-failure", "continue", "--dead-time", "4,4"];
     let run = scela().on(&cluster).args(["-hosts", &cluster.names(), "-ppn", "2"]).args(options).np(6);
     let running = run.program(sh("echo start; exec sleep 1000")).spawn();
     running.wait_for_times("start", 6);

@@ -76,7 +76,7 @@ impl Drop for Delegated {
 
 /// Starts a rank on each of two agents, with a process that outlives it.
 fn start() -> Option<(Running, Delegated)> {
-    let run = scela().np(2).agents(2).args(["--dead-time", "2"]);
+    let run = scela().np(2).agents(2).args(["--dead-time", "2,2"]);
     let group = Delegated::new(run.world())?;
     let run = group.launch(run).program(sh("setsid sleep 1000 & echo here; exec sleep 1000"));
     let running = run.spawn();

@@ -9,7 +9,8 @@
 //! | `batches` | `scela simulate-batch`, with SimGrid and without |
 //! | `bindings` | processors and memory of ranks |
 //! | `codes` | how sessions end, and with which exit code |
-//! | `losses` | agents, guardians and launchers that die or are stopped; the dead time |
+//! | `losses` | agents, guardians and launchers that die, agents and guardians that stop alone |
+//! | `stops` | processes that are stopped or starved, and go on; the dead time |
 //! | `leftovers` | files that killed ranks leave in /dev/shm |
 //! | `board` | put, get, fence: patterns, shapes of the tree, values |
 //! | `without_pmi` | programs that do not use PMI, and MPI programs that should |
@@ -90,6 +91,7 @@ mod staging;
 mod stalls;
 mod standing;
 mod stats;
+mod stops;
 mod surveys;
 mod survivals;
 mod survivors;

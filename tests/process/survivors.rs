@@ -30,7 +30,7 @@ impl Fault {
 
 /// Two ranks. All agents are on this machine, as its own or as those of hosts.
 fn on_this_machine(has_hosts: bool) -> Run {
-    let run = scela().args(["--dead-time", DEAD_TIME, "--kill-grace", "1"]).np(2);
+    let run = scela().args(["--dead-time", &format!("{DEAD_TIME},{DEAD_TIME}"), "--kill-grace", "1"]).np(2);
     if has_hosts {
         run.args(["-hosts", "h1,h2,h3", "--bootstrap", "exec:env X={host}", "-ppn", "1", "--spares", "1"])
     } else {

@@ -107,7 +107,7 @@ pub(super) fn check<'a>(
     if options.accelerators.gres.iter().any(|resource| resource.name() == GPU) {
         both(Global::GpusPerRank, Global::Gres, "each says how many GPUs a rank gets")?;
     }
-    let Liveness { heartbeat, dead_time } = options.liveness();
+    let Liveness { heartbeat, dead_time, .. } = options.liveness();
     if let (true, Some(at)) = (heartbeat > dead_time / 3, last(Global::Heartbeat)) {
         let (typed, most) = (&items[at].typed, (dead_time / 3).as_millis() as f64 / 1000.0);
         let text = format!(

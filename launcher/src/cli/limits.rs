@@ -24,6 +24,8 @@ pub const KILL_GRACE_MAX: Duration = Duration::from_secs(24 * 3600);
 pub(super) const DEAD_TIME_MIN: Duration = Duration::from_millis(500);
 /// The longest `--dead-time`, an hour.
 pub(super) const DEAD_TIME_MAX: Duration = Duration::from_secs(3600);
+/// The longest second time of `--dead-time`, a day.
+pub(super) const STOP_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The largest `--max-restarts`.
 pub(super) const RESTARTS_MAX: u32 = 1000;
 /// The shortest `--heartbeat`.

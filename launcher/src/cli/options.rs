@@ -423,11 +423,14 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::WithFt), &["with-ft"], &["KIND"], group::ENDING,
         "as Open MPI 5 does: ulfm (or mpi) turns on its fault\n\
          tolerance and --on-failure continue; none does not"),
-    spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME"], group::ENDING,
-        "count an agent or host that is silent for TIME as lost\n\
+    spec(Id::Global(Global::DeadTime), &["dead-time"], &["TIME[,TIME]"], group::ENDING,
+        "count a host that does not answer for TIME as lost\n\
          (default: 20 seconds; 5 seconds with --on-failure\n\
          continue or restart; on this machine alone at least\n\
-         5 seconds per agent, up to 2 minutes)"),
+         5 seconds per agent, up to 2 minutes), and a process\n\
+         that is silent on a host that answers, because it is\n\
+         stopped or starved, after the second TIME (default:\n\
+         10 minutes)"),
     spec(Id::Global(Global::Heartbeat), &["heartbeat"], &["TIME"], group::ENDING,
         "send heartbeats over links every TIME, at most a third\n\
          of the dead time (the default)"),

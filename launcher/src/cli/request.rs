@@ -331,7 +331,10 @@ impl TypedOptions {
             Global::ErrfilePattern => options.errfile_pattern = Some(values::file_pattern(value)?),
             Global::Timeout => options.timeout = Some(values::timeout(value)?),
             Global::KillGrace => options.kill_grace = Some(values::kill_grace(value)?),
-            Global::DeadTime => options.dead_time = Some(values::dead_time(value)?),
+            Global::DeadTime => {
+                let (dead_time, stop_time) = values::dead_time(value)?;
+                (options.dead_time, options.stop_time) = (Some(dead_time), stop_time);
+            }
             Global::Heartbeat => options.heartbeat = Some(values::heartbeat(value)?),
             Global::OnFailure => options.on_failure = values::on_failure(value)?,
             Global::MaxRestarts => options.max_restarts = Some(values::number(value, 1, RESTARTS_MAX)?),

@@ -203,6 +203,9 @@ fn options_of_the_session() {
     check_options(&["-dead-time 1.5", "--dead-time=1.5s"], |o| {
         o.dead_time = Some(Duration::from_millis(1500));
     });
+    check_options(&["--dead-time 2,3m"], |o| {
+        (o.dead_time, o.stop_time) = (Some(Duration::from_secs(2)), Some(Duration::from_secs(180)));
+    });
     check_options(&["-heartbeat 6", "--heartbeat=6"], |o| o.heartbeat = Some(Duration::from_secs(6)));
     check_options(&["--heartbeat 11 --dead-time 33"], |o| {
         (o.heartbeat, o.dead_time) = (Some(Duration::from_secs(11)), Some(Duration::from_secs(33)));

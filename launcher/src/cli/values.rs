@@ -11,7 +11,7 @@ use nla::core::{CachePolicy, CleanShm, FailurePolicy};
 use super::error::CALLED;
 use super::limits::{
     DEAD_TIME_MAX, DEAD_TIME_MIN, ENV_NAMES_MAX, HEARTBEAT_MAX, HEARTBEAT_MIN, KILL_GRACE_MAX, LABEL_BYTES_MAX,
-    MEMORY_ALLOC_KINDS_BYTES_MAX, PRIORITY_MAX, TIMEOUT_MAX,
+    MEMORY_ALLOC_KINDS_BYTES_MAX, PRIORITY_MAX, STOP_TIME_MAX, TIMEOUT_MAX,
 };
 use super::text::{shown, thousands};
 use crate::plan::pattern::{self, PLACEHOLDERS};
@@ -181,9 +181,20 @@ pub(super) fn kill_grace(value: &OsStr) -> Parsed<Duration> {
     time(value, KILL_GRACE_MAX)
 }
 
-/// Parses `--dead-time`.
-pub(super) fn dead_time(value: &OsStr) -> Parsed<Duration> {
-    time_within(value, DEAD_TIME_MIN, DEAD_TIME_MAX)
+/// Parses `--dead-time`: the time for a machine that does not answer, and that for a silent process of one that does.
+pub(super) fn dead_time(value: &OsStr) -> Parsed<(Duration, Option<Duration>)> {
+    let bytes = value.as_bytes();
+    let Some(comma) = bytes.iter().position(|byte| *byte == b',') else {
+        return Ok((time_within(value, DEAD_TIME_MIN, DEAD_TIME_MAX)?, None));
+    };
+    let (first, second) = (OsStr::from_bytes(&bytes[..comma]), OsStr::from_bytes(&bytes[comma + 1..]));
+    let dead_time = time_within(first, DEAD_TIME_MIN, DEAD_TIME_MAX)?;
+    let stop_time = time(second, STOP_TIME_MAX)?;
+    if stop_time < dead_time {
+        let text = format!("the second time, '{}', is shorter than the first", shown(second));
+        return Err(Refusal::new(text, format!("write '{OPTION} {},{0}', or a longer time", shown(first))));
+    }
+    Ok((dead_time, Some(stop_time)))
 }
 
 /// Parses `--heartbeat`.
@@ -552,8 +563,17 @@ pub(super) mod tests {
         );
         check(
             dead_time,
-            &[("0.5", DEAD_TIME_MIN), ("20s", ms(20_000)), ("1h", DEAD_TIME_MAX)],
             &[
+                ("0.5", (DEAD_TIME_MIN, None)),
+                ("20s", (ms(20_000), None)),
+                ("1h,24h", (DEAD_TIME_MAX, Some(STOP_TIME_MAX))),
+                ("2,2", (ms(2000), Some(ms(2000)))),
+            ],
+            &[
+                ("2,25h", "'25h' is too long, the most is 24 hours"),
+                ("2,1", "the second time, '1', is shorter than the first"),
+                ("2,", "'' is not a length of time"),
+                ("2,3,4", "'3,4' is not a length of time"),
                 ("0", "'0' is too short, the least is 0.5 seconds"),
                 ("0.499", "'0.499' is too short, the least is 0.5 seconds"),
                 ("3601", "'3601' is too long, the most is 1 hour"),

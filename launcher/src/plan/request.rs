@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED};
+use nla::core::limits::{DEAD_TIME, DEAD_TIME_SURVIVED, STOP_TIME};
 use nla::core::{BindTo, CacheBounds, CachePolicy, CleanShm, FailurePolicy, MapWithin, MemoryPolicy, Resources};
 use nla::link::Liveness;
 
@@ -343,6 +343,8 @@ pub struct Options {
     pub heartbeat: Option<Duration>,
     /// `--dead-time`: how long a link or an agent may be silent. [`Options::liveness`] adds the default.
     pub dead_time: Option<Duration>,
+    /// `--dead-time`, second time: how long a process may be silent whose machine answers. At least the first one.
+    pub stop_time: Option<Duration>,
     /// `--on-failure`: what happens when a rank fails.
     pub on_failure: FailurePolicy,
     /// `--max-restarts`: how often all ranks may start again. The plan adds the default.
@@ -432,6 +434,7 @@ impl Options {
     /// Returns when a link counts as lost.
     pub fn liveness(&self) -> Liveness {
         let dead_time = self.dead_time.unwrap_or(self.default_dead_time());
-        Liveness { heartbeat: self.heartbeat.unwrap_or(dead_time / HEARTBEATS), dead_time }
+        let stop_time = self.stop_time.unwrap_or(STOP_TIME).max(dead_time);
+        Liveness { heartbeat: self.heartbeat.unwrap_or(dead_time / HEARTBEATS), dead_time, stop_time }
     }
 }

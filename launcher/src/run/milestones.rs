@@ -67,7 +67,8 @@ impl Milestones {
             | Notice::NoSpare
             | Notice::Moved(_)
             | Notice::OutputDropped(_)
-            | Notice::Stopped(..)
+            | Notice::Stopped(_)
+            | Notice::Silent(_)
             | Notice::Surveyed(..)
             | Notice::FilesLeft(..)
             | Notice::Busy(..)

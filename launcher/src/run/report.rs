@@ -1,5 +1,6 @@
 //! Reports about a session on standard error, as text. The first cause of a failure is reported first.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
@@ -9,8 +10,9 @@ use nla::core::{
     AgentId, Cause, Failure, FileReport, LeftProcesses, NamespaceId, NotStartedReason, Notice, Outcome, Subtree,
 };
 use nla::figures;
+use nla::link::Liveness;
 use nla::sys::signal_name;
-use pmi::Ranks;
+use pmi::{Rank, Ranks};
 
 use crate::cluster::hosts::fold_within;
 use crate::plan::accelerators::remedy_text;
@@ -97,7 +99,8 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
         Notice::Bound(..) | Notice::LowLimits(_) => return None,
-        Notice::Leftovers(..) | Notice::Surveyed(..) | Notice::Stopped(..) | Notice::OutputDropped(..) => return None,
+        Notice::Leftovers(..) | Notice::Surveyed(..) | Notice::OutputDropped(..) => return None,
+        Notice::Stopped(..) | Notice::Silent(_) => return None,
     })
 }
 
@@ -122,10 +125,34 @@ fn files_text(host: &str, report: &FileReport) -> String {
     format!("{host}: {}", parts.join("; "))
 }
 
-/// Returns the note about a launcher that did not run for `time`.
-pub fn stopped_text(time: Duration, dead_time: Duration) -> String {
-    let (time, dead_time) = (time.as_secs_f64(), dead_time.as_secs_f64());
-    format!("scela-run itself did not run for {time:.1} s; it counts as lost after the dead time of {dead_time} s")
+/// Returns the note about a launcher that did not run for `time` before an agent was lost.
+pub fn stopped_text(time: Duration, liveness: Liveness) -> String {
+    let (time, dead_time) = (time.as_secs_f64(), liveness.dead_time.as_secs_f64());
+    format!(
+        "scela-run itself did not run for {time:.1} s; if its machine was suspended, other hosts have given it up after \
+         {dead_time} s (--dead-time)"
+    )
+}
+
+/// Returns the note about silent agents, of which there is at least one.
+pub fn silent_text<'a>(
+    agents: &[(AgentId, Duration)],
+    host: impl Fn(AgentId) -> &'a str,
+    liveness: Liveness,
+) -> String {
+    let numbers: Ranks = agents.iter().map(|(agent, _)| Rank(agent.0)).collect();
+    let hosts: BTreeSet<&str> = agents.iter().map(|(agent, _)| host(*agent)).collect();
+    let (noun, their, are, count) = match agents {
+        [_] => ("agent", "its machine answers", "it is", "it counts"),
+        _ => ("agents", "their machines answer", "they are", "they count"),
+    };
+    let time = agents.iter().map(|(_, time)| time.as_secs_f64()).fold(0.0, f64::max);
+    format!(
+        "nothing was heard from {noun} {numbers} on {} for {time:.0} s, although {their}: {are} stopped or starved; \
+         {count} as lost after {} s (--dead-time)",
+        fold_within(&hosts, NAMES_BYTES_MAX),
+        liveness.stop_time.as_secs_f64()
+    )
 }
 
 /// Returns the note about a failure after which all ranks start again.

@@ -293,3 +293,20 @@ fn leftovers_are_counted() {
          sleep of rank 3 (pid 17 on n2), python3 of ranks 0-1 (2 processes, one is pid 17 on n2), tee (pid 17 on n2)"
     );
 }
+
+#[test]
+fn silent_agents_are_told_in_one_line() {
+    let (s, host) = (Duration::from_secs, |agent: AgentId| ["", "n1", "n2", "n3"][agent.0 as usize]);
+    let liveness = Liveness { heartbeat: s(6), dead_time: s(20), stop_time: s(600) };
+    assert_eq!(
+        silent_text(&[(AgentId(2), s(20))], host, liveness),
+        "nothing was heard from agent 2 on n2 for 20 s, although its machine answers: it is stopped or starved; it counts as \
+         lost after 600 s (--dead-time)"
+    );
+    let all = [(AgentId(1), s(80)), (AgentId(2), s(20)), (AgentId(3), s(20))];
+    assert_eq!(
+        silent_text(&all, host, liveness),
+        "nothing was heard from agents 1-3 on n[1-3] for 80 s, although their machines answer: they are stopped or starved; \
+         they count as lost after 600 s (--dead-time)"
+    );
+}

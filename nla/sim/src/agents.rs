@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nla::core::limits::STOP_TIME;
 use nla::core::{
     Action, AgentId, Down, Input, LossReason, NotStartedReason, Notice, ReleaseContent, RootAction, RootInput, Update,
 };
@@ -157,7 +158,7 @@ impl World {
         member.core = None;
         member.board = None;
         let alone = member.parent_lost_at.map_or(0, |since| clock.saturating_sub(since));
-        let is_stall = |timed: &TimedFault| matches!(timed.fault, Fault::Stall { .. });
+        let is_stall = |timed: &TimedFault| matches!(timed.fault, Fault::Stall { .. } | Fault::Pause { .. });
         let stalled = self.setup.faults.faults.iter().any(is_stall);
         if self.setup.checked && alone > EXIT_WITHOUT_PARENT_MAX && !stalled {
             let why = format!("agent {here} exited only {} ms after it had lost its parent", alone / 1_000_000);
@@ -261,6 +262,7 @@ impl World {
             | Notice::Bound(..)
             | Notice::LowLimits(_)
             | Notice::Stopped(..)
+            | Notice::Silent(_)
             | Notice::Leftovers(..)
             | Notice::Surveyed(..) => {}
         }
@@ -278,7 +280,12 @@ impl World {
         let struck = match fault {
             Fault::Crash { agent } => self.crash(at, agent as usize, detected_after),
             Fault::Cut { agent, nanoseconds } => self.cut(at, agent as usize, nanoseconds, detected_after),
-            Fault::Stall { agent, nanoseconds } => self.stall(at, agent as usize, nanoseconds, detected_after),
+            Fault::Stall { agent, nanoseconds } => {
+                self.stall(at, agent as usize, nanoseconds, STOP_TIME, detected_after)
+            }
+            Fault::Pause { agent, nanoseconds } => {
+                self.stall(at, agent as usize, nanoseconds, self.setup.dead_time, detected_after)
+            }
             Fault::Kill { rank } => self.kill(at, rank),
             Fault::Interrupt => {
                 self.on_processor(0, at, |world, clock| world.root_input(clock, RootInput::Interrupt(2)));
@@ -324,7 +331,8 @@ impl World {
     }
 
     fn cut(&mut self, at: u64, agent: usize, nanoseconds: u64, [above, below]: [u64; 2]) -> bool {
-        let is_noticed = !self.setup.on_failure.adopts() || self.is_noticed(nanoseconds);
+        let is_noticed =
+            !self.setup.on_failure.adopts() || self.is_noticed(Fault::Cut { agent: agent as u32, nanoseconds });
         let Link { parent, parent_listens, child_listens, cut, .. } = self.links[self.members[agent].link as usize];
         let runs = |member: usize| self.members[member].state == State::Joined;
         let has_link = runs(agent) && runs(parent as usize) && parent_listens && child_listens && !cut;
@@ -348,15 +356,20 @@ impl World {
         true
     }
 
-    /// An agent, or the root, stops. If that takes long, its peers give it up, and it finds that out when it goes on.
-    fn stall(&mut self, at: u64, agent: usize, nanoseconds: u64, [above, below]: [u64; 2]) -> bool {
+    /// An agent, or the root, stops. It finds that out when it goes on. If that takes longer than `limit`, its peers give it up.
+    fn stall(&mut self, at: u64, agent: usize, nanoseconds: u64, limit: Duration, [above, below]: [u64; 2]) -> bool {
         self.processors.stall(agent, at, nanoseconds);
-        if !self.is_noticed(nanoseconds) || self.members[agent].state != State::Joined {
+        let adopts = self.setup.on_failure.adopts();
+        if !adopts || nanoseconds < self.setup.dead_time.as_nanos() as u64 || self.members[agent].state != State::Joined
+        {
+            return true;
+        }
+        self.queue.push(at + nanoseconds, agent as u32, EventKind::Stopped(nanoseconds));
+        if nanoseconds < limit.as_nanos() as u64 {
             return true;
         }
         self.hit(agent);
-        self.queue.push(at + nanoseconds, agent as u32, EventKind::Stopped);
-        let dead = at + self.setup.dead_time.as_nanos() as u64;
+        let dead = at + limit.as_nanos() as u64;
         for (number, link) in (0..).zip(&self.links).filter(|(_, link)| link.parent_listens || link.child_listens) {
             // Heartbeats are more frequent than losses: silence is noticed soon after the dead time.
             let noticed = dead + if link.child as usize == agent { above } else { below } / 8;

@@ -41,8 +41,8 @@ pub(crate) enum EventKind {
     ChildLost(u32),
     /// This link to the parent has failed.
     ParentLost(u32),
-    /// The agent finds that it was stopped.
-    Stopped,
+    /// The place finds that it was stopped, for so many nanoseconds.
+    Stopped(u64),
     /// An agent that has lost its parent looks for an ancestor.
     Search,
     /// Bootstrap finds that this agent died before it joined.

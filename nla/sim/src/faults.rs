@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use nla::core::limits::DEAD_TIME_SURVIVED;
+use nla::core::limits::{DEAD_TIME_SURVIVED, STOP_TIME};
 use nla::core::{AgentId, Subtree};
 use serde::{Deserialize, Serialize};
 
@@ -25,11 +25,18 @@ pub enum Fault {
         /// The length of the cut, in nanoseconds.
         nanoseconds: u64,
     },
-    /// An agent, or the root (number 0), stops for some time.
+    /// The process of an agent, or the root (number 0), stops for some time. Its host acknowledges what is sent.
     Stall {
         /// The number of the agent.
         agent: u32,
         /// The length of the stall, in nanoseconds.
+        nanoseconds: u64,
+    },
+    /// The host of an agent stops for some time, and acknowledges nothing.
+    Pause {
+        /// The number of the agent.
+        agent: u32,
+        /// The length of the pause, in nanoseconds.
         nanoseconds: u64,
     },
     /// A rank is killed.
@@ -69,6 +76,8 @@ const DETECTION_MAX: u64 = 20_000_000_000;
 const FOR_EVER: u64 = u64::MAX;
 /// The silence after which a link counts as lost where the session goes on.
 const DEAD: u64 = DEAD_TIME_SURVIVED.as_nanos() as u64;
+/// The time after which a process counts as lost although its host answers.
+const STOPPED: u64 = STOP_TIME.as_nanos() as u64;
 
 impl Faults {
     /// Draws the faults of a session of the given size. `span` is about how many nanoseconds the session takes
@@ -118,7 +127,10 @@ impl Faults {
         let count = *random.pick(&[1, 1, 2, 2, 2, 3]);
         let mut survivor = Survivor { random, tree, ranks, span };
         let mut faults: Vec<TimedFault> = Vec::new();
-        for _ in 0..count {
+        if count == 1 && survivor.random.once_in(3) {
+            faults.push(survivor.draw_stall());
+        }
+        for _ in faults.len()..count {
             let next = survivor.draw(faults.last());
             faults.push(next);
         }
@@ -141,8 +153,22 @@ impl Survivor<'_> {
             7 => Fault::Cut { agent, nanoseconds: lengths[1] },
             8 => Fault::Cut { agent, nanoseconds: FOR_EVER },
             9 => Fault::Stall { agent: self.random.below(self.tree.size().into()) as u32, nanoseconds: lengths[0] },
-            _ => Fault::Stall { agent, nanoseconds: lengths[1] },
+            _ => Fault::Pause { agent, nanoseconds: lengths[1] },
         };
+        self.timed(at, fault)
+    }
+
+    /// A long stall. It is the only fault: agents below a lost one do not wait for an ancestor that is stopped.
+    fn draw_stall(&mut self) -> TimedFault {
+        let at = self.time(None);
+        let agent = self.random.below(self.tree.size().into()) as u32;
+        let is_lost = agent > 0 && self.random.once_in(4);
+        let least = if is_lost { STOPPED } else { DEAD / 5 * 6 };
+        let nanoseconds = self.random.between(least, least + 7 * DEAD);
+        self.timed(at, Fault::Stall { agent, nanoseconds })
+    }
+
+    fn timed(&mut self, at: u64, fault: Fault) -> TimedFault {
         let random = &mut *self.random;
         let mut detection = || if random.once_in(3) { random.below(DEAD) } else { random.below(2_000_000) };
         TimedFault { at, fault, detected_after: [detection(), detection()] }
@@ -171,7 +197,9 @@ impl Survivor<'_> {
 impl Fault {
     fn agent(&self) -> Option<u32> {
         match *self {
-            Self::Crash { agent } | Self::Cut { agent, .. } | Self::Stall { agent, .. } => Some(agent),
+            Self::Crash { agent } | Self::Cut { agent, .. } | Self::Stall { agent, .. } | Self::Pause { agent, .. } => {
+                Some(agent)
+            }
             Self::Kill { .. } | Self::Interrupt => None,
         }
     }
@@ -187,6 +215,9 @@ impl fmt::Display for Fault {
             }
             Self::Stall { agent, nanoseconds } => {
                 write!(f, "agent {agent} stalls for {} ms", nanoseconds / 1_000_000)
+            }
+            Self::Pause { agent, nanoseconds } => {
+                write!(f, "the host of agent {agent} stops for {} ms", nanoseconds / 1_000_000)
             }
             Self::Kill { rank } => write!(f, "rank {rank} is killed"),
             Self::Interrupt => f.write_str("Ctrl-C"),

@@ -100,12 +100,15 @@ impl World {
         });
     }
 
-    /// An agent finds that it was stopped for the dead time or longer.
-    pub(crate) fn on_stopped(&mut self, here: usize, clock: &mut u64) {
+    /// An agent, or the root, finds that it was stopped for the dead time or longer.
+    pub(crate) fn on_stopped(&mut self, here: usize, clock: &mut u64, time: Duration) {
+        if here == 0 {
+            return self.root_input(clock, RootInput::Stopped(time));
+        }
         if self.members[here].search.is_some() {
             self.give_up(here, *clock);
         }
-        self.input(here, clock, Input::Stopped(self.setup.dead_time));
+        self.input(here, clock, Input::Stopped(time));
     }
 
     /// No ancestor accepts an orphaned agent: it ends its ranks and leaves.

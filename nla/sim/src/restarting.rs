@@ -1,5 +1,6 @@
 //! Failures that the session survives: ranks that start again, and the expectations that follow from a fault.
 
+use nla::core::limits::STOP_TIME;
 use nla::core::{Agent, AgentId, FailurePolicy, Input};
 use pmi::Rank;
 
@@ -35,14 +36,21 @@ impl World {
 
     fn is_stopped_for_long(&self, agent: usize) -> bool {
         self.setup.faults.faults.iter().any(|timed| match timed.fault {
-            Fault::Stall { agent: stopped, nanoseconds } => stopped as usize == agent && self.is_noticed(nanoseconds),
+            Fault::Stall { agent: stopped, .. } | Fault::Pause { agent: stopped, .. } => {
+                stopped as usize == agent && self.is_noticed(timed.fault)
+            }
             _ => false,
         })
     }
 
-    /// Whether links count as lost after a silence of this length.
-    pub(crate) fn is_noticed(&self, nanoseconds: u64) -> bool {
-        self.setup.on_failure.adopts() && nanoseconds >= self.setup.dead_time.as_nanos() as u64
+    /// Whether links count as lost after the silence that this fault causes.
+    pub(crate) fn is_noticed(&self, fault: Fault) -> bool {
+        let (nanoseconds, limit) = match fault {
+            Fault::Stall { nanoseconds, .. } => (nanoseconds, STOP_TIME),
+            Fault::Pause { nanoseconds, .. } | Fault::Cut { nanoseconds, .. } => (nanoseconds, self.setup.dead_time),
+            Fault::Crash { .. } | Fault::Kill { .. } | Fault::Interrupt => return true,
+        };
+        self.setup.on_failure.adopts() && nanoseconds >= limit.as_nanos() as u64
     }
 
     /// A rank fails by itself, or it exits early with code 0.
@@ -121,12 +129,9 @@ impl World {
 
     /// How the session must end after this fault, which strikes now.
     pub(crate) fn expectation(&self, fault: Fault) -> ExpectedEnd {
-        let is_noticed = |nanoseconds| self.is_noticed(nanoseconds);
         match (self.setup.on_failure, fault) {
-            (_, Fault::Stall { nanoseconds, .. }) if !is_noticed(nanoseconds) => ExpectedEnd::Success,
-            (_, Fault::Cut { nanoseconds, .. }) if self.setup.on_failure.adopts() && !is_noticed(nanoseconds) => {
-                ExpectedEnd::Success
-            }
+            (_, Fault::Stall { .. } | Fault::Pause { .. }) if !self.is_noticed(fault) => ExpectedEnd::Success,
+            (_, Fault::Cut { .. }) if self.setup.on_failure.adopts() && !self.is_noticed(fault) => ExpectedEnd::Success,
             _ if self.ranks_ended => ExpectedEnd::Either,
             (FailurePolicy::Abort | FailurePolicy::Restart, _) | (_, Fault::Interrupt) => ExpectedEnd::Failure,
             _ if self.counts.joined == 0 => ExpectedEnd::Either,
@@ -134,7 +139,10 @@ impl World {
             (FailurePolicy::RestartRank, Fault::Kill { .. }) => ExpectedEnd::Success,
             (
                 FailurePolicy::RestartRank,
-                Fault::Crash { agent } | Fault::Cut { agent, .. } | Fault::Stall { agent, .. },
+                Fault::Crash { agent }
+                | Fault::Cut { agent, .. }
+                | Fault::Stall { agent, .. }
+                | Fault::Pause { agent, .. },
             ) => {
                 let ranks = &self.members[agent as usize].ranks;
                 let has_output = ranks.len() > 0 && ranks.living().count() < ranks.len();

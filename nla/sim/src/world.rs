@@ -229,7 +229,7 @@ impl World {
                 let counted = Box::new(self.members[here].driver_counts);
                 self.input(here, clock, Input::Drained { counted, spans: Vec::new() });
             }
-            EventKind::Stopped => self.on_stopped(here, clock),
+            EventKind::Stopped(time) => self.on_stopped(here, clock, Duration::from_nanos(time)),
             EventKind::Timer if here == 0 => self.root_input(clock, RootInput::Timeout),
             EventKind::Timer => self.input(here, clock, Input::Timeout),
             EventKind::ChildLost(link) => {

@@ -278,6 +278,7 @@ mod tests {
             uses_local_sockets: true,
             label: String::new(),
             dead_time: Duration::from_secs(20),
+            stop_time: Duration::from_secs(600),
             heartbeat: Duration::from_secs(5),
             below: None,
             log: None,

@@ -61,6 +61,8 @@ pub struct BootOrder {
     pub label: String,
     /// How long a link or the agent of a guardian may be silent before it counts as lost.
     pub dead_time: Duration,
+    /// How long one may be silent whose machine answers. At least the dead time.
+    pub stop_time: Duration,
     /// How long a link may be idle before it carries a heartbeat.
     pub heartbeat: Duration,
     /// An agent whose parent is lost joins an ancestor, so agents listen as long as they live.
@@ -115,6 +117,9 @@ pub(super) enum OrderError {
     /// The dead time is shorter than [`DEAD_TIME_MIN`] or longer than [`DEAD_TIME_MAX`].
     #[error("the order has a dead time of {} s, which is out of range", .0.as_secs_f64())]
     DeadTime(Duration),
+    /// The stop time is shorter than the dead time or longer than [`DEAD_TIME_MAX`].
+    #[error("the order has a stop time of {} s, which is out of range", .0.as_secs_f64())]
+    StopTime(Duration),
     /// The heartbeat is zero or longer than the dead time.
     #[error("the order has a heartbeat of {} s, which is out of range", .0.as_secs_f64())]
     Heartbeat(Duration),
@@ -126,13 +131,16 @@ pub(super) enum OrderError {
 impl BootOrder {
     /// Returns when a link of this session counts as lost.
     pub fn liveness(&self) -> Liveness {
-        Liveness { heartbeat: self.heartbeat, dead_time: self.dead_time }
+        Liveness { heartbeat: self.heartbeat, dead_time: self.dead_time, stop_time: self.stop_time }
     }
 
     /// Checks all numbers with which the agent computes. An agent checks each order that it reads before anything else.
     pub(super) fn check(&self) -> Result<(), OrderError> {
         if !(DEAD_TIME_MIN..=DEAD_TIME_MAX).contains(&self.dead_time) {
             return Err(OrderError::DeadTime(self.dead_time));
+        }
+        if !(self.dead_time..=DEAD_TIME_MAX).contains(&self.stop_time) {
+            return Err(OrderError::StopTime(self.stop_time));
         }
         if self.heartbeat.is_zero() || self.heartbeat > self.dead_time {
             return Err(OrderError::Heartbeat(self.heartbeat));
@@ -357,6 +365,7 @@ mod tests {
             uses_local_sockets: true,
             label: String::new(),
             dead_time: Duration::from_secs(20),
+            stop_time: DEAD_TIME_MAX,
             heartbeat: Duration::from_secs(5),
             rejoins: false,
             below: Some(Below {
@@ -416,6 +425,16 @@ mod tests {
         }
         for bad in [Duration::ZERO, DEAD_TIME_MIN - nanosecond, DEAD_TIME_MAX + nanosecond] {
             assert_eq!(check(bad), Err(OrderError::DeadTime(bad)));
+        }
+    }
+
+    #[test]
+    fn the_stop_time_of_an_order_is_bounded() {
+        let check = |stop_time| BootOrder { stop_time, ..order(1, 3, 2) }.check();
+        let (dead_time, nanosecond) = (order(1, 3, 2).dead_time, Duration::from_nanos(1));
+        assert_eq!([dead_time, DEAD_TIME_MAX].map(check), [Ok(()), Ok(())]);
+        for bad in [dead_time - nanosecond, DEAD_TIME_MAX + nanosecond] {
+            assert_eq!(check(bad), Err(OrderError::StopTime(bad)));
         }
     }
 

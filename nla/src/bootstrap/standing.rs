@@ -100,6 +100,7 @@ fn order(SessionAhead { session, key, marker, liveness }: SessionAhead) -> BootO
         uses_local_sockets: false,
         label: String::new(),
         dead_time: liveness.dead_time,
+        stop_time: liveness.stop_time,
         heartbeat: liveness.heartbeat,
         rejoins: false,
         below: None,

@@ -219,7 +219,12 @@ impl Agent {
             Input::ParentLost { why } => self.on_parent_link_lost(&why, turn),
             Input::Rejoined => self.on_rejoined_parent(turn),
             Input::NotRejoined => self.on_parent_lost(turn),
-            Input::Stopped(_) => self.stopped_at = Some(turn.now),
+            Input::Stopped(time) => {
+                if self.plan.as_ref().is_some_and(|plan| time >= plan.dead_time) {
+                    self.stopped_at = Some(turn.now);
+                }
+            }
+            Input::ChildSilent(child, time) => self.on_silent(child, time, turn),
             Input::ChildJoined(child) => self.on_child_joined(child, turn),
             Input::FromChild(child, message) => self.on_up(child, message, turn),
             Input::ChildLost(child, why) => self.on_child_lost(child, Cause::Lost { why }, turn),

@@ -100,6 +100,13 @@ pub const DEAD_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 pub const DEAD_TIME: Duration = Duration::from_secs(20);
 /// The same where the session goes on after the loss.
 pub const DEAD_TIME_SURVIVED: Duration = Duration::from_secs(5);
+/// A process that is silent for this time is lost although its machine answers, unless the user asks for another time: it is
+/// stopped, starved or hangs. Longer than a manager suspends a job to let another one pass, or a machine swaps.
+pub const STOP_TIME: Duration = Duration::from_secs(600);
+/// How often the user is told of such processes.
+pub const SILENCE_TOLD: Duration = Duration::from_secs(60);
+/// How long the root waits for reports of others that are silent before it tells the user of them together.
+pub const SILENCE_WINDOW: Duration = Duration::from_secs(1);
 /// An agent whose parent was lost tries to join an ancestor for two dead times and this margin. Two, because the agent
 /// and the ancestor may notice the loss up to one dead time apart.
 pub const REJOIN_MARGIN: Duration = Duration::from_secs(2);

@@ -193,6 +193,13 @@ pub enum Up {
         #[serde(deserialize_with = "deserialize_one_line")]
         text: String,
     },
+    /// Nothing was heard from an agent of the subtree for this time, and its machine answers. Its parent repeats that once a minute.
+    Silent {
+        /// The agent.
+        agent: AgentId,
+        /// How long it is silent.
+        time: Duration,
+    },
     /// An agent of the subtree has chosen the processors of its ranks. Comes before the namespace's `Started`.
     Bound {
         /// The agent.

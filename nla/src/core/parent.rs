@@ -171,6 +171,9 @@ pub(super) trait Parent: Sized {
     /// An agent below has chosen the processors of its ranks.
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_, Self::Action>);
 
+    /// An agent below is silent for this time, and its machine answers.
+    fn on_silent(&mut self, agent: AgentId, time: Duration, turn: &mut Turn<'_, Self::Action>);
+
     /// Agents below give their ranks lower limits than the user's shell has. There is at least one entry.
     fn on_low_limits(&mut self, limits: LowLimits, turn: &mut Turn<'_, Self::Action>);
 
@@ -201,6 +204,11 @@ pub(super) trait Parent: Sized {
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
             Up::Left(left) => left.into_iter().take(LEFT_PROGRAMS_MAX).for_each(|left| self.on_left(left, turn)),
             Up::Busy { agent, text } => self.on_busy(agent, text, turn),
+            Up::Silent { agent, time } => {
+                if self.children().toward(agent) == Some(from) {
+                    self.on_silent(agent, time, turn);
+                }
+            }
             Up::Bound { agent, report } => self.on_bound(agent, report, turn),
             Up::LowLimits(limits) => {
                 let limits = self.children().subtree(from).map(|child| limits.within(child)).unwrap_or_default();

@@ -33,6 +33,9 @@ pub enum LossReason {
     /// No byte arrived for this long.
     #[error("nothing was heard from it for {} s", .0.as_secs_f64())]
     Silent(Duration),
+    /// The same, although its machine answers.
+    #[error("nothing was heard from it for {} s, although its machine answers; was it stopped?", .0.as_secs_f64())]
+    Stopped(Duration),
     /// More than [`LINK_QUEUE_BYTES_MAX`](super::limits::LINK_QUEUE_BYTES_MAX) bytes waited to be written.
     #[error("it does not read what it is sent")]
     NotReading,

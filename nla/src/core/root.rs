@@ -15,6 +15,7 @@ mod posts;
 mod restarting;
 mod root_requests;
 mod staging;
+mod stops;
 mod survey;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -29,6 +30,7 @@ use self::namespace::Namespace;
 use self::posts::Posts;
 pub use self::restarting::INCARNATION;
 use self::restarting::Restarts;
+use self::stops::{Silences, Stop};
 use super::binding::BindingReport;
 use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
@@ -78,8 +80,10 @@ pub enum RootInput {
     Forward(i32),
     /// The launcher is about to be stopped (true), or was continued (false).
     Suspend(bool),
-    /// The launcher did not run for this time, a dead time or longer, without [`RootInput::Suspend`]: it was stopped, or its
-    /// machine was. Agents have given it up.
+    /// Nothing was heard from a child for this time, and its machine answers.
+    ChildSilent(AgentId, Duration),
+    /// The launcher did not run for this time without [`RootInput::Suspend`]: it was stopped or starved, or its machine was. If
+    /// that is the dead time or longer, agents on other machines may have given it up.
     Stopped(Duration),
     /// The user asks how far the ranks are.
     Survey,
@@ -215,9 +219,10 @@ pub enum Notice {
     Ending(Outcome, i32, Duration),
     /// The readers of the launcher's output have not read for this time: what was not written is dropped.
     OutputDropped(Duration),
-    /// The launcher did not run for some time. The first duration is that time; the second is the dead time, which it
-    /// exceeds.
-    Stopped(Duration, Duration),
+    /// An agent was lost shortly after the launcher had not run for this time, the dead time or longer.
+    Stopped(Duration),
+    /// These agents are silent for so long, and their machines answer. At most once a minute.
+    Silent(Vec<(AgentId, Duration)>),
     /// The answer to a survey, and what the session itself waits for.
     Surveyed(Box<Survey>, Vec<Wait>),
     /// An agent has removed or found files that its ranks have left in /dev/shm.
@@ -260,7 +265,8 @@ impl Notice {
             | Self::Moved(_)
             | Self::Ending(..)
             | Self::OutputDropped(..)
-            | Self::Stopped(..)
+            | Self::Stopped(_)
+            | Self::Silent(_)
             | Self::FilesLeft(..)
             | Self::Busy(..)
             | Self::Bound(..)
@@ -331,8 +337,10 @@ pub struct Root {
     /// Lost agents whose guardians are ended then: once more, when the agents below them have joined others, or if an agent
     /// that has lost its guardian has not ended its ranks.
     ends_later: Vec<(Time, AgentId)>,
-    /// Agents that are lost before this time have given up a launcher that was stopped.
-    given_up_until: Time,
+    /// The last time in which the launcher did not run for a dead time or longer.
+    stop: Option<Stop>,
+    /// Agents that are silent.
+    silences: Silences,
     phase: Phase,
     children: Children,
     namespaces: LiteMap<NamespaceId, Namespace>,
@@ -387,7 +395,8 @@ impl Root {
             without_processes: BTreeSet::new(),
             without_guardian: BTreeSet::new(),
             ends_later: Vec::new(),
-            given_up_until: Time::ZERO,
+            stop: None,
+            silences: Silences::default(),
             phase: Phase::Joining { until: None },
             // The root gets no input when they join. The driver drops messages to a child that has not joined.
             children: Children::new(tree, ChildStage::Joined),
@@ -444,14 +453,8 @@ impl Root {
                 self.flow.on_continued(turn.now);
                 self.to_children(&Down::Resume, turn);
             }
-            RootInput::Stopped(time) => {
-                if !matches!(self.phase, Phase::Joining { .. }) {
-                    turn.push(RootAction::Notice(Notice::Stopped(time, self.session.dead_time)));
-                }
-                self.flow.on_continued(turn.now);
-                self.given_up_until = turn.now + self.session.dead_time;
-                self.children.hurry(self.given_up_until);
-            }
+            RootInput::ChildSilent(child, time) => self.on_silent(child, time, turn),
+            RootInput::Stopped(time) => self.on_stopped(time, turn),
             RootInput::TimeLimit(limit) => {
                 self.end_left(turn);
                 self.end(Outcome::TimedOut { limit }, SIGTERM, "the time limit is reached", turn);
@@ -570,6 +573,7 @@ impl Root {
 
     fn on_time(&mut self, turn: &mut Turn<'_>) {
         self.survey_stuck_fences(turn);
+        self.tell_silences(turn);
         self.lose_ended_orphans(turn);
         self.lose_late_orphans(self.session.adoption_time(), turn);
         if matches!(self.phase, Phase::Flushing { .. }) && !self.adopts() {
@@ -683,7 +687,7 @@ impl Root {
         };
         let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
         let next = next.chain(self.posts.deadline()).chain(self.meetings.deadline());
-        let next = next.chain(self.children.orphan_deadline());
+        let next = next.chain(self.children.orphan_deadline()).chain(self.silences.due());
         let next = next.chain(self.ends_later.iter().map(|(at, _)| *at)).min();
         if let Some(at) = next
             && self.wake_at.is_none_or(|before| at < before)

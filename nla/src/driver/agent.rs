@@ -25,6 +25,7 @@ use tracing::{Instrument, Span};
 
 use self::events::Event;
 use super::children::{Children, LinkContext, Received};
+use super::guarding::Guarding;
 use super::input::InputHub;
 use super::leftovers::SharedFiles;
 use super::pmix::Pmix;
@@ -46,7 +47,7 @@ use crate::core::{
     Subtree, TraceSpan, Traffic, Up,
 };
 use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
-use crate::sys::{self, Ended, GuardianLink, SegmentReader, Watched};
+use crate::sys::{self, Ended, GuardianLink, SegmentReader};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
@@ -76,12 +77,7 @@ pub(super) struct AgentDriver {
     /// The launcher is on another node.
     is_remote: bool,
     pub(super) here: Subtree,
-    guardian: GuardianLink,
-    /// Readable once the guardian has exited.
-    guardian_end: Watched,
-    is_guarded: bool,
-    /// When the guardian was last looked at, and for how long it had not run then.
-    guardian_seen: (Instant, Duration),
+    guarding: Guarding,
     pub(super) links: LinkContext,
     pub(super) parent: Uplink,
     parent_id: AgentId,
@@ -178,10 +174,7 @@ impl AgentDriver {
             clock,
             is_remote: order.is_remote(),
             here,
-            guardian_end: sys::watch_end(guardian.as_fd().try_clone_to_owned()?)?,
-            guardian,
-            is_guarded: true,
-            guardian_seen: (Instant::now(), Duration::ZERO),
+            guarding: Guarding::new(guardian)?,
             pulse: Pulse::new(&links.ticks),
             links,
             parent,
@@ -255,11 +248,11 @@ impl AgentDriver {
 
     /// Waits until what lost neighbours have left has ended. The guardian is kept alive meanwhile.
     async fn end_survivors(&mut self) {
-        let Self { survivors, guardian, pulse, .. } = self;
+        let Self { survivors, guarding, pulse, .. } = self;
         let beats = async {
             loop {
                 pulse.beat().await;
-                let _ = guardian.alive();
+                let _ = guarding.alive();
             }
         };
         tokio::select! {
@@ -325,14 +318,15 @@ impl AgentDriver {
                     self.handle(Input::Drained { counted: Box::new(self.counted()), spans: self.spans() });
                 }
             }
-            Event::GuardianEnded => self.watch_guardian(),
+            Event::GuardianDue => self.watch_guardian(),
             Event::Tick(stop) => {
                 if let Some(time) = stop {
                     self.on_stopped(time);
                 }
                 self.watch_guardian();
                 let ticks = &self.links.ticks;
-                let lost = self.pmix.as_mut().and_then(|pmix| pmix.beat(ticks.per_dead_time(), ticks.dead_time()));
+                let lost =
+                    self.pmix.as_mut().and_then(|pmix| pmix.beat(ticks.per_dead_time(), ticks.liveness().dead_time));
                 lost.into_iter().for_each(|event| self.on_pmix(event));
             }
             Event::Alarm => self.handle(Input::Timeout),
@@ -353,27 +347,9 @@ impl AgentDriver {
         }
     }
 
-    /// Shows the guardian that this process runs, and checks that the guardian does. A guardian notes seldom that it runs, so
-    /// a stopped one is noticed after one to two dead times. Time in which this process was late does not count: a suspended
-    /// machine runs neither.
     fn watch_guardian(&mut self) {
-        if !self.is_guarded {
-            // Another process may end what is left of it.
-            let _ = self.guardian.alive();
-        } else if self.guardian.alive().is_err() {
-            self.is_guarded = false;
-            self.handle(Input::GuardianLost);
-        } else {
-            let (ticks, (last, silent)) = (&self.links.ticks, self.guardian_seen);
-            let tick = last.elapsed().min(ticks.period_max());
-            let silent = if self.guardian.has_run() { Duration::ZERO } else { silent + tick };
-            self.guardian_seen = (Instant::now(), silent);
-            if silent >= ticks.dead_time() + ticks.period_max() {
-                self.is_guarded = false;
-                self.guardian.kill();
-                self.handle(Input::GuardianSilent);
-            }
-        }
+        let loss = self.guarding.look(&self.links.ticks);
+        loss.into_iter().for_each(|loss| self.handle(loss));
     }
 
     fn flush_pump(&self) {
@@ -446,10 +422,10 @@ impl AgentDriver {
         self.handle(Input::Rejoined);
     }
 
-    /// This process was stopped for at least the dead time.
+    /// This process did not run for this time.
     fn on_stopped(&mut self, time: Duration) {
         tracing::warn!(?time, "this agent did not run");
-        if self.rejoined.is_some() {
+        if self.rejoined.is_some() && time >= self.links.ticks.liveness().dead_time {
             // Its parent was not lost, but has given this agent up.
             self.on_rejoined(None);
         }
@@ -471,6 +447,7 @@ impl AgentDriver {
         }
         match self.children.receive(peer, event) {
             Some(Received::Message(message)) => self.handle(Input::FromChild(peer, message)),
+            Some(Received::Silent(time)) => self.handle(Input::ChildSilent(peer, time)),
             Some(Received::Lost(why)) => self.handle(Input::ChildLost(peer, why)),
             Some(Received::OutputLost(why)) => self.handle(Input::ChildOutputLost(peer, why)),
             None => {}
@@ -486,6 +463,7 @@ impl AgentDriver {
                     Err(error) => self.handle(Input::ParentLost { why: LossReason::Undecodable(error.to_string()) }),
                 }
             }
+            LinkEvent::Silent(time) => tracing::debug!(?time, "the parent is silent"),
             LinkEvent::Lost(why) => {
                 tracing::debug!(%why, "the link to the parent has ended");
                 self.parent_lost = true;

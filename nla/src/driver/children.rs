@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use litemap::LiteMap;
@@ -57,6 +58,8 @@ struct Child {
 /// The meaning of an event of a child's link.
 pub(super) enum Received {
     Message(Up),
+    /// Nothing was heard from the child for this time, and its machine answers.
+    Silent(Duration),
     /// The child is lost.
     Lost(LossReason),
     /// The child is lost before all output of its subtree has arrived.
@@ -161,6 +164,7 @@ impl Children {
                 }
             }),
             LinkEvent::Message(_) => None,
+            LinkEvent::Silent(time) => self.links.contains_key(&child).then_some(Received::Silent(time)),
             LinkEvent::Lost(why) => {
                 let lanes_open = self.links.get(&child)?.lanes_open.get();
                 self.remove(child);

@@ -11,6 +11,7 @@ mod binder;
 mod board;
 mod children;
 mod collector;
+mod guarding;
 mod input;
 mod leftovers;
 mod node_devices;

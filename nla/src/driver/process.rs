@@ -71,6 +71,7 @@ fn run_session(
     own: OwnProcess,
     standby: &Standby,
 ) -> Result<u8, StartFailure> {
+    guardian.announce_limit(order.stop_time);
     let runtime = runtime().map_err(limits)?;
     let code = LocalSet::new().block_on(&runtime, async {
         let mut panics = Panics::new("agent");
@@ -109,7 +110,7 @@ async fn run(
     own: OwnProcess,
     mut panics: Panics,
 ) -> Result<u8, StartFailure> {
-    guardian.announce_dead_time(order.dead_time);
+    guardian.announce_limit(order.stop_time);
     let tasks = panics.tasks();
     // Large futures are boxed: each frame that they are copied to costs page faults.
     let joining = Box::pin(bootstrap::join(order, clock, own, &guardian, &tasks));

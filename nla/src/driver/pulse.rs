@@ -1,4 +1,4 @@
-//! Detects that this process was stopped: a tick is then late.
+//! Detects that this process did not run, because it was stopped or starved: a tick is then late.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use crate::link::{Ticker, Ticks};
 
 /// See the module's documentation.
 pub(super) struct Pulse {
-    dead_time: Duration,
     ticker: Ticker,
     /// By when the next tick is due.
     due: Instant,
@@ -17,10 +16,11 @@ pub(super) struct Pulse {
 impl Pulse {
     pub(super) fn new(ticks: &Ticks) -> Self {
         let ticker = ticks.subscribe();
-        Self { dead_time: ticks.dead_time(), due: ticker.due(), ticker }
+        Self { due: ticker.due(), ticker }
     }
 
-    /// Waits for the next tick. Returns how long this process was stopped, if that was a dead time or longer. Cancel-safe.
+    /// Waits for the next tick. Returns how long this process did not run, if that was longer than between two ticks.
+    /// Cancel-safe.
     pub(super) async fn beat(&mut self) -> Option<Duration> {
         // The tick itself may be noticed after other events.
         if self.stop(Instant::now()).is_none() {
@@ -32,7 +32,7 @@ impl Pulse {
         stop
     }
 
-    /// Waits until this process has not run for the dead time or longer. Returns for how long. Cancel-safe.
+    /// Waits until this process has not run for longer than between two ticks. Returns for how long. Cancel-safe.
     pub(super) async fn stopped(&mut self) -> Duration {
         loop {
             if let Some(time) = self.beat().await {
@@ -41,10 +41,10 @@ impl Pulse {
         }
     }
 
-    /// Returns by how much the tick is late, if that is the dead time or longer.
+    /// Returns by how much the tick is late, if that is longer than between two.
     fn stop(&self, now: Instant) -> Option<Duration> {
         let late = now.saturating_duration_since(self.due);
-        (late >= self.dead_time).then_some(late)
+        (late > self.ticker.period_max()).then_some(late)
     }
 }
 
@@ -59,19 +59,20 @@ mod tests {
     use crate::tasks::Panics;
 
     #[tokio::test]
-    async fn only_a_stop_of_a_dead_time_is_noticed() {
+    async fn only_a_stop_that_is_longer_than_between_two_ticks_is_noticed() {
         let test = async {
-            let (heartbeat, dead_time, long) =
-                (Duration::from_millis(20), Duration::from_secs(30), Duration::from_secs(60));
-            let ticks = Ticks::start(AgentId::ROOT, Liveness { heartbeat, dead_time }, &Panics::new("test").tasks());
+            let (heartbeat, dead_time) = (Duration::from_secs(2), Duration::from_secs(30));
+            let liveness = Liveness { heartbeat, dead_time, stop_time: dead_time };
+            let ticks = Ticks::start(AgentId::ROOT, liveness, &Panics::new("test").tasks());
             let mut pulse = Pulse::new(&ticks);
-            assert_eq!(pulse.stop(pulse.due + dead_time * 9 / 10), None);
-            assert_eq!(pulse.stop(pulse.due + dead_time), Some(dead_time));
-            assert_eq!(timeout(long, pulse.beat()).await, Ok(None), "a tick in time");
-            pulse.due -= dead_time + heartbeat;
-            let stop = timeout(long, pulse.stopped()).await.expect("it is noticed");
-            assert!(stop >= dead_time, "{stop:?}");
-            assert_eq!(timeout(long, pulse.beat()).await, Ok(None), "it is noticed once");
+            assert_eq!(pulse.stop(pulse.due + heartbeat), None);
+            let late = heartbeat + Duration::from_millis(1);
+            assert_eq!(pulse.stop(pulse.due + late), Some(late));
+            assert_eq!(timeout(dead_time, pulse.beat()).await, Ok(None), "a tick in time");
+            pulse.due -= 2 * late;
+            let stop = timeout(dead_time, pulse.stopped()).await.expect("it is noticed");
+            assert!(stop >= heartbeat, "{stop:?}");
+            assert_eq!(timeout(dead_time, pulse.beat()).await, Ok(None), "it is noticed once");
         };
         LocalSet::new().run_until(test).await;
     }

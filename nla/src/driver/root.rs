@@ -165,7 +165,7 @@ enum Event {
     OutputEnded,
     /// All `Suspend` messages have been written, or their deadline has expired.
     SuspendWritten,
-    /// The launcher did not run for a dead time.
+    /// The launcher did not run for this time.
     Stopped(Duration),
     /// A file of the session cannot be sent.
     NotStaged(String),
@@ -375,6 +375,7 @@ impl RootDriver {
     fn on_link(&mut self, peer: AgentId, event: LinkEvent) {
         match self.children.receive(peer, event) {
             Some(Received::Message(message)) => self.handle(RootInput::FromChild(peer, message)),
+            Some(Received::Silent(time)) => self.handle(RootInput::ChildSilent(peer, time)),
             Some(Received::Lost(why)) => self.handle(RootInput::ChildLost(peer, why)),
             Some(Received::OutputLost(why)) => self.handle(RootInput::ChildOutputLost(peer, why)),
             None => {}

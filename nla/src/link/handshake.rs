@@ -20,7 +20,7 @@ use super::address::{Address, LocalSocket};
 use super::clock::Clock;
 use super::key::SessionKey;
 use super::listener::{Listener, Peer};
-use super::stream::{ReadHalf, Stream, WriteHalf};
+use super::stream::{ReadHalf, Stream, Witness, WriteHalf};
 use super::unproven::{RefusalLog, Source, Unproven};
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME, RECORD_BYTES_MAX};
 use crate::core::{AgentId, Subtree, Time};
@@ -85,8 +85,9 @@ pub struct Accepted {
 impl Accepted {
     /// A link over pipes that the launcher has made and one forked agent has inherited. No other process keeps their ends open, and
     /// the key arrives over the same pipes: such a link needs neither a handshake nor encryption.
-    pub(crate) fn over_inherited(stream: Stream, peer: AgentId) -> Self {
+    pub(crate) fn over_inherited(mut stream: Stream, peer: AgentId) -> Self {
         stream.widen_pipes();
+        stream.witness = Witness::Stream;
         Self { peer, stream, established: Established::unencrypted() }
     }
 
@@ -126,7 +127,7 @@ impl Accepted {
 
     /// Splits a stream that does not become a link into its two directions.
     pub(crate) fn into_halves(self) -> (MessageSender, MessageReceiver) {
-        let (Stream { read, write, unread }, Established { sealer, opener }) = (self.stream, self.established);
+        let (Stream { read, write, unread, .. }, Established { sealer, opener }) = (self.stream, self.established);
         (MessageSender { write, sealer }, MessageReceiver { read, unread, opener })
     }
 }

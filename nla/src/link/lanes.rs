@@ -20,7 +20,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::handshake::Accepted;
 use super::pacer::{PacedLinks, Pacer};
-use super::stream::{ReadHalf, Stream, WriteHalf, end};
+use super::silence::{Silence, Verdict};
+use super::stream::{ReadHalf, Stream, Witness, WriteHalf, end};
 use super::ticks::{Ticker, Ticks};
 use crate::core::limits::{LINK_QUEUE_BYTES_MAX, RECORD_BYTES_MAX, STREAM_WINDOW_BYTES};
 use crate::core::{AgentId, LossReason, Violation};
@@ -43,8 +44,10 @@ pub struct Liveness {
     /// An end that writes nothing sends a heartbeat once in this time. At most half of the dead time; [`Ticks`] sends three per
     /// dead time at least.
     pub heartbeat: Duration,
-    /// The link is lost if nothing was received for this time.
+    /// The link is lost if nothing was received for this time, and the peer's machine does not answer either.
     pub dead_time: Duration,
+    /// The link is lost if nothing was received for this time.
+    pub stop_time: Duration,
 }
 
 /// An event of a link, for its owner.
@@ -52,6 +55,8 @@ pub struct Liveness {
 pub enum LinkEvent {
     /// A message of the control or board lane.
     Message(Bytes),
+    /// Nothing was received for this time, and the peer's machine answers. Once a minute.
+    Silent(Duration),
     /// The link is lost, for this reason. No event follows.
     Lost(LossReason),
 }
@@ -205,8 +210,8 @@ pub type StreamSink = Box<dyn FnMut(Lane, Bytes, Receipt)>;
 
 impl Link {
     /// Starts the tasks of a link in this thread's `LocalSet`. Its events go to `events` with the peer's number, the
-    /// messages of lanes with a window to `streams`. It sends heartbeats at the ticks. It is lost after the ticks' dead
-    /// time, unless `suspended` is set. `meter` counts what is written.
+    /// messages of lanes with a window to `streams`. It sends heartbeats at the ticks. It is lost as the
+    /// ticks' times say, unless `suspended` is set. `meter` counts what is written.
     pub fn start(
         accepted: Accepted,
         events: mpsc::Sender<(AgentId, LinkEvent)>,
@@ -216,7 +221,7 @@ impl Link {
         meter: Meter,
         tasks: &Tasks,
     ) -> Self {
-        let Accepted { peer, stream: Stream { read, write, unread }, established } = accepted;
+        let Accepted { peer, stream: Stream { read, write, unread, witness }, established } = accepted;
         let Established { sealer, opener } = established;
         let shared = Arc::new(Shared {
             queues: Mutex::new(Queues { window: [STREAM_WINDOW_BYTES; LANES], ..Queues::default() }),
@@ -235,13 +240,14 @@ impl Link {
         let ticker = ticks.subscribe();
         let (here, passed_on) = (ticks.here(), Vec::new());
         let writer = Writer { shared: Arc::clone(&shared), here, peer, sealer, ticker, passed_on, meter };
-        let (dead_time, ticker) = (ticks.dead_time(), ticks.subscribe());
+        let (liveness, ticker) = (ticks.liveness(), ticks.subscribe());
         tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
             // The first of them to end ends the link. Their order is random, so that none of them starves another.
+            let told = |silent| events.send((peer, LinkEvent::Silent(silent)));
             let why = tokio::select! {
                 why = reader.run(read, unread) => why,
                 why = writer.run(write) => why,
-                why = watch(heard, suspended, dead_time, ticker) => why,
+                why = watch(&heard, &suspended, (liveness, witness), ticker, told) => why,
             };
             let _ = events.send((peer, LinkEvent::Lost(why))).await;
         });
@@ -345,27 +351,38 @@ impl Reader {
     }
 }
 
-/// Returns once nothing was received for `dead_time`. Any bytes count: the pieces of a long message are as good as
-/// heartbeats, which wait behind at most [`WRITE_BYTES`] of them. If this process itself ran late, under load or stopped by a
-/// signal, the peer gets as much more time.
-async fn watch(
-    heard: Rc<Cell<Instant>>,
-    suspended: Rc<Cell<bool>>,
-    dead_time: Duration,
+/// Returns once the peer is lost by its silence; tells of a longer one. Any bytes count: the pieces of a long message are as good
+/// as heartbeats, which wait behind at most [`WRITE_BYTES`] of them.
+async fn watch<T: Future>(
+    heard: &Cell<Instant>,
+    suspended: &Cell<bool>,
+    (liveness, witness): (Liveness, Witness),
     mut ticker: Ticker,
+    tell: impl Fn(Duration) -> T,
 ) -> LossReason {
+    let period = ticker.period_max();
+    let mut silence = Silence::new(liveness, heard.get());
     loop {
-        // The last wait ends with the dead time, so that a loss is noticed at once.
-        let deadline = (heard.get() + dead_time).max(Instant::now() + TICK_MIN);
-        let next = deadline.min(ticker.due());
+        // The last wait ends with the silence, so that a loss is noticed at once.
+        let deadline = silence.next().max(Instant::now() + TICK_MIN);
+        let due = deadline.min(ticker.due());
         tokio::select! {
             () = ticker.tick() => {}
             () = sleep_until(deadline), if deadline < ticker.due() => {}
         }
-        let late = next.elapsed().saturating_sub(Duration::from_millis(50));
-        heard.set(if suspended.get() { Instant::now() } else { heard.get() + late });
-        if heard.get().elapsed() >= dead_time {
-            return LossReason::Silent(dead_time);
+        let now = Instant::now();
+        silence.on_heard(heard.get());
+        silence.on_waited(now, due, period);
+        if suspended.get() {
+            silence.on_heard(now);
+        }
+        if now.saturating_duration_since(heard.get()) < period {
+            continue;
+        }
+        match silence.judge(now, witness.look()) {
+            Verdict::Alive => {}
+            Verdict::Told(silent) => drop(tell(silent).await),
+            Verdict::Lost(why) => return why,
         }
     }
 }

@@ -11,6 +11,7 @@ mod lanes;
 pub(crate) mod listener;
 mod pace;
 mod pacer;
+mod silence;
 mod stream;
 mod ticks;
 mod unproven;

@@ -1,6 +1,6 @@
 //! The byte stream of a link: a TCP connection, a Unix socket, or the input and output pipes of a remote shell.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use bytes::BytesMut;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
@@ -8,6 +8,7 @@ use tokio::net::unix::{self, pipe};
 use tokio::net::{TcpStream, UnixStream, tcp};
 use tokio_util::either::Either;
 
+use super::silence::There;
 use crate::sys;
 
 /// The kernel's buffer for what is sent: urgent messages must not wait behind much more.
@@ -19,6 +20,29 @@ pub(crate) struct Stream {
     pub(crate) write: WriteHalf,
     /// Bytes that were read from the stream and not used.
     pub(crate) unread: BytesMut,
+    pub(super) witness: Witness,
+}
+
+/// What tells of the other end's machine when the stream is silent.
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Witness {
+    /// The open stream: the other end is on this machine.
+    Stream,
+    /// The acknowledgements of the connection with this descriptor.
+    Acks(RawFd),
+    /// Nothing: processes of a remote shell are between the ends.
+    Nothing,
+}
+
+impl Witness {
+    /// Returns what is known. The stream must be open.
+    pub(super) fn look(self) -> There {
+        match self {
+            Self::Stream => There::Here,
+            Self::Acks(connection) => sys::acks(connection).map_or(There::Unknown, There::Acks),
+            Self::Nothing => There::Unknown,
+        }
+    }
 }
 
 /// The reading half: of a connection, or on this machine of a Unix socket or a pipe.
@@ -33,8 +57,9 @@ impl Stream {
         // A failure costs speed, not correctness.
         let _ = stream.set_nodelay(true);
         let _ = setsockopt(&stream, sockopt::SndBuf, &BUFFER_BYTES);
+        let witness = Witness::Acks(stream.as_raw_fd());
         let (read, write) = stream.into_split();
-        Self { read: Either::Left(read), write: Either::Left(write), unread: BytesMut::new() }
+        Self { read: Either::Left(read), write: Either::Left(write), unread: BytesMut::new(), witness }
     }
 
     /// Prepares a Unix socket, whose other end is on this machine, for a link.
@@ -43,13 +68,13 @@ impl Stream {
         let _ = setsockopt(&stream, sockopt::SndBuf, &BUFFER_BYTES);
         let (read, write) = stream.into_split();
         let (read, write) = (Either::Right(Either::Left(read)), Either::Right(Either::Left(write)));
-        Self { read, write, unread: BytesMut::new() }
+        Self { read, write, unread: BytesMut::new(), witness: Witness::Stream }
     }
 
     /// Combines the pipes from and to a remote shell. `unread` was read from `input` before.
     pub(crate) fn pipes(input: pipe::Receiver, output: pipe::Sender, unread: &[u8]) -> Self {
         let (read, write) = (Either::Right(Either::Right(input)), Either::Right(Either::Right(output)));
-        Self { read, write, unread: unread.into() }
+        Self { read, write, unread: unread.into(), witness: Witness::Nothing }
     }
 
     /// Gives pipes as large a buffer as connections have, as far as the kernel permits it (pipe-user-pages-soft).
@@ -153,7 +178,11 @@ mod tests {
         Some([accepted.ok()?, child])
     }
 
-    const LIVENESS: Liveness = Liveness { heartbeat: Duration::from_secs(5), dead_time: Duration::from_secs(20) };
+    const LIVENESS: Liveness = Liveness {
+        heartbeat: Duration::from_secs(5),
+        dead_time: Duration::from_secs(20),
+        stop_time: Duration::from_secs(600),
+    };
 
     fn started(accepted: Accepted, liveness: Liveness) -> (Link, mpsc::Receiver<(AgentId, LinkEvent)>) {
         let (events, incoming) = mpsc::channel(16);
@@ -210,7 +239,11 @@ mod tests {
         }
     }
 
-    const SHORT: Liveness = Liveness { heartbeat: Duration::from_millis(100), dead_time: Duration::from_millis(400) };
+    const SHORT: Liveness = Liveness {
+        heartbeat: Duration::from_millis(100),
+        dead_time: Duration::from_millis(400),
+        stop_time: Duration::from_millis(1500),
+    };
 
     #[tokio::test]
     async fn an_end_that_sends_or_receives_a_long_message_is_alive() {
@@ -248,6 +281,28 @@ mod tests {
             assert!(matches!(&event, Some((_, LinkEvent::Lost(why))) if *why == lost), "{event:?}");
             let time = began.elapsed();
             assert!(time >= SHORT.dead_time && time < SHORT.dead_time + Duration::from_secs(1), "{time:?}");
+        };
+        LocalSet::new().run_until(all).await;
+    }
+
+    #[tokio::test]
+    async fn a_silent_peer_whose_machine_answers_is_told_and_lost_after_the_stop_time() {
+        let all = async {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("it has one");
+            let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
+            let tcp = [near.expect("it listens"), far.expect("it is connected").0].map(Stream::connection);
+            for ends in [local(), tcp] {
+                let [above, _silent] = connected(ends, 0, 1).await.expect("both know the key");
+                let began = Instant::now();
+                let (_link, mut events) = started(above, SHORT);
+                let event = timeout(Duration::from_secs(30), events.recv()).await.expect("the silence is noticed");
+                assert!(matches!(&event, Some((_, LinkEvent::Silent(time))) if *time >= SHORT.dead_time), "{event:?}");
+                let event = timeout(Duration::from_secs(30), events.recv()).await.expect("the loss is noticed");
+                let lost = LossReason::Stopped(SHORT.stop_time);
+                assert!(matches!(&event, Some((_, LinkEvent::Lost(why))) if *why == lost), "{event:?}");
+                assert!(began.elapsed() >= SHORT.stop_time, "{:?}", began.elapsed());
+            }
         };
         LocalSet::new().run_until(all).await;
     }

@@ -2,7 +2,8 @@
 //! wake-up takes time from a rank.
 //!
 //! An agent ticks when its parent's heartbeat arrives, which wakes it anyway. Its timer expires only if that is late. So a
-//! heartbeat of the launcher runs through the whole tree, and an agent wakes once per heartbeat.
+//! heartbeat of the launcher runs through the whole tree, and an agent wakes once per heartbeat. If the parent is stopped, the
+//! agent ticks by its timer alone.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub struct Ticks(Rc<Shared>);
 
 struct Shared {
     here: AgentId,
-    dead_time: Duration,
+    liveness: Liveness,
     per_dead_time: u32,
     /// The longest time between two ticks, unless this process runs late.
     period_max: Duration,
@@ -39,13 +40,14 @@ struct Shared {
 impl Ticks {
     /// Starts the ticks of the agent `here`, or of the root. They are a heartbeat apart, and there are at least three in a dead
     /// time. An agent's timer is an eighth slower: its parent's heartbeat comes first. Call it inside a `LocalSet`.
-    pub fn start(here: AgentId, Liveness { heartbeat, dead_time }: Liveness, tasks: &Tasks) -> Self {
+    pub fn start(here: AgentId, liveness: Liveness, tasks: &Tasks) -> Self {
+        let Liveness { heartbeat, dead_time, .. } = liveness;
         let period = heartbeat.min(dead_time / PER_DEAD_TIME_MIN).max(PERIOD_MIN);
         let per_dead_time = (dead_time.as_secs_f64() / period.as_secs_f64()).round() as u32;
         let slack = if here == AgentId::ROOT { Duration::ZERO } else { period / 8 };
         let ticks = Self(Rc::new(Shared {
             here,
-            dead_time,
+            liveness,
             per_dead_time: per_dead_time.max(PER_DEAD_TIME_MIN),
             period_max: period + slack,
             timer: Timer::new().ok(),
@@ -99,8 +101,8 @@ impl Ticks {
     }
 
     /// Returns after how much silence a peer is lost.
-    pub fn dead_time(&self) -> Duration {
-        self.0.dead_time
+    pub fn liveness(&self) -> Liveness {
+        self.0.liveness
     }
 
     /// Returns the longest time between two ticks.
@@ -154,7 +156,8 @@ mod tests {
     use crate::tasks::Panics;
 
     const LONG: Duration = Duration::from_secs(60);
-    const SHORT: Liveness = Liveness { heartbeat: Duration::from_millis(40), dead_time: Duration::from_millis(200) };
+    const SHORT: Liveness =
+        Liveness { heartbeat: Duration::from_millis(40), dead_time: Duration::from_millis(200), stop_time: LONG };
 
     #[tokio::test]
     async fn all_receivers_get_the_ticks_of_the_timer() {
@@ -175,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn a_heartbeat_of_the_parent_is_a_tick() {
         let test = async {
-            let slow = Liveness { heartbeat: LONG, dead_time: 2 * LONG };
+            let slow = Liveness { heartbeat: LONG, dead_time: 2 * LONG, stop_time: 2 * LONG };
             let ticks = Ticks::start(AgentId(2), slow, &Panics::new("test").tasks());
             assert_eq!(ticks.per_dead_time(), 3, "the heartbeat is too rare");
             let mut ticker = ticks.subscribe();

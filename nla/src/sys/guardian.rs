@@ -1,9 +1,10 @@
 //! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
 //! dead.
 //!
-//! **They watch each other.** Each notes in memory that they share when it last ran (`signs.rs`). That wakes neither of them. An
-//! agent whose guardian has not run for one to two dead times, as if it was stopped, reports itself as lost and ends its
-//! ranks. When the guardian dies, the kernel sends SIGCONT to the agent (PR_SET_PDEATHSIG), so that a stopped agent runs on
+//! **They watch each other.** Each notes in memory that they share when it last ran (`signs.rs`). That wakes neither of them. If
+//! one of them was stopped by a signal and stays so for a second in which the other runs, the other ends the ranks: a stopped guardian
+//! cleans nothing up. At each of its ticks an agent looks whether its guardian is stopped; the kernel tells a guardian of its agent. One
+//! that is not stopped and does not run is starved, or hangs. It has the session's stop time. When the guardian dies, the kernel sends SIGCONT to the agent (PR_SET_PDEATHSIG), so that a stopped agent runs on
 //! and notices. An agent that exits continues its guardian, which may
 //! have been stopped shortly before. When the agent dies, the kernel kills its ranks, even if the guardian is dead.
 //!
@@ -17,7 +18,7 @@
 //!
 //! The agent and the guardian each lead a session, and both are child subreapers: an orphaned descendant of a rank
 //! becomes a child of the agent, or of the guardian if the agent is dead. The guardian acts when the agent exits,
-//! stays stopped, or has not noted for the dead-time that it runs. A socket pair links them: the agent gets end of file on
+//! stays stopped, or has not noted for the stop time that it runs. A socket pair links them: the agent gets end of file on
 //! it when the guardian dies.
 //!
 //! The guardian forks the agent without an exec. That saves the start of a program, and each of them knows the
@@ -48,8 +49,9 @@ use super::launcher_streams;
 use super::memory::{MemoryWatch, largest_child_bytes};
 use super::pmix;
 use super::reap::{self, Ended};
+use super::shared_files::ProcessFiles;
 use super::shell::ShellState;
-use super::signs::{Signs, Silence};
+use super::signs::{LOOK_PAUSE, Signs, Silence, Stop};
 use super::spawn::reset_sigchld;
 use super::stage_directory::{StageNote, remove_announced};
 use super::task_limits::reached_limit;
@@ -60,15 +62,11 @@ pub const CODE_ABANDONED: i32 = 102;
 /// The exit code if the agent cannot be started: "could not launch".
 const EXIT_NOT_STARTED: i32 = 251;
 
-/// The wait while the agent is stopped, or while killed processes are dying.
+/// The wait while killed processes are dying.
 const TICK_CLOSE: Duration = Duration::from_millis(50);
 
 /// The additional time for the first sign of life: the agent first waits for its order and connects to its starter.
 const FIRST_SIGN_MAX: Duration = Duration::from_secs(90);
-
-/// How long an agent may stay stopped. It is not zero, because a batch system that resumes a suspended job continues
-/// the guardian and the agent one after the other.
-const STOPPED_MAX: Duration = Duration::from_secs(1);
 
 /// The number of consecutive rounds in which no child accepts SIGKILL before the guardian gives up: the remaining
 /// children belong to another user (setuid).
@@ -112,7 +110,8 @@ struct Guardian {
     link: Option<UnixStream>,
     signs: Signs,
     signals: SignalFd,
-    dead_time: Duration,
+    /// How long the agent may be silent after its first sign of life.
+    limit: Duration,
     /// The cgroup of the agent and its processes, where one may be created.
     group: Option<AgentGroup>,
     memory: MemoryWatch,
@@ -168,7 +167,7 @@ impl Guardian {
             link: Some(ours),
             signs,
             signals,
-            dead_time,
+            limit: dead_time,
             group,
             memory: MemoryWatch::begin(),
         }))
@@ -179,7 +178,7 @@ impl Guardian {
         let cause = self.wait_for_cause();
         let shortage = if cause.is_kill() { self.memory.take_kill() } else { None };
         // Before they are killed. The death of the agent has ended some of them.
-        let left = if shortage.is_some() { reap::memory_of_children() } else { 0 };
+        let remaining = if shortage.is_some() { reap::memory_of_children() } else { 0 };
         let (killed, abandoned) = self.kill_all();
         // An agent that has failed or was killed has left its directories.
         let left = remove_announced(self.signs);
@@ -194,17 +193,17 @@ impl Guardian {
         match cause {
             Cause::AgentEnded(_) => {
                 if let Some(shortage) = shortage {
-                    let [largest, left] = [largest_child_bytes(), left].map(figures::bytes);
+                    let [largest, remaining] = [largest_child_bytes(), remaining].map(figures::bytes);
                     print_line(format_args!(
                         "the kernel killed the agent because memory ran out: {shortage}; of its processes, the largest had {largest}, and \
-                         those that were left when it ended had {left}"
+                         those that were left when it ended had {remaining}"
                     ));
                 }
             }
             Cause::AgentStopped => print_line("the agent was stopped by a signal; it and its ranks were killed"),
             Cause::AgentSilent => print_line(format_args!(
                 "the agent was silent for {} s; it and its ranks were killed",
-                self.dead_time.as_secs_f32()
+                self.limit.as_secs_f32()
             )),
             Cause::Signalled(signal) => print_line(format_args!(
                 "received signal {signal} ({}); the agent and its ranks were killed",
@@ -223,13 +222,13 @@ impl Guardian {
 
     fn wait_for_cause(&mut self) -> Cause {
         // Until it reports, the agent gives no sign.
-        let first = self.dead_time.saturating_add(FIRST_SIGN_MAX);
-        let mut silence = Silence::new(self.dead_time, first, self.signs.began());
-        let (mut stopped, mut is_stopped) = (Duration::ZERO, false);
+        let first = self.limit.saturating_add(FIRST_SIGN_MAX);
+        let mut silence = Silence::new(self.limit, first, self.signs.began());
+        let mut stop = Stop::default();
         loop {
             self.signs.guardian().note();
             let wait = silence.next_check(Instant::now());
-            let wait = if is_stopped { wait.min(TICK_CLOSE) } else { wait };
+            let wait = if stop.is_stopped() { wait.min(LOOK_PAUSE) } else { wait };
             let before = Instant::now();
             self.wait(wait);
             let elapsed = before.elapsed();
@@ -239,13 +238,13 @@ impl Guardian {
                 Some(signal) => return Cause::Signalled(signal),
                 None => {}
             }
-            if let Some(dead_time) = self.signs.dead_time() {
-                self.dead_time = dead_time;
-                silence.set_dead_time(dead_time);
+            if let Some(limit) = self.signs.limit() {
+                self.limit = limit;
+                silence.set_later(limit);
             }
             let agent = self.signs.agent();
             if agent.rests() {
-                silence = Silence::new(self.dead_time, Duration::MAX, Instant::now());
+                silence = Silence::new(self.limit, Duration::MAX, Instant::now());
                 // Kills in an earlier session do not explain the end of the next one.
                 self.memory = MemoryWatch::begin();
             } else if let Some(at) = agent.last() {
@@ -257,9 +256,7 @@ impl Guardian {
                     return Cause::AgentEnded(ended);
                 }
             }
-            stopped = if is_stopped { stopped + elapsed.min(wait) } else { Duration::ZERO };
-            is_stopped = reap::is_stopped(self.agent);
-            if is_stopped && stopped >= STOPPED_MAX.min(self.dead_time) {
+            if stop.is_over(reap::is_stopped(self.agent), elapsed) {
                 return Cause::AgentStopped;
             }
             if silence.is_over(Instant::now()) {
@@ -380,7 +377,7 @@ fn print_line(message: impl Display) {
 }
 
 /// The agent's end of the link to its guardian, returned by [`guarded`]. An agent that drops it is killed after the
-/// dead-time.
+/// time that it has announced.
 #[derive(Debug)]
 pub struct GuardianLink {
     link: OwnedFd,
@@ -444,8 +441,8 @@ impl GuardianLink {
     }
 
     /// Announces how long this process may be silent in its session.
-    pub fn announce_dead_time(&self, time: Duration) {
-        self.signs.announce_dead_time(time);
+    pub fn announce_limit(&self, time: Duration) {
+        self.signs.announce_limit(time);
     }
 
     /// Notes that this process rests: until [`alive`](Self::alive) is called again, the guardian waits for no sign of life.
@@ -464,7 +461,15 @@ impl GuardianLink {
         StageNote(self.signs)
     }
 
-    /// Whether the guardian has run since the last call. It does at least once in three quarters of the dead time.
+    /// Whether a signal has stopped the guardian. It has not if it waits for a processor, nor if the kernel does not tell.
+    pub fn is_stopped(&self) -> bool {
+        let state =
+            ProcessFiles::open(Pid::parent().as_raw().unsigned_abs()).ok().and_then(|files| files.stat_field(0));
+        state.is_some_and(|state| state == "T")
+    }
+
+    /// Whether the guardian has run since the last call. It does at least once in three quarters of the time that this process
+    /// has announced.
     pub fn has_run(&self) -> bool {
         let last = self.signs.guardian().last();
         self.seen.replace(last) != last

@@ -119,6 +119,7 @@ pub use segment::{Segment, SegmentReader};
 pub use served::{Served, adopt_shell, keep_variables, leave_served};
 pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
 pub use shell::{LimitCut, ShellState, limit_name, stdout_was_closed};
+pub use signs::{LOOK_PAUSE, Stop};
 pub use spawn::{
     Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, let_kernel_reap,
     reset_sigchld, restore_termination_signals,
@@ -127,6 +128,6 @@ pub use stage_cache::StageCache;
 pub use stage_directory::{StageDirectory, StageNote, StageRoom, is_in_memory, set_modified, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use task_limits::{TaskLimit, TaskLimitPlace, processes_of_session, reached_limit};
-pub use tcp_pace::{Delivery, delivery, limit_rate};
+pub use tcp_pace::{Acks, Delivery, acks, delivery, limit_rate};
 pub use tcp_peer::{SocketDiag, uid_in_table};
 pub use timer::Timer;

@@ -29,8 +29,8 @@ struct Shared {
     /// Times in nanoseconds after the beginning, zero if there is none.
     guardian: AtomicU64,
     agent: AtomicU64,
-    /// The dead time of the agent's session in nanoseconds, zero until the agent has its order.
-    dead_time: AtomicU64,
+    /// How long the agent may be silent in its session, in nanoseconds; zero until the agent has its order.
+    limit: AtomicU64,
     /// The length of the announced path, zero if there is none.
     path_bytes: AtomicUsize,
     path: [AtomicU8; PATH_BYTES_MAX],
@@ -73,14 +73,14 @@ impl Signs {
 }
 
 impl Signs {
-    /// Announces the dead time of the session. Called by the agent.
-    pub(super) fn announce_dead_time(&self, time: Duration) {
-        self.shared.dead_time.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Announces how long the agent may be silent. Called by the agent.
+    pub(super) fn announce_limit(&self, time: Duration) {
+        self.shared.limit.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Returns the dead time that was announced last.
-    pub(super) fn dead_time(&self) -> Option<Duration> {
-        let time = self.shared.dead_time.load(Ordering::Relaxed);
+    /// Returns the limit that was announced last.
+    pub(super) fn limit(&self) -> Option<Duration> {
+        let time = self.shared.limit.load(Ordering::Relaxed);
         (time > 0).then(|| Duration::from_nanos(time))
     }
 
@@ -133,7 +133,8 @@ impl Sign {
 /// Decides when an agent has been silent for too long. It checks seldom: each check takes time from a rank.
 #[derive(Debug)]
 pub(super) struct Silence {
-    dead_time: Duration,
+    /// How long the agent may be silent after its first sign.
+    later: Duration,
     /// How long the agent may be silent now.
     limit: Duration,
     /// The last sign.
@@ -143,23 +144,23 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Begins at the time `began`. The first sign may take until `first`, later ones the dead time.
-    pub(super) fn new(dead_time: Duration, first: Duration, began: Instant) -> Self {
-        Self { dead_time, limit: first, last: began, delay: Duration::ZERO }
+    /// Begins at the time `began`. The first sign may take until `first`, later ones until `later`.
+    pub(super) fn new(later: Duration, first: Duration, began: Instant) -> Self {
+        Self { later, limit: first, last: began, delay: Duration::ZERO }
     }
 
-    /// Sets the dead time.
-    pub(super) fn set_dead_time(&mut self, dead_time: Duration) {
-        if self.limit == self.dead_time {
-            self.limit = dead_time;
+    /// Sets the time that later signs may take.
+    pub(super) fn set_later(&mut self, later: Duration) {
+        if self.limit == self.later {
+            self.limit = later;
         }
-        self.dead_time = dead_time;
+        self.later = later;
     }
 
     /// A sign was given at this time.
     pub(super) fn on_sign(&mut self, at: Instant) {
         if at > self.last {
-            *self = Self { dead_time: self.dead_time, limit: self.dead_time, last: at, delay: Duration::ZERO };
+            *self = Self { later: self.later, limit: self.later, last: at, delay: Duration::ZERO };
         }
     }
 
@@ -172,18 +173,47 @@ impl Silence {
         now.saturating_duration_since(self.last).saturating_sub(self.delay)
     }
 
-    /// Returns the time until the next check, at most three quarters of the dead time: a sign does not end the wait. The last
+    /// Returns the time until the next check, at most three quarters of the limit for later signs: a sign does not end the wait. The last
     /// wait is shorter, so a stop of both processes that ends before it is no silence.
     pub(super) fn next_check(&self, now: Instant) -> Duration {
         let silent = self.silent(now);
         let soon = self.limit / 4 * 3;
         let next = if silent < soon { soon } else { self.limit };
-        next.saturating_sub(silent).min(self.dead_time / 4 * 3).max(WAIT_MIN)
+        next.saturating_sub(silent).min(self.later / 4 * 3).max(WAIT_MIN)
     }
 
     /// Whether the agent has been silent for too long.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.silent(now) >= self.limit
+    }
+}
+
+/// How long a process may stay stopped by a signal. It is not zero, because a batch system that resumes a suspended job continues
+/// the guardian and the agent one after the other.
+const STOPPED_MAX: Duration = Duration::from_secs(1);
+
+/// The time between two looks at a process that is stopped.
+pub const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Decides when a process has stayed stopped for too long. One that does not get a processor is not stopped.
+#[derive(Default, Debug)]
+pub struct Stop {
+    /// For how long it has been stopped; `None` if it was not at the last look.
+    time: Option<Duration>,
+}
+
+impl Stop {
+    /// Whether the process was stopped at the last look. The next one is then due after [`LOOK_PAUSE`].
+    pub fn is_stopped(&self) -> bool {
+        self.time.is_some()
+    }
+
+    /// Takes a look, `elapsed` after the last one, and returns whether the process has been stopped for too long. A late look
+    /// counts as one in time: the looking process may have been stopped, too.
+    pub fn is_over(&mut self, is_stopped: bool, elapsed: Duration) -> bool {
+        let before = self.time.map_or(Duration::ZERO, |time| time + elapsed.min(LOOK_PAUSE));
+        self.time = is_stopped.then_some(before);
+        is_stopped && before >= STOPPED_MAX
     }
 }
 
@@ -202,9 +232,9 @@ mod tests {
         signs.agent().note();
         let last = signs.agent().last().unwrap();
         assert!(last >= signs.began() && last <= Instant::now() && signs.guardian().last().is_none());
-        assert_eq!(signs.dead_time(), None);
-        signs.announce_dead_time(s(40));
-        assert_eq!(signs.dead_time(), Some(s(40)));
+        assert_eq!(signs.limit(), None);
+        signs.announce_limit(s(40));
+        assert_eq!(signs.limit(), Some(s(40)));
     }
 
     #[test]
@@ -225,10 +255,10 @@ mod tests {
     }
 
     #[test]
-    fn a_session_may_have_another_dead_time_than_its_guardian_was_started_with() {
+    fn a_session_may_have_another_limit_than_its_guardian_was_started_with() {
         let began = Instant::now();
         let mut silence = Silence::new(s(20), s(110), began);
-        silence.set_dead_time(s(40));
+        silence.set_later(s(40));
         assert!(
             !silence.is_over(began + s(109)) && silence.is_over(began + s(110)),
             "the first sign has its own limit"
@@ -236,7 +266,7 @@ mod tests {
         silence.on_sign(began + s(10));
         assert_eq!(silence.next_check(began + s(12)), s(28));
         assert!(!silence.is_over(began + s(49)) && silence.is_over(began + s(50)));
-        silence.set_dead_time(s(20));
+        silence.set_later(s(20));
         assert!(!silence.is_over(began + s(29)) && silence.is_over(began + s(30)));
     }
 
@@ -249,5 +279,18 @@ mod tests {
         assert!(!silence.is_over(began + s(119)) && silence.is_over(began + s(120)));
         silence.on_sign(began + s(120));
         assert!(silence.is_over(began + s(140)), "delays before a sign do not count");
+    }
+
+    #[test]
+    fn a_process_may_be_stopped_for_a_second_in_which_the_other_runs() {
+        let mut stop = Stop::default();
+        assert!(!stop.is_over(true, s(7)) && stop.is_stopped(), "since the look before it ran");
+        let looks = STOPPED_MAX.as_millis() / LOOK_PAUSE.as_millis();
+        for look in 1..looks {
+            assert!(!stop.is_over(true, s(60)), "late look {look}");
+        }
+        assert!(stop.is_over(true, LOOK_PAUSE));
+        assert!(!stop.is_over(false, LOOK_PAUSE) && !stop.is_stopped());
+        assert!(!stop.is_over(true, LOOK_PAUSE), "it is another stop");
     }
 }

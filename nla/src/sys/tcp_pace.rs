@@ -1,7 +1,7 @@
-//! The pace of a TCP connection: what has reached the peer, and a limit on what is sent.
+//! What the kernel knows of a TCP connection: what has reached the peer, whether its machine answers; and a limit on what is sent.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -24,15 +24,7 @@ pub struct Delivery {
 /// Returns the state of a connection's delivery (TCP_INFO). Fails if the socket has no TCP connection. Kernels before 4.10 do not
 /// tell all of it.
 pub fn delivery(socket: impl AsFd) -> io::Result<Delivery> {
-    // SAFETY: all bytes of the structure may be zero.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `info`. An older kernel writes fewer.
-    let returned = unsafe {
-        let (info, length) = ((&raw mut info).cast(), &raw mut length);
-        libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
-    };
-    Errno::result(returned)?;
+    let info = info(socket.as_fd().as_raw_fd())?;
     Ok(Delivery {
         acknowledged: info.tcpi_bytes_acked,
         round_trip_min: Duration::from_micros(info.tcpi_min_rtt.into()),
@@ -40,6 +32,37 @@ pub fn delivery(socket: impl AsFd) -> io::Result<Delivery> {
         sending: Duration::from_micros(info.tcpi_busy_time.saturating_sub(info.tcpi_rwnd_limited)),
         segment_bytes: info.tcpi_snd_mss as usize,
     })
+}
+
+/// The acknowledgements of the machine at the other end of a connection.
+#[derive(Copy, Clone, Debug)]
+pub struct Acks {
+    /// The time since the last one.
+    pub last: Duration,
+    /// Something was sent that is not acknowledged: bytes, or the question whether there is room for more.
+    pub is_asked: bool,
+}
+
+/// Returns the state of the acknowledgements of the connection with this descriptor. Fails if it is none.
+pub fn acks(socket: RawFd) -> io::Result<Acks> {
+    let info = info(socket)?;
+    Ok(Acks {
+        last: Duration::from_millis(info.tcpi_last_ack_recv.into()),
+        is_asked: info.tcpi_unacked > 0 || info.tcpi_probes > 0,
+    })
+}
+
+fn info(socket: RawFd) -> io::Result<libc::tcp_info> {
+    // SAFETY: all bytes of the structure may be zero.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `info`. An older kernel writes fewer.
+    let returned = unsafe {
+        let (info, length) = ((&raw mut info).cast(), &raw mut length);
+        libc::getsockopt(socket, libc::IPPROTO_TCP, libc::TCP_INFO, info, length)
+    };
+    Errno::result(returned)?;
+    Ok(info)
 }
 
 /// Limits the bytes per second that a connection sends, packets' headers not counted (SO_MAX_PACING_RATE). The kernel spreads them

@@ -255,6 +255,11 @@ fn values() {
             "write '--dead-time 0.5', or leave '--dead-time' out",
         ),
         (
+            "--dead-time 2,1 ./a",
+            "option '--dead-time': the second time, '1', is shorter than the first",
+            "write '--dead-time 2,2', or a longer time",
+        ),
+        (
             "--heartbeat 11 ./a",
             "option '--heartbeat': 11 s is more than a third of the dead time of 20 s",
             "write '--heartbeat 6.666', or leave '--heartbeat' out",

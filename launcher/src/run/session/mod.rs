@@ -23,7 +23,7 @@ use nla::core::{
     SessionPlan, Subtree, Timing,
 };
 use nla::driver::{RootDriver, RootEvent};
-use nla::link::{Clock, SessionKey};
+use nla::link::{Clock, Liveness, SessionKey};
 use nla::sys::{self, ForkedGuardians, MemoryWatch};
 use nla::tasks::{Panic, Panics, Tasks};
 use nla::wire::SessionId;
@@ -54,7 +54,7 @@ use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{
     Reporter, dropped_text, goes_on_text, leftovers_text, moved_text, no_spare_text, restart_text, revival_text,
-    step_text, stopped_text,
+    silent_text, step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::staged_memory::StagedMemory;
@@ -329,6 +329,7 @@ struct Session {
     tree: Subtree,
     first: NamespacePlan,
     plan: SessionPlan,
+    liveness: Liveness,
     /// The hosts that `--spares` asks for.
     spares: u32,
     /// The number of restarts, if a failure would have needed one more.
@@ -541,7 +542,11 @@ impl Session {
                 self.first_exit = None;
                 self.locations.note_restart(*namespace);
             }
-            Notice::Stopped(time, dead_time) => self.reporter.note(&stopped_text(*time, *dead_time)),
+            Notice::Stopped(time) => self.reporter.note(&stopped_text(*time, self.liveness)),
+            Notice::Silent(agents) => {
+                let host = |agent| self.locations.of_agent(agent);
+                self.reporter.note(&silent_text(agents, host, self.liveness));
+            }
             Notice::NoSpare => self.reporter.note(&no_spare_text(self.spares)),
             Notice::NoRestartLeft(max) => self.restarts_used = Some(*max),
             Notice::Moved(placement) => {

@@ -155,6 +155,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         tree,
         first,
         plan: session_plan,
+        liveness,
         spares: options.launch.spares,
         restarts_used: None,
         first_exit: None,
@@ -249,7 +250,7 @@ fn boot_order(
     plan: &Plan,
     log: Option<&Segment>,
 ) -> BootOrder {
-    let Liveness { heartbeat, dead_time } = plan.options.liveness();
+    let Liveness { heartbeat, dead_time, stop_time } = plan.options.liveness();
     BootOrder {
         session,
         key: secrets.key.clone(),
@@ -262,6 +263,7 @@ fn boot_order(
         uses_local_sockets: uses_local_sockets(links, &plan.options),
         label: plan.label.clone(),
         dead_time,
+        stop_time,
         heartbeat,
         rejoins: plan.settings.session.on_failure.adopts() && links == Links::Connections,
         below: None,

@@ -1,5 +1,7 @@
 //! The agent as the parent of its children: it merges what they report and passes it on.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use pmi::{Answer, Entry, LookUpResult, Ranks, RootRequest, SpawnedJob};
 
@@ -224,6 +226,10 @@ impl Parent for Agent {
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {
         turn.push(Action::ToParent(Up::Busy { agent, text }));
+    }
+
+    fn on_silent(&mut self, agent: AgentId, time: Duration, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::Silent { agent, time }));
     }
 
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {

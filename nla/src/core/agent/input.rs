@@ -30,7 +30,7 @@ pub enum Input {
     Rejoined,
     /// No ancestor accepts this agent.
     NotRejoined,
-    /// This process did not run for this long, the dead time or longer, until now. Its peers have given it up.
+    /// This process did not run for this long until now. If that is the dead time or longer, its peers may have given it up.
     Stopped(Duration),
     /// The link to a child, or to an agent of a subtree in [`Action::Adopt`](super::Action::Adopt), is up, and the peer was authenticated.
     ChildJoined(AgentId),
@@ -40,6 +40,8 @@ pub enum Input {
     ChildLost(AgentId, LossReason),
     /// The same, before all output of the child's subtree has arrived.
     ChildOutputLost(AgentId, LossReason),
+    /// Nothing was heard from a child for this time, and its machine answers.
+    ChildSilent(AgentId, Duration),
     /// A child that this agent has started did not join.
     ChildFailed(AgentId, NotStartedReason),
     /// The guardian process ended.

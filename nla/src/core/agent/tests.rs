@@ -241,15 +241,15 @@ fn a_release_out_of_turn_releases_no_rank() {
 
 #[test]
 fn an_agent_that_was_stopped_and_has_lost_its_parent_kills_its_ranks_at_once() {
-    for (stopped, is_killed) in [(false, false), (true, true)] {
+    let (dead_time, short) = (World::session(false).dead_time, Duration::from_nanos(1));
+    for (stopped, is_killed) in [(None, false), (Some(dead_time - short), false), (Some(dead_time), true)] {
         let mut world = World::joined(1, 1, 1);
         let session = SessionPlan { on_failure: FailurePolicy::RestartRank, ..World::session(false) };
-        let dead_time = session.dead_time;
         world.after(T, Input::FromParent(Down::Session(Box::new(session))));
         world.after(T, Input::FromParent(Down::Launch(Box::new(plan(1, &[(1, "0")])))));
         world.after(T, Input::Started(NS, ranks("0")));
-        if stopped {
-            assert_eq!(world.after(at(9000), Input::Stopped(dead_time)), []);
+        if let Some(time) = stopped {
+            assert_eq!(world.after(at(9000), Input::Stopped(time)), []);
         }
         let actions = world.after(at(9001), Input::ParentLost { why: LossReason::Closed });
         assert_eq!(actions.contains(&Action::Signal(NS, ranks("0"), SIGKILL)), is_killed, "{actions:?}");

@@ -1,5 +1,7 @@
 //! The root as the parent of its children: it judges what they report, and answers what only it can.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use pmi::{LookUpResult, Ranks, RootRequest};
 
@@ -137,9 +139,7 @@ impl Parent for Root {
         };
         match heritage {
             // The child has given the launcher up, as its own children have.
-            Heritage::Adopted { .. } if now < self.given_up_until => {
-                Heritage::Adopted { within: self.given_up_until.saturating_sub(now) }
-            }
+            Heritage::Adopted { within } => Heritage::Adopted { within: self.time_after_stop(now).unwrap_or(within) },
             heritage => heritage,
         }
     }
@@ -253,6 +253,10 @@ impl Parent for Root {
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {
         turn.push(RootAction::Notice(Notice::Busy(agent, text)));
+    }
+
+    fn on_silent(&mut self, agent: AgentId, time: Duration, turn: &mut Turn<'_>) {
+        self.silences.add(turn.now, agent, time);
     }
 
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {

@@ -43,6 +43,9 @@ impl Root {
         if self.revive(&failure, turn) {
             return;
         }
+        if is_loss {
+            self.tell_stop(turn);
+        }
         turn.push(RootAction::Notice(Notice::Failure(failure.clone())));
         let lost = failure.agent;
         if is_loss {

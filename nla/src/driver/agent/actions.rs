@@ -192,7 +192,7 @@ impl AgentDriver {
         };
         if !session.stage.is_empty() {
             // All children have joined: the launcher sends the plan once the tree is complete.
-            let (agent, children, note) = (self.here.head(), self.children.links(), self.guardian.stage_note());
+            let (agent, children, note) = (self.here.head(), self.children.links(), self.guarding.stage_note());
             let begun = self.staging.begin(agent, &session, children, self.parent.clone(), note, &self.links.tasks);
             begun.err().into_iter().for_each(|why| self.handle(Input::NotStaged(why)));
         }

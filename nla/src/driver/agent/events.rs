@@ -4,7 +4,6 @@ use std::future::{pending, ready};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::io::Interest;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::AgentDriver;
@@ -41,9 +40,9 @@ pub(super) enum Event {
     Sweep(Sweep),
     /// The next search for descendants that are left is due.
     SweepDue,
-    /// The guardian has exited.
-    GuardianEnded,
-    /// Regular work is due. If this process was stopped for a dead time or longer, for how long.
+    /// The guardian has exited, or is stopped.
+    GuardianDue,
+    /// Regular work is due. If this process did not run for longer than between two ticks, for how long.
     Tick(Option<Duration>),
     /// The core's alarm has expired.
     Alarm,
@@ -67,6 +66,8 @@ impl AgentDriver {
         let may_reap = self.next_reap <= Instant::now();
         tokio::select! {
             biased;
+            // First: ranks that ask without a pause must not keep this process from showing that it runs.
+            stop = self.pulse.beat() => Event::Tick(stop),
             events = self.links.events.next_turn() => Event::Links(events),
             events = self.ranks.next_turn() => Event::Ranks(events),
             _ = self.reaped.recv(), if may_reap => Event::Reaped,
@@ -79,14 +80,7 @@ impl AgentDriver {
                 Event::ChildFailed(child, why),
             () = self.children.output_ended.notified() => Event::OutputEnded,
             next = self.sweep.next() => Event::Sweep(next),
-            ready = self.guardian_end.ready(Interest::PRIORITY), if self.is_guarded => {
-                // Before the read, which continues until the link is empty.
-                if let Ok(mut guard) = ready {
-                    guard.clear_ready();
-                }
-                Event::GuardianEnded
-            }
-            stop = self.pulse.beat() => Event::Tick(stop),
+            () = self.guarding.due() => Event::GuardianDue,
             () = self.alarm.due() => Event::Alarm,
             () = async { match &self.startup { Some(startup) => startup.finished().await, None => pending().await } } =>
                 Event::Spawned,

@@ -29,9 +29,17 @@ fn a_childs_message_for_the_launcher_is_passed_on() {
     let ask = Up::Ask { requester: requester(2, 2), request: RootRequest::Lookup { service: b"s".to_vec() } };
     let busy = Up::Busy { agent: AgentId(3), text: "exec".into() };
     let bound = Up::Bound { agent: AgentId(3), report: Box::default() };
-    for message in [ask, busy, bound] {
+    let silent = Up::Silent { agent: AgentId(3), time: Duration::from_secs(20) };
+    for message in [ask, busy, bound, silent] {
         assert_eq!(world.after(T, Input::FromChild(AgentId(2), message.clone())), [Action::ToParent(message)]);
     }
+}
+
+#[test]
+fn a_silent_child_is_reported() {
+    let time = Duration::from_secs(20);
+    let report = Action::ToParent(Up::Silent { agent: AgentId(2), time });
+    assert_eq!(World::inner().after(T, Input::ChildSilent(AgentId(2), time)), [report]);
 }
 
 fn low(kind: u32, limit: u64, agents: &str) -> LowLimits {

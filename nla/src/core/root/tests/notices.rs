@@ -3,7 +3,7 @@
 use super::*;
 use crate::core::binding::{BindingNote, CpuSet};
 use crate::core::failure_policy::FailurePolicy;
-use crate::core::limits::NAMESPACES_ENDED_MAX;
+use crate::core::limits::{NAMESPACES_ENDED_MAX, SILENCE_TOLD, SILENCE_WINDOW};
 use crate::core::low_limits::{LowLimit, LowLimits};
 
 fn notices(actions: &[RootAction]) -> Vec<&Notice> {
@@ -102,13 +102,51 @@ fn bindings_are_shown() {
 }
 
 #[test]
-fn a_stop_of_the_launcher_is_shown_once_agents_have_joined() {
-    let stopped = Duration::from_secs(60);
-    let mut world = World::new(4, 2, 2);
-    assert_eq!(notices(&world.after(T, RootInput::Stopped(stopped))), [] as [&Notice; 0]);
-    let mut world = World::running();
-    let actions = world.after(T, RootInput::Stopped(stopped));
-    assert_eq!(notices(&actions), [&Notice::Stopped(stopped, world.root.session.dead_time)]);
+fn a_stop_of_the_launcher_is_shown_if_an_agent_is_lost_soon_afterwards() {
+    let long = Duration::from_secs(60);
+    for (stopped, lost_after, is_shown) in [(long, 0, true), (long, 5, false), (Duration::from_secs(4), 0, false)] {
+        let mut world = World::running();
+        assert_eq!(notices(&world.after(long, RootInput::Stopped(stopped))), [] as [&Notice; 0]);
+        let at = long + Duration::from_secs(lost_after);
+        let actions = world.after(at, RootInput::ChildLost(AgentId(1), LossReason::Closed));
+        let shown = notices(&actions).contains(&&Notice::Stopped(stopped));
+        assert_eq!(shown, is_shown, "{stopped:?} {lost_after}: {actions:?}");
+        let actions = world.after(at, RootInput::ChildLost(AgentId(2), LossReason::Closed));
+        assert!(!notices(&actions).iter().any(|notice| matches!(notice, Notice::Stopped(_))), "once: {actions:?}");
+    }
+}
+
+#[test]
+fn silent_agents_are_shown_together_once_a_minute() {
+    let s = Duration::from_secs;
+    let mut world = World::new(8, 4, 2);
+    let silent = |world: &mut World, now, child: u32| world.after(now, RootInput::ChildSilent(AgentId(child), s(20)));
+    assert_eq!(notices(&silent(&mut world, s(20), 1)), [] as [&Notice; 0]);
+    let deeper = world.up(s(20), 3, Up::Silent { agent: AgentId(4), time: s(21) });
+    let elsewhere = world.up(s(20), 3, Up::Silent { agent: AgentId(2), time: s(21) });
+    assert_eq!((notices(&deeper).len(), notices(&elsewhere).len()), (0, 0), "agent 2 is not below agent 3");
+    let all = Notice::Silent(vec![(AgentId(1), s(20)), (AgentId(4), s(21))]);
+    assert_eq!(notices(&world.after(s(20) + SILENCE_WINDOW, RootInput::Timeout)), [&all]);
+    assert_eq!(notices(&silent(&mut world, s(30), 3)), [] as [&Notice; 0]);
+    let again = s(20) + SILENCE_WINDOW + SILENCE_TOLD;
+    assert_eq!(notices(&world.after(again - s(1), RootInput::Timeout)), [] as [&Notice; 0]);
+    assert_eq!(notices(&world.after(again, RootInput::Timeout)), [&Notice::Silent(vec![(AgentId(3), s(20))])]);
+}
+
+#[test]
+fn no_deadline_counts_time_in_which_the_launcher_did_not_run() {
+    let stop = Duration::from_secs(100);
+    for (stopped, is_lost) in [(false, true), (true, false)] {
+        let mut world = World::running();
+        world.after(T, RootInput::Interrupt(2));
+        if stopped {
+            world.after(T + stop, RootInput::Stopped(stop));
+        }
+        let actions = world.after(T + stop, RootInput::Timeout);
+        let lost =
+            notices(&actions).iter().any(|notice| matches!(notice, Notice::Failure(failure) if failure.is_loss()));
+        assert_eq!(lost, is_lost, "{actions:?}");
+    }
 }
 
 #[test]
