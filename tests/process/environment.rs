@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use nix::sys::signal::Signal;
 use tests::{Outcome, Process, Run, scela, sh};
 
 use crate::script;
@@ -235,4 +236,23 @@ fn files_in_a_shared_memory_of_its_own_are_removed_with_the_run() {
     // Without the right to mount, the file is in the /dev/shm of this machine.
     let is_left = fs::remove_file(&file).is_ok();
     assert_eq!(is_left, !is_isolated, "{} is left", file.display());
+}
+
+/// Whoever waits for children must get the signal, or waits for them until something else wakes it.
+#[test]
+fn a_sigchld_that_is_blocked_at_the_start_is_blocked_in_ranks_only() {
+    let run = scela().np(2).agents(2).shell("set -- env --block-signal=CHLD \"$@\"");
+    let running = run.program(vec!["/bin/sleep".into(), "1000".into()]).spawn();
+    let blocks = |process: &Process| {
+        let status = fs::read_to_string(process.file("status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+        u64::from_str_radix(mask, 16).unwrap() & 1 << (Signal::SIGCHLD as u32 - 1) != 0
+    };
+    let ranks = running.ranks(2);
+    assert_eq!(ranks.iter().map(blocks).collect::<Vec<_>>(), [true, true]);
+    let agents = running.world().agents();
+    let waiting = agents.iter().chain([&running.launcher()]).map(blocks).collect::<Vec<_>>();
+    assert_eq!(waiting, [false; 3]);
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
 }

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use serde::{Deserialize, Serialize};
 
@@ -170,7 +171,8 @@ pub fn stdout_was_closed() -> bool {
     STDOUT_CLOSED.load(Relaxed)
 }
 
-/// Records all attributes. Runs before `main`, while the process has one thread.
+/// Records all attributes, and unblocks SIGCHLD: this process waits for children, also if its parent does not. Runs before `main`,
+/// while the process has one thread.
 extern "C" fn record() {
     // SAFETY: umask takes no pointer and cannot fail. The process has one thread, so no file is created between the
     // two calls.
@@ -209,6 +211,7 @@ extern "C" fn record() {
         }
     }
     RECORDED.store(true, Relaxed);
+    let _ = SigSet::from(Signal::SIGCHLD).thread_unblock();
 }
 
 /// The kernel's `struct sigaction`. On all supported architectures its first word is the handler; flags, restorer and
