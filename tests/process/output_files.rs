@@ -52,6 +52,12 @@ fn another_users_link_is_refused_and_its_target_untouched() {
     let recording = recording.program(sh("echo started >&2")).run();
     recording.has_code(252).says("agent-1.recording: it is a link of another user").never_says("started");
     assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+    let (work, results) = (tempfile::tempdir().unwrap(), place.path().join("results"));
+    plant(home.path(), &results);
+    let collect = scela().np(1).arg("--collect").arg(format!("made={}", results.display()));
+    let outcome = collect.directory(work.path()).program(sh("echo line >made")).run();
+    outcome.has_code(1).says(&format!(": '{}' cannot be written: {why}\n", results.display()));
+    assert!(!home.path().join("made").exists());
 }
 
 #[test]

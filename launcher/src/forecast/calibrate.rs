@@ -256,7 +256,7 @@ impl BootIdFile {
         // There is no file yet: dropping it removes the directories only.
         let mut file = Self { path: PathBuf::new(), directories };
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory)?;
+            sys::Below::make(directory)?;
         }
         file.path = sys::create_beside(&path.with_extension("kernels"))?;
         Ok(file)

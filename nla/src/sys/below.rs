@@ -4,13 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+
+use super::path_walk::{Walk, check_in};
 
 /// An open directory.
 #[derive(Debug)]
@@ -35,12 +37,12 @@ impl Below {
         Ok(Self(openat(AT_FDCWD, path, DIRECTORY, Mode::empty())?.into()))
     }
 
-    /// Makes a directory, unless there is one, and opens it. Its own path may have links.
+    /// Makes a directory and those above it, unless they exist, and opens it. Its path may have links, except those that another user
+    /// put into a sticky directory.
     pub fn make(path: &Path) -> io::Result<Self> {
-        match std::fs::DirBuilder::new().recursive(true).mode(0o777).create(path) {
-            Ok(()) => Self::open(path),
-            Err(error) => Err(error),
-        }
+        // The parent of a name without a slash.
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        Ok(Self(Walk::of(path)?.make_directory()?))
     }
 
     /// Returns what identifies the directory on this machine.
@@ -75,13 +77,16 @@ impl Below {
         })
     }
 
-    /// Opens the directory of this name, and makes it if there is none. Fails for a link.
+    /// Opens the directory of this name, and makes it if there is none. Fails for a link, and for a directory that another user put
+    /// into a sticky one.
     pub fn directory(&self, name: &OsStr) -> io::Result<Self> {
         match mkdirat(self.0.as_fd(), name, Mode::from_bits_truncate(0o777)) {
             Ok(()) | Err(Errno::EEXIST) => {}
             Err(error) => return Err(error.into()),
         }
-        self.existing(name)
+        let opened = self.existing(name)?;
+        check_in(&self.0, &opened.0.metadata()?, geteuid().as_raw())?;
+        Ok(opened)
     }
 
     /// Opens the directory of this name. Fails for a link.
@@ -122,12 +127,54 @@ impl Below {
 mod tests {
     use std::fs;
     use std::io::{Read as _, Write as _};
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::*;
+    use crate::sys::users::{as_user, is_root};
+
+    const VICTIM: u32 = 65_501;
+    const ATTACKER: u32 = 65_502;
 
     fn name(name: &str) -> &OsStr {
         OsStr::new(name)
+    }
+
+    #[test]
+    fn another_users_link_leads_to_no_directory() {
+        if !is_root() {
+            return;
+        }
+        let (place, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for (place, mode) in [(&place, 0o1777), (&home, 0o777)] {
+            fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let at = |name: &str| place.path().join(name);
+        fs::create_dir(home.path().join("there")).unwrap();
+        as_user(ATTACKER, || {
+            symlink(home.path(), at("link")).unwrap();
+            symlink(home.path().join("there"), at("to-there")).unwrap();
+            symlink(home.path().join("none"), at("dangling")).unwrap();
+            fs::create_dir(at("taken")).unwrap();
+        });
+        for user in [VICTIM, 0] {
+            for name in ["link", "link/", "link/there", "link/new", "to-there", "dangling", "dangling/new"] {
+                let error = as_user(user, || Below::make(&at(name)).unwrap_err()).to_string();
+                assert!(error.starts_with("it is a link of another user"), "{name}: {error}");
+            }
+            let inside = as_user(user, || Below::open(place.path()).unwrap().directory(name("taken")).unwrap_err());
+            assert!(inside.to_string().starts_with("it is a directory of another user"), "{inside}");
+        }
+        assert_eq!(Below::open(home.path()).unwrap().names().unwrap(), ["there"]);
+        as_user(VICTIM, || symlink(home.path(), at("own")).unwrap());
+        let made = as_user(VICTIM, || Below::make(&at("own/a/b/../c/")).unwrap().identity().unwrap());
+        let found = fs::metadata(home.path().join("a/c")).unwrap();
+        assert_eq!((made, found.uid()), ((found.dev(), found.ino()), VICTIM));
+        assert_eq!(
+            Below::make(Path::new("/")).unwrap().identity().unwrap(),
+            Below::open(Path::new("/")).unwrap().identity().unwrap()
+        );
+        let error = as_user(VICTIM, || Below::make(&at("own/there/x")).unwrap_err());
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]

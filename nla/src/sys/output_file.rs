@@ -40,6 +40,8 @@ pub enum OutputMode {
     Report,
     /// Adds output at the end, and refuses a FIFO that has no reader.
     Append,
+    /// Adds output at the end, and reads what is there.
+    Continue,
     /// Replaces the contents of the file, which must be a regular one of this user. Only this user may then read it.
     Private,
 }
@@ -166,7 +168,7 @@ fn open_within(reader_time: Duration, path: &Path, mode: OutputMode, truncates: 
             }
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
         }
-        if truncates && opened.is_file() && mode != OutputMode::Append {
+        if truncates && opened.is_file() && !matches!(mode, OutputMode::Append | OutputMode::Continue) {
             file.set_len(0)?;
         }
         if mode != OutputMode::Private {
@@ -177,9 +179,11 @@ fn open_within(reader_time: Duration, path: &Path, mode: OutputMode, truncates: 
 }
 
 fn flags(mode: OutputMode) -> OFlag {
-    let append =
-        if matches!(mode, OutputMode::Append | OutputMode::Replace) { OFlag::O_APPEND } else { OFlag::empty() };
-    OFlag::O_WRONLY | append
+    match mode {
+        OutputMode::Report | OutputMode::Private => OFlag::O_WRONLY,
+        OutputMode::Replace | OutputMode::Append => OFlag::O_WRONLY | OFlag::O_APPEND,
+        OutputMode::Continue => OFlag::O_RDWR | OFlag::O_APPEND,
+    }
 }
 
 /// Returns the mode of a file that is made, before the umask.

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, openat, readlinkat};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, mkdirat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 
 /// How often a component is looked up again: for each link, and if it is made or removed meanwhile. The kernel follows as
@@ -101,6 +101,24 @@ impl Walk {
         }
     }
 
+    /// Walks to the end and opens the directory there. Makes it, and those on the way, unless they exist.
+    pub(super) fn make_directory(mut self) -> io::Result<File> {
+        while let Some(name) = self.rest.pop() {
+            match self.enter(&name) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.count()?;
+                    match mkdirat(&self.directory, name.as_os_str(), Mode::from_bits_truncate(0o777)) {
+                        Ok(()) | Err(Errno::EEXIST) => self.rest.push(name),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.open(OsStr::new("."), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())
+    }
+
     /// Begins to follow a link, which was opened with [`look`](Self::look) and has passed [`check`](Self::check).
     pub(super) fn follow(&mut self, name: &OsStr, link: &File) -> io::Result<()> {
         self.count()?;
@@ -141,27 +159,33 @@ impl Walk {
     /// Refuses what another user put into a sticky directory. A file with a second name is refused there as well: another
     /// user may have linked a file of this user's.
     pub(super) fn check(&self, file: &Metadata) -> io::Result<()> {
-        let directory = self.directory.metadata()?;
-        if !is_shared(directory.mode()) {
-            return Ok(());
-        }
-        if !is_trusted(file.uid(), directory.uid(), self.euid) {
-            let what = if file.is_symlink() {
-                "link"
-            } else if file.file_type().is_fifo() {
-                "FIFO"
-            } else {
-                "file"
-            };
-            let text =
-                format!("it is a {what} of another user (uid {}), in a directory that others write to", file.uid());
-            return Err(refused(&text));
-        }
-        if file.is_file() && file.nlink() > 1 {
-            return Err(refused("it has another name as well, in a directory that others write to"));
-        }
-        Ok(())
+        check_in(&self.directory, file, self.euid)
     }
+}
+
+/// Refuses what another user put into `directory` if that is a sticky one, as [`Walk::check`] does.
+pub(super) fn check_in(directory: &File, file: &Metadata, euid: u32) -> io::Result<()> {
+    let directory = directory.metadata()?;
+    if !is_shared(directory.mode()) {
+        return Ok(());
+    }
+    if !is_trusted(file.uid(), directory.uid(), euid) {
+        let what = if file.is_symlink() {
+            "link"
+        } else if file.file_type().is_fifo() {
+            "FIFO"
+        } else if file.is_dir() {
+            "directory"
+        } else {
+            "file"
+        };
+        let text = format!("it is a {what} of another user (uid {}), in a directory that others write to", file.uid());
+        return Err(refused(&text));
+    }
+    if file.is_file() && file.nlink() > 1 {
+        return Err(refused("it has another name as well, in a directory that others write to"));
+    }
+    Ok(())
 }
 
 /// Opens `name` in `directory`. Repeats the call after a signal.

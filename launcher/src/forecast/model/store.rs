@@ -1,7 +1,6 @@
 //! Stores measured constants as JSON in a file of the user's cache directory.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -122,7 +121,7 @@ pub fn read(path: &Path) -> Result<Option<Constants>, StoreError> {
 /// reader gets the old or the new constants. No link of another user in a directory like /tmp leads the file elsewhere.
 pub fn write(path: &Path, constants: &Constants) -> io::Result<()> {
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+        sys::Below::make(directory)?;
     }
     sys::replace_file(path, &encode(constants))
 }
@@ -176,6 +175,8 @@ pub fn decode(bytes: &[u8]) -> Result<Constants, StoreError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn measured() -> Constants {

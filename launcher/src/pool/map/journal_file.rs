@@ -1,13 +1,16 @@
 //! The file of a journal.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::DerefMut;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
 use nla::core::printable;
+use nla::sys::{OutputMode, open_output};
 
 use super::journal::{HEADER, JOURNAL_BYTES_MAX, Journal, Row};
 use super::list::List;
@@ -27,9 +30,15 @@ impl JournalFile {
         let name = printable(&path.to_string_lossy());
         let failed =
             |error: io::Error| Refusal::new(format!("the journal {name} cannot be used: {error}"), "").of_system();
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
-        if !file.metadata().map_err(failed)?.is_file() {
+        let file = open_output(path, OutputMode::Continue).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        if !found.is_file() {
             return Err(failed(io::Error::other("it is not a regular file")));
+        }
+        // Whoever writes its rows decides which commands are skipped.
+        if ![0, geteuid().as_raw()].contains(&found.uid()) {
+            let text = format!("the journal {name} belongs to another user (uid {})", found.uid());
+            return Err(Refusal::new(text, "another --journal begins a new one").of_system());
         }
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => file,
@@ -106,6 +115,32 @@ mod tests {
         let other = List::parse(b"a\nc\n".to_vec()).unwrap();
         let refusal = JournalFile::open(&path, true, &other).unwrap_err();
         assert!(refusal.to_string().ends_with("it has command 2 as 'b', and the list has 'c'"), "{refusal}");
+    }
+
+    #[test]
+    fn a_journal_of_another_user_is_not_believed() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let list = List::parse(b"a\n".to_vec()).unwrap();
+        let own = |path: &Path| std::os::unix::fs::lchown(path, Some(65_502), None).unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for path in [at("journal"), at("empty")] {
+            let rows = if path.ends_with("journal") { row(1, 0, b"a").line() } else { Vec::new() };
+            fs::write(&path, [HEADER, &rows[..]].concat()).unwrap();
+            own(&path);
+            for resumes in [false, true] {
+                let text = JournalFile::open(&path, resumes, &list).unwrap_err().to_string();
+                assert!(text.ends_with(" belongs to another user (uid 65502)"), "{text}");
+            }
+        }
+        fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+        std::os::unix::fs::symlink(at("made"), at("link")).unwrap();
+        own(&at("link"));
+        let text = JournalFile::open(&at("link"), false, &list).unwrap_err().to_string();
+        assert!(text.contains("cannot be used: it is a link of another user (uid 65502)"), "{text}");
+        assert!(!at("made").exists());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nla::core::NamespaceId;
-use nla::sys::{OutputMode, open_output};
+use nla::sys::{Below, OutputMode, open_output};
 use pmi::Rank;
 
 /// Files that are open at a time; beyond that, all are closed and opened again when needed.
@@ -69,7 +69,7 @@ impl Files {
 
 impl Known {
     fn open(&mut self, path: &Path) -> Arc<Mutex<OutputFile>> {
-        let directory = path.parent().map_or(Ok(()), fs::create_dir_all);
+        let directory = path.parent().map_or(Ok(()), |parent| Below::make(parent).map(drop));
         let opened = directory.and_then(|()| open_output(path, OutputMode::Replace));
         let found = opened.as_ref().ok().and_then(|file| identity(&file.metadata().ok()?));
         self.note_open();
