@@ -4,6 +4,7 @@
 //! LD_LIBRARY_PATH, the loader's cache and its default directories. Reads only the parts of a file that matter, however
 //! large the file is.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
@@ -22,8 +23,12 @@ use object::read::{ReadCache, ReadRef, StringTable};
 
 /// The most libraries that are read from one file.
 const LIBRARIES_MAX: usize = 1024;
-/// The most bytes that are read of one part of a file, such as the table of sections. Real ones have less than 5 MB.
-const PART_BYTES_MAX: u64 = 16 << 20;
+/// The most bytes that are read of one file. Real ones need less than 1 MB: headers, the list of libraries and their names.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// The most bytes of a library's name: the kernel opens no longer path (PATH_MAX).
+const NAME_BYTES_MAX: u64 = 4096;
+/// The most bytes of a search path, which names many directories.
+const SEARCH_PATH_BYTES_MAX: u64 = 256 << 10;
 /// Room for nearly all names in a file.
 const NAME_BYTES: u64 = 256;
 /// The most bytes of a script's first line that are read, as in the kernel (BINPRM_BUF_SIZE).
@@ -129,22 +134,27 @@ pub(crate) fn variable<'a>(session: &'a SessionPlan, command: &'a CommandPlan, n
     known.find(|(known, _)| known == name.as_bytes()).map(|(_, value)| OsStr::from_bytes(value))
 }
 
-/// A file of which only parts of at most [`PART_BYTES_MAX`] can be read: its headers may claim parts of any size.
+/// A file of which at most [`FILE_BYTES_MAX`] can be read: its headers may claim parts of any size, and name one part often.
 #[derive(Copy, Clone)]
-struct Parts<'a>(&'a ReadCache<File>);
+struct Parts<'a> {
+    cache: &'a ReadCache<File>,
+    /// How many bytes may still be read.
+    left: &'a Cell<u64>,
+}
 
 impl<'a> ReadRef<'a> for Parts<'a> {
     fn len(self) -> Result<u64, ()> {
-        self.0.len()
+        self.cache.len()
     }
 
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
-        if size > PART_BYTES_MAX { Err(()) } else { self.0.read_bytes_at(offset, size) }
+        self.left.set(self.left.get().checked_sub(size).ok_or(())?);
+        self.cache.read_bytes_at(offset, size)
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
         // The search of the cache asks the processor what it can do, which takes 20 us in a virtual machine.
-        let bytes_max = range.end.checked_sub(range.start).ok_or(())?;
+        let bytes_max = range.end.checked_sub(range.start).ok_or(())?.min(SEARCH_PATH_BYTES_MAX);
         let mut size = NAME_BYTES.min(bytes_max);
         loop {
             let bytes = self.read_bytes_at(range.start, size)?;
@@ -171,8 +181,8 @@ pub(crate) enum Linkage {
 /// Returns how a program file is linked.
 pub(crate) fn linkage(path: &Path) -> Linkage {
     let has_loader = || {
-        let cache = ReadCache::new(open_regular(path).ok()?);
-        let file = Parts(&cache);
+        let (cache, left) = (ReadCache::new(open_regular(path).ok()?), Cell::new(FILE_BYTES_MAX));
+        let file = Parts { cache: &cache, left: &left };
         let header = FileHeader64::<Endianness>::parse(file).ok()?;
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, file).ok()?;
@@ -187,15 +197,15 @@ pub(crate) fn linkage(path: &Path) -> Linkage {
 
 /// Reads the libraries that a 64-bit ELF file needs. Returns `None` for any other file, a script for example.
 pub(crate) fn needs(path: &Path) -> Option<Needs> {
-    let cache = ReadCache::new(open_regular(path).ok()?);
-    let file = Parts(&cache);
+    let (cache, left) = (ReadCache::new(open_regular(path).ok()?), Cell::new(FILE_BYTES_MAX));
+    let file = Parts { cache: &cache, left: &left };
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, file).ok()?;
     let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, file).ok().flatten())?;
     // As the loader does: a stripped file may have no table of sections.
     let value = |tag| Some(dynamic.iter().find(|entry| entry.tag(endian) == tag)?.val(endian));
-    let (address, bytes) = (value(DT_STRTAB)?, value(DT_STRSZ)?.min(PART_BYTES_MAX));
+    let (address, bytes) = (value(DT_STRTAB)?, value(DT_STRSZ)?);
     let at = segments.iter().find_map(|segment| place_of(address, segment, endian))?;
     let strings = StringTable::new(file, at, at.checked_add(bytes)?);
     let texts = |tag| {
@@ -205,7 +215,7 @@ pub(crate) fn needs(path: &Path) -> Option<Needs> {
             .map(|text| String::from_utf8_lossy(text).into_owned())
     };
     Some(Needs {
-        libraries: texts(DT_NEEDED).collect(),
+        libraries: texts(DT_NEEDED).filter(|name| name.len() as u64 <= NAME_BYTES_MAX).collect(),
         rpath: texts(DT_RPATH).next(),
         runpath: texts(DT_RUNPATH).next(),
     })
@@ -378,13 +388,55 @@ mod tests {
         let headers = at(&bytes, 32) as usize;
         let dynamic = (headers..).step_by(56).find(|header| bytes[*header..header + 4] == PT_DYNAMIC).unwrap();
         let end = |size: u64, bytes: &[u8]| at(bytes, dynamic + 8) + size;
-        for (size, is_read) in [(PART_BYTES_MAX, true), (PART_BYTES_MAX + 16, false)] {
+        for (size, is_read) in [(FILE_BYTES_MAX - (64 << 10), true), (FILE_BYTES_MAX + 16, false)] {
             bytes[dynamic + 32..dynamic + 40].copy_from_slice(&size.to_le_bytes());
             let file = tempfile::NamedTempFile::new().unwrap();
             fs::write(file.path(), &bytes).unwrap();
             file.as_file().set_len(end(size, &bytes).max(bytes.len() as u64)).unwrap();
             assert_eq!(needs(file.path()).is_some(), is_read, "{size} bytes");
         }
+    }
+
+    /// Returns a program whose list of libraries names `needed`, by their places in `names`.
+    fn naming(needed: &[u64], names: &[u8]) -> tempfile::NamedTempFile {
+        const PT_LOAD: u32 = 1;
+        const PT_DYNAMIC: u32 = 2;
+        const HEADERS: u64 = 64 + 2 * 56;
+        let entries = needed.iter().map(|at| (1u64, *at));
+        let strings = HEADERS + 16 * (needed.len() as u64 + 3);
+        let dynamic: Vec<u8> = entries
+            .chain([(5, strings), (10, names.len() as u64), (0, 0)])
+            .flat_map(|(tag, value)| [tag.to_le_bytes(), value.to_le_bytes()].concat())
+            .collect();
+        let end = strings + names.len() as u64;
+        let segment = |kind: u32, at: u64, size: u64| {
+            let words = [at, at, at, size, size, 8].map(u64::to_le_bytes).concat();
+            [&kind.to_le_bytes()[..], &4u32.to_le_bytes()[..], &words[..]].concat()
+        };
+        let mut header = b"\x7fELF\x02\x01\x01".to_vec();
+        header.resize(64, 0);
+        header[32] = 64;
+        header[54] = 56;
+        header[56] = 2;
+        let loaded = [segment(PT_LOAD, 0, end), segment(PT_DYNAMIC, HEADERS, dynamic.len() as u64)].concat();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), [&header[..], &loaded[..], &dynamic[..], names].concat()).unwrap();
+        file
+    }
+
+    #[test]
+    fn many_entries_that_share_a_long_string_are_not_read_again_and_again() {
+        let length = NAME_BYTES_MAX as usize;
+        let names = [b"\0libmpi.so.12\0", &vec![b'x'; length][..], b"\0", &vec![b'x'; 16 << 20][..], b"\0"].concat();
+        let (fits, long) = (14, 14 + length as u64 + 1);
+        let file = naming(&[1, fits, long], &names);
+        let found = needs(file.path()).unwrap().libraries;
+        assert_eq!(found.iter().map(String::len).collect::<Vec<_>>(), [12, length]);
+        // Each begins at another byte, so none is in the cache.
+        let many: Vec<u64> = (0..LIBRARIES_MAX as u64).map(|entry| long + entry * 10_000).collect();
+        assert_eq!(needs(naming(&many, &names).path()).unwrap().libraries, [""; 0]);
+        let one_longer = naming(&[0], &[&vec![b'x'; length + 1][..], b"\0"].concat());
+        assert_eq!(needs(one_longer.path()).unwrap().libraries, [""; 0]);
     }
 
     /// A static program, as far as the kernel reads it: its only segment is loaded.
