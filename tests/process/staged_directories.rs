@@ -234,7 +234,7 @@ fn what_cannot_be_collected_is_reported() {
     outcome
         .has_code(1)
         .says("files were not collected from ")
-        .says(": they exceed 100 kB; --collect-max raises that limit");
+        .says(": they exceed 100 kB with 'large'; --collect-max raises that limit");
     assert!(texts(&place.path().join("to")).is_empty());
     let file = place.path().join("file");
     fs::write(&file, "").unwrap();

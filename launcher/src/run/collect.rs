@@ -188,6 +188,7 @@ struct Unfinished {
     name: Vec<u8>,
     number: String,
     file: Option<File>,
+    bytes: u64,
     hash: Sha256,
 }
 
@@ -289,7 +290,7 @@ impl Writing {
                 let name = file.name.to_vec();
                 self.open.insert(
                     agent,
-                    Unfinished { pattern, rank: file.rank, name, number, file: created, hash: Sha256::new() },
+                    Unfinished { pattern, rank: file.rank, name, number, file: created, bytes: 0, hash: Sha256::new() },
                 );
             }
             Err(error) => self.fail(agent, format!("'{}' cannot be written: {error}", directory.display())),
@@ -310,6 +311,7 @@ impl Writing {
         // The file could not be created.
         let Some(unfinished) = self.open.get_mut(&agent) else { return };
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
+        unfinished.bytes += bytes.len() as u64;
         unfinished.hash.update(bytes);
         let directory = &self.directories[unfinished.pattern];
         let written = match (&mut unfinished.file, self.places.get(directory)) {
@@ -336,6 +338,8 @@ impl Writing {
                 self.directories.get(unfinished.pattern).and_then(|directory| self.places.get(directory))
         {
             let _ = place.unfinished.remove(OsStr::new(&unfinished.number));
+            // Others may take its room.
+            self.bytes -= unfinished.bytes;
         }
     }
 
@@ -598,7 +602,7 @@ mod tests {
         world.send(2, Collected::Data(b"..."));
         world.send(2, Collected::Failed(b"'x' cannot be read: Permission denied"));
         world.begin(3, 2, 0, "large");
-        world.send(3, Collected::Data(b"....."));
+        world.send(3, Collected::Data(b"......"));
         world.begin(1, 2, 0, "open");
         let (files, reports) = world.finish();
         let expected = [
@@ -612,6 +616,18 @@ mod tests {
         let mut reports = reports;
         reports.sort();
         assert_eq!(reports, expected);
+    }
+
+    #[test]
+    fn a_file_that_is_given_up_leaves_its_room_to_others() {
+        let mut world = World::new(5);
+        world.begin(1, 0, 0, "large");
+        world.send(1, Collected::Data(b"......"));
+        world.begin(2, 1, 0, "small");
+        world.send(2, Collected::Data(b"....."));
+        world.send(2, Collected::Complete);
+        let (files, reports) = world.finish();
+        assert_eq!((files, reports.len()), (vec!["small .....".to_owned()], 1));
     }
 
     #[test]

@@ -50,7 +50,8 @@ pub(super) fn begin(
     let work = move || {
         let _done = done;
         sys::set_thread_nice(NICE);
-        Collecting { plan: &plan, agent, outlet, files: 0, bytes: 0, entries: 0 }.all(&ranks, stage.as_deref());
+        Collecting { plan: &plan, agent, outlet, files: 0, bytes: 0, entries: 0, too_large: None }
+            .all(&ranks, stage.as_deref());
     };
     if let Err(error) = tasks.spawn_thread("collect", work) {
         let text = format!("files cannot be collected: {error}");
@@ -109,10 +110,21 @@ struct Collecting<'a> {
     files: usize,
     bytes: u64,
     entries: usize,
+    /// The first file that exceeds what is left of the limit, and how many do.
+    too_large: Option<(String, usize)>,
 }
 
 impl Collecting<'_> {
     fn all(&mut self, ranks: &[RankPlace], stage: Option<&Path>) {
+        self.find(ranks, stage);
+        if let Some((first, count)) = self.too_large.take() {
+            let most = figures::bytes(self.plan.bytes_max());
+            let files = if count == 1 { format!("'{first}'") } else { format!("{count} of them, such as '{first}'") };
+            self.report(&format!("they exceed {most} with {files}; --collect-max raises that limit"));
+        }
+    }
+
+    fn find(&mut self, ranks: &[RankPlace], stage: Option<&Path>) {
         let mut known = BTreeSet::new();
         for (index, pattern) in self.plan.patterns().iter().enumerate() {
             for (rank, place) in ranks {
@@ -135,7 +147,9 @@ impl Collecting<'_> {
                 self.entries = 0;
                 let components = pattern.components();
                 let search = Search { rank: *rank, pattern: index as u32, name: Vec::new() };
-                if self.look(&directory, &[&components], &search, 0).is_err() {
+                let looked = self.look(&directory, &[&components], &search, 0);
+                // The files of other ranks have other directories.
+                if looked.is_err() && self.files > COLLECTED_FILES_MAX {
                     return;
                 }
             }
@@ -206,15 +220,17 @@ impl Collecting<'_> {
             return Ok(());
         }
         self.files += 1;
-        self.bytes = self.bytes.saturating_add(length);
         if self.files > COLLECTED_FILES_MAX {
             self.report(&format!("there are more than {COLLECTED_FILES_MAX} files"));
             return Err(Full);
         }
-        if self.bytes > self.plan.bytes_max() {
-            let most = figures::bytes(self.plan.bytes_max());
-            self.report(&format!("they exceed {most}; --collect-max raises that limit"));
-            return Err(Full);
+        // A file may be longer than its disk. Smaller ones, of other ranks perhaps, are sent.
+        match self.bytes.checked_add(length).filter(|bytes| *bytes <= self.plan.bytes_max()) {
+            Some(bytes) => self.bytes = bytes,
+            None => {
+                self.too_large.get_or_insert_with(|| (search.shown(name), 0)).1 += 1;
+                return Ok(());
+            }
         }
         self.send(Collected::File(CollectedFile {
             rank: search.rank,
@@ -315,7 +331,8 @@ mod tests {
             };
             sink.lock().unwrap().push(line);
         });
-        Collecting { plan: &plan, agent: AgentId(7), outlet, files: 0, bytes: 0, entries: 0 }.all(ranks, stage);
+        Collecting { plan: &plan, agent: AgentId(7), outlet, files: 0, bytes: 0, entries: 0, too_large: None }
+            .all(ranks, stage);
         sent.lock().unwrap().clone()
     }
 
@@ -376,8 +393,23 @@ mod tests {
         let lines = collected(&["*"], 100, &ranks, None);
         assert_eq!(
             lines,
-            ["0 0 false a", "60 bytes", "complete", "failed: they exceed 100 B; --collect-max raises that limit"]
+            [
+                "0 0 false a",
+                "60 bytes",
+                "complete",
+                "failed: they exceed 100 B with 'b'; --collect-max raises that limit"
+            ]
         );
+        // Longer than the disk, before the files of another rank.
+        let sparse = place.path().join("0");
+        fs::create_dir(&sparse).unwrap();
+        for name in ["a", "b"] {
+            fs::File::create(sparse.join(name)).unwrap().set_len(20 << 30).unwrap();
+        }
+        let both = [(Rank(1), sparse.clone()), (Rank(0), place.path().to_owned())];
+        let lines = collected(&["?"], 100, &both, None);
+        let told = "failed: they exceed 100 B with 5 of them, such as 'a'; --collect-max raises that limit";
+        assert_eq!(lines, ["0 0 false a", "60 bytes", "complete", told]);
         let lines = collected(&["c"], 100, &ranks, None);
         assert_eq!(lines, ["failed: '/nowhere' cannot be read: No such file or directory (os error 2)"]);
     }
