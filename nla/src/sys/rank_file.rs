@@ -6,7 +6,7 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -39,7 +39,8 @@ impl RankFile {
         Ok(Self { file, slot })
     }
 
-    /// Writes the file's content, once. Ranks cannot change it afterwards.
+    /// Writes the file's content, once. Ranks cannot change it afterwards. Fails if the file has other content then: a rank can open
+    /// it for writing before it is sealed.
     pub fn fill(&self, content: &[u8]) -> io::Result<()> {
         // Writing past RLIMIT_FSIZE raises SIGXFSZ.
         let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
@@ -49,6 +50,11 @@ impl RankFile {
         (&self.file).write_all(content)?;
         let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
         fcntl(&self.file, FcntlArg::F_ADD_SEALS(seals))?;
+        let mut sealed = vec![0; content.len()];
+        self.file.read_exact_at(&mut sealed, 0)?;
+        if sealed != content || self.file.metadata()?.len() != content.len() as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a rank has written to it"));
+        }
         Ok(())
     }
 }
@@ -77,6 +83,21 @@ mod tests {
         std::fs::write(&path, "other").expect_err("it is sealed");
         assert_eq!(std::fs::read(&path).expect("it can be opened"), b"content");
         file.fill(b"again").expect_err("it is sealed");
+    }
+
+    #[test]
+    fn what_a_rank_has_written_before_is_not_offered() {
+        let _alone = descriptors::SLOTS_IN_TEST.lock();
+        for (at, text) in [(0, &b"<evil/>"[..]), (7, b" and more"), (3, b"")] {
+            let file = RankFile::new().expect("descriptors are left");
+            let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("it is this user's");
+            let rank = File::options().write(true).open(&path).expect("it is not sealed");
+            rank.write_all_at(text, at).expect("it is not sealed");
+            let filled = file.fill(b"content");
+            assert_eq!(filled.is_ok(), text.is_empty() || at == 0, "{text:?}");
+            rank.write_all_at(b"x", at).expect_err("it is sealed");
+        }
     }
 
     #[test]
