@@ -1,6 +1,5 @@
 //! The controller's end of its connections to keepers.
 
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -43,7 +42,7 @@ pub async fn await_keepers(
     reached_at: impl FnOnce(Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>>,
     tasks: &Tasks,
 ) -> io::Result<(Zeroizing<Vec<u8>>, mpsc::Receiver<Accepted>)> {
-    let mut random = File::open("/dev/urandom")?;
+    let mut random = crate::sys::random_source()?;
     let key = SessionKey::read_from(&mut random)?;
     let mut number = [0; 8];
     io::Read::read_exact(&mut random, &mut number)?;

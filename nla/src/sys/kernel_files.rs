@@ -1,4 +1,4 @@
-//! Files of /proc and /sys. The kernel tells no length of them.
+//! Files of /proc, /sys and /dev. The kernel tells no length of them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -13,6 +13,15 @@ pub(super) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     // With a bound, nobody asks for the file's length.
     File::open(path)?.take(u64::MAX).read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Opens the kernel's source of random bytes. Its error names the file.
+pub fn random_source() -> io::Result<File> {
+    open_named("/dev/urandom")
+}
+
+fn open_named(path: &str) -> io::Result<File> {
+    File::open(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
 }
 
 #[cfg(test)]
@@ -30,6 +39,10 @@ mod tests {
             fs::write(&path, "x".repeat(length)).unwrap();
             assert_eq!(read_text(&path).unwrap().len(), length);
         }
+        assert_eq!(
+            open_named("/dev/none").unwrap_err().to_string(),
+            "/dev/none: No such file or directory (os error 2)"
+        );
         assert_eq!(read_text("/proc/none").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

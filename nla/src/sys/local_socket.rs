@@ -3,7 +3,7 @@
 //! Every process in the same network namespace can see such a name and connect to it, whoever its user is. So both ends ask the
 //! kernel for the other one ([`peer_of`]).
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -77,7 +77,7 @@ pub fn peer_of(socket: impl AsFd) -> io::Result<LocalPeer> {
 /// Draws the name of a new socket, which nobody can foresee.
 pub fn new_local_name() -> io::Result<LocalName> {
     let mut name = LocalName::default();
-    File::open("/dev/urandom")?.read_exact(&mut name)?;
+    super::kernel_files::random_source()?.read_exact(&mut name)?;
     Ok(name)
 }
 

@@ -92,6 +92,7 @@ pub use identity::{
 };
 pub use image::{Image, ImageError};
 pub use inherited::pmi_socket;
+pub use kernel_files::random_source;
 pub use launcher_streams::{is_pipe, is_same_pipe, needs_no_reader, open_pipe_again, take_launcher_streams};
 pub use launching::{InLaunch, LaunchSlot, Launching, SPAWNERS_MAX, wait_channel};
 pub use local_socket::{

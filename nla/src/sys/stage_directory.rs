@@ -47,7 +47,7 @@ impl StageDirectory {
     /// Makes the directory in `parent`, an absolute path of at most some 900 bytes.
     pub fn make(parent: &Path, note: StageNote) -> io::Result<Self> {
         let mut random = [0; 8];
-        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        super::kernel_files::random_source()?.read_exact(&mut random)?;
         let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
         note.0.announce_directory(Some(&path))?;
         // From here on it is removed on failure, too.

@@ -9,7 +9,6 @@ mod start;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::fs::File;
 use std::future::pending;
 use std::io::{self, Read};
 use std::rc::Rc;
@@ -86,7 +85,7 @@ pub struct Secrets {
 impl Secrets {
     /// Draws the public number and the secrets of a new session from the kernel.
     pub fn random() -> io::Result<(u64, Self)> {
-        let mut source = File::open("/dev/urandom")?;
+        let mut source = sys::random_source()?;
         let (mut session, mut marker, mut pmix) = ([0; 8], [0; 16], [0; 16]);
         source.read_exact(&mut session)?;
         let key = SessionKey::read_from(&mut source)?;
