@@ -92,6 +92,9 @@ pub(crate) fn note_text(note: &BindingNote) -> String {
                 processors(cpus)
             )
         }
+        BindingNote::Unmarked { why } => {
+            format!("processors cannot be marked, so another of your sessions may use the same ones: {why}")
+        }
     }
 }
 

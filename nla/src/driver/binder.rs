@@ -4,8 +4,9 @@
 //! for the first rank that is to be bound.
 
 use std::cell::{OnceCell, RefCell};
-use std::io;
 use std::rc::Rc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use pmi::{Rank, Ranks};
 
@@ -16,7 +17,10 @@ use crate::core::{
     MemoryPolicy, NamespacePlan, Seat, Seating, Topology, describe, seats,
 };
 use crate::sys::CpuMarks;
+use crate::tasks::Tasks;
 
+/// How long marking processors may take.
+const MARKING_TIME: Duration = Duration::from_millis(500);
 /// The number of processors that Slurm has given the job, or the step, on this node.
 const PROCESSORS_OF_JOB: &str = "SLURM_CPUS_ON_NODE";
 
@@ -28,6 +32,7 @@ pub(super) struct Binder {
     policy: BindingPolicy,
     accelerators: Accelerators,
     session: u16,
+    tasks: Tasks,
     node: OnceCell<(Topology, Allowed)>,
     last: RefCell<Option<Computed>>,
     /// Tells other sessions on this machine which processors this agent's ranks use.
@@ -38,9 +43,9 @@ pub(super) struct Binder {
 
 impl Binder {
     /// Makes the binder of a session with this number.
-    pub(super) fn new(policy: BindingPolicy, accelerators: Accelerators, session: u16) -> Self {
+    pub(super) fn new(policy: BindingPolicy, accelerators: Accelerators, session: u16, tasks: Tasks) -> Self {
         let (node, last) = (OnceCell::new(), RefCell::new(None));
-        Self { policy, accelerators, session, node, last, marks: None, gives_way: false }
+        Self { policy, accelerators, session, tasks, node, last, marks: None, gives_way: false }
     }
 
     fn node(&self) -> &(Topology, Allowed) {
@@ -144,9 +149,10 @@ impl Binder {
         }
         let own = ranks.iter().filter_map(|rank| seating.of(policy.place_of(rank, self.local(plan, rank)?.0)));
         let own = own.fold(CpuSet::new(), |all, seat| all.union(&seat.cpus));
-        // Without /dev/shm, other sessions are not seen.
-        let marks = CpuMarks::new(self.session).and_then(|marks| Ok((mark(&marks, &own)?, marks)));
-        let (others, marks) = marks.inspect_err(|error| tracing::warn!(%error, "processors cannot be marked")).ok()?;
+        let (others, marks) = match mark(self.session, &own, &self.tasks) {
+            Ok(marked) => marked,
+            Err(why) => return why.filter(|_| first == 0).map(|why| BindingNote::Unmarked { why }),
+        };
         let cpus = others.intersection(&all);
         if policy.bind_to == BindTo::Share && !cpus.is_empty() {
             self.gives_way = true;
@@ -178,11 +184,22 @@ pub fn binding_failed(error: &BindingError) -> String {
     }
 }
 
-/// Marks processors, then returns those of other sessions: of two sessions that begin at the same time, at least one sees the
-/// other.
-fn mark(marks: &CpuMarks, own: &CpuSet) -> io::Result<CpuSet> {
-    for (first, last) in own.ranges() {
-        marks.set(first, last)?;
+/// Marks processors, then returns those of other sessions, and the marks: of two sessions that begin at the same time, at least one
+/// sees the other. A thread does it, because no file system may stop the agent. Returns why it cannot be done; `None` on a machine
+/// without a place for marks.
+fn mark(session: u16, own: &CpuSet, tasks: &Tasks) -> Result<(CpuSet, CpuMarks), Option<String>> {
+    let ranges = own.ranges();
+    let (send, marked) = sync_channel(1);
+    let work = move || {
+        let marks = CpuMarks::set(session, &ranges);
+        // Nobody waits for a late one: its marks end with it.
+        let _ = send.send(marks.and_then(|marks| Ok((marks.of_others()?, marks))));
+    };
+    tasks.spawn_thread("marks", work).map_err(|error| Some(format!("no thread can be started: {error}")))?;
+    match marked.recv_timeout(MARKING_TIME) {
+        Ok(Ok((others, marks))) => Ok((others.into_iter().flat_map(|(first, last)| first..=last).collect(), marks)),
+        Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => Err(None),
+        Ok(Err(error)) => Err(Some(error.to_string())),
+        Err(_) => Err(Some(format!("it takes longer than {} s", MARKING_TIME.as_secs_f64()))),
     }
-    Ok(marks.of_others()?.into_iter().flat_map(|(first, last)| first..=last).collect())
 }

@@ -43,6 +43,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use super::cgroup::AgentGroup;
+use super::cpu_marks::remove_unused_marks;
 use super::descriptors;
 use super::identity;
 use super::launcher_streams;
@@ -182,6 +183,7 @@ impl Guardian {
         let (killed, abandoned) = self.kill_all();
         // An agent that has failed or was killed has left its directories.
         let left = remove_announced(self.signs);
+        remove_unused_marks();
         if !matches!(&cause, Cause::AgentEnded(ended) if ended.code() == 0) {
             pmix::remove_directories(&std::env::temp_dir(), self.agent);
         }

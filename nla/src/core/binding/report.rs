@@ -88,6 +88,12 @@ pub enum BindingNote {
         /// These processors.
         cpus: CpuSet,
     },
+    /// Other sessions of the user do not see which processors the ranks are bound to, nor this one theirs.
+    Unmarked {
+        /// Why they cannot be marked.
+        #[serde(deserialize_with = "deserialize_one_line")]
+        why: String,
+    },
 }
 
 impl BindingNote {

@@ -200,7 +200,7 @@ impl AgentDriver {
         let mark = survivors::mark(self.rejoining.session, self.here.head());
         // Sessions on one machine whose numbers have the same 16 bits do not see each other's marks.
         let accelerators = Accelerators::new(session.accelerators.clone(), &session.environment);
-        let binder = Binder::new(session.binding.clone(), accelerators, self.rejoining.session.0 as u16);
+        let binder = Binder::new(session.binding.clone(), accelerators, self.rejoining.session.0 as u16, tasks.clone());
         let (scope, agent) = (session.trace, self.here.head());
         self.trace = DriverTrace::begin(scope, agent);
         match pump.and_then(|pump| Startup::new(session, binder, mark, pump, input, events, tasks)) {
