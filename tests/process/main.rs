@@ -46,6 +46,7 @@
 //! | `security` | links refuse strangers and are encrypted |
 //! | `key` | the session's key is in one page that core dumps leave out |
 //! | `foreign_words` | words of remote hosts are printed without control characters |
+//! | `two_users` | what another user cannot do to sessions and pools |
 //! | `output_files` | files that another user put into a shared directory are not written |
 
 #![expect(clippy::unwrap_used, reason = "a test may fail in any of its parts")]
@@ -98,6 +99,7 @@ mod survivors;
 mod terminal;
 mod traces;
 mod tree;
+mod two_users;
 mod without_pmi;
 
 use std::fs::{File, OpenOptions};

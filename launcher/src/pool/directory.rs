@@ -4,8 +4,8 @@
 //! `/tmp/scela-UID` for all others: systemd deletes `XDG_RUNTIME_DIR` when they log out, and a pool may outlive that. A client
 //! looks for a pool in each of them.
 //!
-//! The directory belongs to the user and has mode 0700, so no other user reaches the sockets. A directory that another user has
-//! made is refused.
+//! The directory belongs to the user and has mode 0700, so no other user reaches the sockets. One that another user has made first
+//! is passed over, with a note, if there is another one. One of the user's own that others can reach is refused.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -13,6 +13,7 @@ use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::{User, geteuid};
@@ -21,6 +22,7 @@ use nla::sys::{PacketListener, Packets};
 
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
+use crate::run::stderr::{self, Kind};
 
 /// The variable that names the directory.
 pub const VARIABLE: &str = "SCELA_POOL_DIR";
@@ -45,11 +47,10 @@ pub fn directories(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> 
         return vec![directory];
     }
     let temporary = PathBuf::from(format!("/tmp/scela-{}", geteuid()));
-    match path("XDG_RUNTIME_DIR").map(|directory| directory.join("scela")) {
-        Some(runtime) if lingers() => vec![runtime, temporary],
-        Some(runtime) => vec![temporary, runtime],
-        None => vec![temporary],
-    }
+    // A client without the variable, in a job of cron for example, looks there as well.
+    let usual = || PathBuf::from(format!("/run/user/{}", geteuid()));
+    let runtime = path("XDG_RUNTIME_DIR").unwrap_or_else(usual).join("scela");
+    if lingers() { vec![runtime, temporary] } else { vec![temporary, runtime] }
 }
 
 /// Returns whether the user's services outlive the user's logins.
@@ -65,6 +66,8 @@ enum Unfit {
     Missing,
     /// It was removed or replaced while it was checked: a pool that ends removes it, and one that starts makes it again.
     Replaced,
+    /// It belongs to this other user, or is in a directory of theirs.
+    Foreign(u32),
     /// Others may reach what is in it, or it cannot be opened.
     Refused(String),
 }
@@ -81,8 +84,14 @@ fn check(directory: &Path) -> Result<FileId, Unfit> {
     match OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory) {
         Ok(opened) => judge(directory, &opened),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Unfit::Missing),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(owner_if_foreign(directory).map_or_else(|| error.into(), Unfit::Foreign)),
     }
+}
+
+/// Returns the owner of what has this name, or else of the directory above it, if that is another user, but not root.
+fn owner_if_foreign(path: &Path) -> Option<u32> {
+    let found = [Some(path), path.parent()].into_iter().flatten().find_map(|path| fs::symlink_metadata(path).ok());
+    found.map(|found| found.uid()).filter(|owner| ![0, geteuid().as_raw()].contains(owner))
 }
 
 /// The same for a directory that was opened.
@@ -94,7 +103,7 @@ fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
         return Err(Unfit::Replaced);
     }
     if found.uid() != own {
-        return Err(Unfit::Refused(format!("it belongs to user {}", found.uid())));
+        return Err(Unfit::Foreign(found.uid()));
     }
     if found.mode() & OTHERS != 0 {
         let text = format!("its mode is {:o}, so other users can reach it", found.mode() & 0o777);
@@ -107,11 +116,11 @@ fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
 fn judge_above(directory: &Path) -> Result<(), Unfit> {
     let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let above = fs::metadata(above)?;
-    let is_safe = above.mode() & OTHERS_WRITE == 0 || above.mode() & STICKY != 0;
-    if is_safe && [0, geteuid().as_raw()].contains(&above.uid()) {
-        return Ok(());
+    if ![0, geteuid().as_raw()].contains(&above.uid()) {
+        return Err(Unfit::Foreign(above.uid()));
     }
-    Err(Unfit::Refused("other users can replace it".to_owned()))
+    let is_safe = above.mode() & OTHERS_WRITE == 0 || above.mode() & STICKY != 0;
+    if is_safe { Ok(()) } else { Err(Unfit::Refused("other users can replace it".to_owned())) }
 }
 
 /// Repeats `attempt` while the directory is replaced meanwhile.
@@ -125,13 +134,52 @@ fn while_replaced<T>(mut attempt: impl FnMut() -> Result<T, Unfit>) -> Result<T,
     Err(Unfit::Refused("it is removed and made again and again".to_owned()))
 }
 
-/// Makes the directory for new pools, if it does not exist, checks it, and takes the name in it. Returns `None` if a process of a
-/// pool of that name lives.
-pub fn take(directory: &Path, name: &str) -> Result<Option<Place>, Refusal> {
-    check_length(directory, name)?;
+/// Makes the first of these directories that is not another user's, if it does not exist, checks it, and takes the name in it.
+/// Returns `None` if a process of a pool of that name lives, in any of them.
+pub fn take(directories: &[PathBuf], name: &str) -> Result<Option<Place>, Refusal> {
+    let mut foreign = None;
+    for directory in directories {
+        check_length(directory, name)?;
+        match prepare(directory) {
+            Ok(_) => {
+                let is_elsewhere = directories.iter().any(|other| other != directory && is_held(other, name));
+                return if is_elsewhere { Ok(None) } else { take_in(directory, name) };
+            }
+            Err(unfit) => {
+                let refusal = refused(directory, "cannot be used", &unfit);
+                foreign.get_or_insert(passed_over(directory, &unfit, directories.len(), refusal)?);
+            }
+        }
+    }
+    Err(foreign.unwrap_or_else(|| failed(name, "there is no directory for it")))
+}
+
+/// Returns the refusal of a directory again if it is another user's and there are others. Notes that, once. Fails with the refusal
+/// otherwise.
+fn passed_over(directory: &Path, unfit: &Unfit, directories: usize, refusal: Refusal) -> Result<Refusal, Refusal> {
+    static NOTED: Once = Once::new();
+    if !matches!(unfit, Unfit::Foreign(_)) || directories == 1 {
+        return Err(refusal);
+    }
+    NOTED.call_once(|| {
+        let text = format!("scela: note: {}", refused(directory, "is not used", unfit));
+        stderr::line(Kind::Report, &text);
+    });
+    Ok(refusal)
+}
+
+/// Returns whether a process of a pool of this name lives that has its files in this directory.
+fn is_held(directory: &Path, name: &str) -> bool {
+    let lock = || File::open(directory.join(format!("{name}.lock"))).ok();
+    let is_own = while_replaced(|| check(directory)).is_ok();
+    is_own && lock().is_some_and(|lock| Flock::lock(lock, FlockArg::LockSharedNonblock).is_err())
+}
+
+/// The same in this directory.
+fn take_in(directory: &Path, name: &str) -> Result<Option<Place>, Refusal> {
     let mut tries = 1..;
     loop {
-        let checked = prepare(directory)?;
+        let checked = prepare(directory).map_err(|unfit| refused(directory, "cannot be used", &unfit))?;
         match Place::take(directory, name) {
             // Its files may be in a directory that was not checked.
             Ok(place) if is_at(directory, Some(checked)) => return Ok(Some(place)),
@@ -162,8 +210,8 @@ fn check_length(directory: &Path, name: &str) -> Result<(), Refusal> {
 }
 
 /// Makes the directory for new pools, if it does not exist, and checks it. Returns which one it is.
-fn prepare(directory: &Path) -> Result<FileId, Refusal> {
-    let prepared = while_replaced(|| {
+fn prepare(directory: &Path) -> Result<FileId, Unfit> {
+    while_replaced(|| {
         match check(directory) {
             Err(Unfit::Missing) => judge_above(directory)?,
             checked => return checked,
@@ -174,8 +222,7 @@ fn prepare(directory: &Path) -> Result<FileId, Refusal> {
         }
         // The directory was removed meanwhile. The next attempt makes it again.
         check(directory).map_err(|unfit| if unfit == Unfit::Missing { Unfit::Replaced } else { unfit })
-    });
-    prepared.map_err(|unfit| refused(directory, "cannot be used", &unfit))
+    })
 }
 
 /// Returns the refusal of a directory.
@@ -183,6 +230,7 @@ fn refused(directory: &Path, what: &str, unfit: &Unfit) -> Refusal {
     let why = match unfit {
         Unfit::Missing => "it does not exist",
         Unfit::Replaced => "it was replaced",
+        Unfit::Foreign(owner) => &format!("it belongs to user {owner}"),
         Unfit::Refused(why) => why,
     };
     let text = format!("the directory of pools, {}, {what}: {why}", shown(directory));
@@ -350,14 +398,21 @@ fn socket(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.sock"))
 }
 
-/// Returns the directories of pools that exist. Fails if others than this user can reach one of them.
+/// Returns the directories of pools that exist and are not another user's. Fails if others than this user can reach one of them.
 fn usable() -> Result<Vec<PathBuf>, Refusal> {
-    let mut found = Vec::new();
-    for directory in directories(|name| std::env::var_os(name)) {
+    usable_of(directories(|name| std::env::var_os(name)))
+}
+
+fn usable_of(directories: Vec<PathBuf>) -> Result<Vec<PathBuf>, Refusal> {
+    let (mut found, count) = (Vec::new(), directories.len());
+    for directory in directories {
         match while_replaced(|| check(&directory)) {
             Ok(_) => found.push(directory),
             Err(Unfit::Missing) => {}
-            Err(unfit) => return Err(refused(&directory, "is not used", &unfit)),
+            Err(unfit) => {
+                let refusal = refused(&directory, "is not used", &unfit);
+                passed_over(&directory, &unfit, count, refusal)?;
+            }
         }
     }
     Ok(found)
@@ -430,7 +485,8 @@ mod tests {
         let link = above.path().join("link");
         symlink(&directory, &link).unwrap();
         assert!(matches!(check(&link), Err(Unfit::Refused(_))));
-        assert!(prepare(&above.path().join("a/b")).unwrap_err().to_string().contains("No such file"));
+        let Err(Unfit::Refused(why)) = prepare(&above.path().join("a/b")) else { panic!("nothing is above it") };
+        assert!(why.contains("No such file"), "{why}");
     }
 
     #[test]
@@ -459,7 +515,49 @@ mod tests {
     }
 
     fn taken(directory: &Path) -> Place {
-        take(directory, "p").unwrap().expect("no pool has the name")
+        take(&[directory.to_owned()], "p").unwrap().expect("no pool has the name")
+    }
+
+    /// Another user takes the name of the first directory before or after a pool begins.
+    #[test]
+    fn a_directory_of_another_user_is_passed_over() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let above = tempfile::tempdir().unwrap();
+        fs::set_permissions(above.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let both = ["first", "second"].map(|name| above.path().join(name));
+        let give = |path: &Path| std::os::unix::fs::lchown(path, Some(65_502), None).unwrap();
+        let place = taken(&both[1]);
+        let makers: [&dyn Fn(&Path); 3] = [
+            &|path| DirBuilder::new().mode(0o700).create(path).unwrap(),
+            &|path| symlink(above.path(), path).unwrap(),
+            &|path| fs::write(path, "").unwrap(),
+        ];
+        for make in makers {
+            make(&both[0]);
+            give(&both[0]);
+            assert_eq!(check(&both[0]), Err(Unfit::Foreign(65_502)));
+            assert_eq!(usable_of(both.to_vec()).unwrap(), [both[1].clone()]);
+            let refusal = usable_of(vec![both[0].clone()]).unwrap_err();
+            assert!(refusal.to_string().ends_with("is not used: it belongs to user 65502"), "{refusal}");
+            assert!(take(&both, "p").unwrap().is_none(), "the pool is found where it is");
+            let (other, _listener) = take(&both, "q").unwrap().expect("no pool has the name").listen();
+            assert!(socket(&both[1], "q").exists());
+            other.remove(true);
+            let refusal = take(&both[..1], "q").unwrap_err();
+            assert!(refusal.to_string().ends_with("cannot be used: it belongs to user 65502"), "{refusal}");
+            if fs::remove_file(&both[0]).is_err() {
+                fs::remove_dir(&both[0]).unwrap();
+            }
+        }
+        assert!(take(&both, "p").unwrap().is_none(), "also when the other directory is gone");
+        // One's own that others reach is never passed over.
+        DirBuilder::new().mode(0o755).create(&both[0]).unwrap();
+        for refusal in [usable_of(both.to_vec()).unwrap_err(), take(&both, "q").unwrap_err()] {
+            assert!(refusal.to_string().ends_with("its mode is 755, so other users can reach it"), "{refusal}");
+        }
+        drop(place);
     }
 
     #[test]
@@ -467,7 +565,7 @@ mod tests {
         let above = tempfile::tempdir().unwrap();
         let directory = above.path().join("pools");
         let place = taken(&directory);
-        assert!(take(&directory, "p").unwrap().is_none());
+        assert!(take(std::slice::from_ref(&directory), "p").unwrap().is_none());
         drop(place);
         // As after a kill: the socket is left.
         assert!(socket(&directory, "p").exists());
@@ -507,7 +605,7 @@ mod tests {
         let above = tempfile::tempdir().unwrap();
         fs::set_permissions(above.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let directory = above.path().join("pools");
-        let text = |directory: &Path| take(directory, "p").unwrap_err().with_hint();
+        let text = |directory: &Path| take(&[directory.to_owned()], "p").unwrap_err().with_hint();
         assert!(text(&directory).contains("other users can replace it"), "{}", text(&directory));
         assert!(!directory.exists());
         fs::set_permissions(above.path(), fs::Permissions::from_mode(0o700)).unwrap();
@@ -526,14 +624,17 @@ mod tests {
     #[test]
     fn pools_are_looked_for_where_they_may_be() {
         let own = PathBuf::from(format!("/tmp/scela-{}", geteuid()));
+        let usual = PathBuf::from(format!("/run/user/{}/scela", geteuid()));
         let with =
             |set: &'static str, value: &'static str| directories(move |name| (name == set).then(|| value.into()));
-        assert_eq!(with("", ""), std::slice::from_ref(&own));
+        let sorted = |mut paths: Vec<PathBuf>| {
+            paths.sort();
+            paths
+        };
+        assert_eq!(sorted(with("", "")), [usual.clone(), own.clone()]);
         assert_eq!(with(VARIABLE, "/a"), [PathBuf::from("/a")]);
         assert_eq!(with(VARIABLE, "a"), [std::env::current_dir().unwrap().join("a")]);
-        assert_eq!(with(VARIABLE, ""), std::slice::from_ref(&own));
-        let mut both = with("XDG_RUNTIME_DIR", "/run/user/1");
-        both.sort();
-        assert_eq!(both, [PathBuf::from("/run/user/1/scela"), own]);
+        assert_eq!(sorted(with(VARIABLE, "")), [usual, own.clone()]);
+        assert_eq!(sorted(with("XDG_RUNTIME_DIR", "/run/user/1")), [PathBuf::from("/run/user/1/scela"), own]);
     }
 }

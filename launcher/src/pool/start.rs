@@ -134,7 +134,7 @@ pub fn start(options: &Options) -> Result<Role, Refusal> {
         Refusal::new(format!("the pool '{}' cannot be started: {error}", options.name), "").of_system()
     };
     let (read, write) = pipe2(OFlag::O_CLOEXEC).map_err(|error| failed(error.into()))?;
-    let (place, held) = succession::take(&directories[0], &options.name)?;
+    let (place, held) = succession::take(&directories, &options.name)?;
     let forked = match sys::fork_alone() {
         Ok(forked) => forked,
         Err(error) => {
@@ -287,6 +287,12 @@ fn become_controller(options: &Options, members: Members, place: Place, starter:
         });
     }
     drop(requests);
+    // The keys of jobs pass through this process, on their way to keepers.
+    if let Err(error) = sys::forbid_dump() {
+        starter.failed(&error);
+        place.listen().0.remove(true);
+        return Err(error);
+    }
     let lifetime = Lifetime { idle: options.idle, allocation };
     let setup = Setup { place, forks, nodes, network, fleet, starter, lifetime };
     Ok(Role::Controller(Box::new(Controller::new(setup))))

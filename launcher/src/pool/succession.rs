@@ -1,7 +1,7 @@
 //! Takes the name of a pool. If a pool of that name is ending, waits for it to end.
 
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -102,16 +102,16 @@ impl HeldSignals {
     }
 }
 
-/// Takes the name of a pool in the directory for new pools, after the end of a pool that has it and is ending. Signals are held from
+/// Takes the name of a pool in the first of the directories for new pools that can be used, after the end of a pool that has it and is ending. Signals are held from
 /// before its files are made, so that none leaves them behind. Fails if the pool runs, cannot be asked, or does not end in time.
-pub(super) fn take(directory: &Path, name: &str) -> Result<(Place, HeldSignals), Refusal> {
+pub(super) fn take(directories: &[PathBuf], name: &str) -> Result<(Place, HeldSignals), Refusal> {
     let began = Instant::now();
     let failed =
         |error: io::Error| Refusal::new(format!("the pool '{name}' cannot be started: {error}"), "").of_system();
     let mut waiting = Waiting { name, is_told: false };
     loop {
         let held = HeldSignals::hold().map_err(failed)?;
-        if let Some(place) = directory::take(directory, name)? {
+        if let Some(place) = directory::take(directories, name)? {
             return Ok((place, held));
         }
         held.release().map_err(failed)?;

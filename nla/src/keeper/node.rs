@@ -40,6 +40,8 @@ pub enum Kept {
 
 /// Keeps this node until the connection to the controller ends. To be called by a rank with one thread.
 pub fn keep_node() -> io::Result<Kept> {
+    // The keys of jobs pass through this process, on their way to agents.
+    sys::forbid_dump()?;
     let order = take_order()?;
     let rank: u32 = std::env::var(RANK).ok().and_then(|rank| rank.parse().ok()).unwrap_or_default();
     sys::keep_variables(&VARIABLES);
