@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Permissions, ReadDir};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -15,8 +15,8 @@ use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-/// The most levels of directories that are removed: each takes a descriptor.
-const LEVELS_MAX: u32 = 256;
+/// The most levels of directories that are removed: each takes two descriptors.
+const LEVELS_MAX: usize = 256;
 /// What the owner of a directory needs to remove its entries.
 const OWNER: u32 = 0o700;
 
@@ -29,6 +29,19 @@ pub struct FilesLeft {
     count: u64,
 }
 
+impl FilesLeft {
+    fn none() -> Self {
+        Self { path: PathBuf::new(), why: io::ErrorKind::Other.into(), count: 0 }
+    }
+
+    fn note(&mut self, path: PathBuf, why: io::Error) {
+        if self.count == 0 {
+            (self.path, self.why) = (path, why);
+        }
+        self.count += 1;
+    }
+}
+
 impl fmt::Display for FilesLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path.display(), self.why)?;
@@ -36,57 +49,71 @@ impl fmt::Display for FilesLeft {
     }
 }
 
+/// A directory that is being removed.
+struct Level {
+    path: PathBuf,
+    directory: File,
+    entries: ReadDir,
+    /// How many errors there were before it.
+    before: u64,
+}
+
 /// Removes a directory of this user. A path that is no such directory is left. An error does not end the removal: the first one is
-/// returned, with the number of all.
+/// returned, with the number of all. Not recursive, because a thread's stack may be small.
 pub(super) fn remove_tree(path: &Path) -> Result<(), FilesLeft> {
     let is_own = |found: fs::Metadata| found.is_dir() && found.uid() == geteuid().as_raw();
-    let mut left = None;
-    if fs::symlink_metadata(path).is_ok_and(is_own) {
-        remove(AT_FDCWD, path.as_os_str(), path, LEVELS_MAX, &mut left);
+    if !fs::symlink_metadata(path).is_ok_and(is_own) {
+        return Ok(());
     }
-    left.map_or(Ok(()), Err)
-}
-
-/// Removes the entry `name` of a directory. `path` is its path for the report.
-fn remove(parent: BorrowedFd<'_>, name: &OsStr, path: &Path, levels: u32, left: &mut Option<FilesLeft>) {
-    let before = left.as_ref().map(|left| left.count);
-    match try_remove(parent, name, path, levels, left) {
-        Ok(()) => {}
-        // The reason is what is left below.
-        Err(error)
-            if error.kind() == io::ErrorKind::DirectoryNotEmpty && left.as_ref().map(|left| left.count) > before => {}
-        Err(why) => left.get_or_insert_with(|| FilesLeft { path: path.to_owned(), why, count: 0 }).count += 1,
+    let (mut levels, mut left) = (Vec::<Level>::new(), FilesLeft::none());
+    match open_level(AT_FDCWD, path.as_os_str(), path.to_owned(), 0) {
+        Ok(level) => levels.push(level),
+        Err(why) => left.note(path.to_owned(), why),
     }
-}
-
-fn try_remove(
-    parent: BorrowedFd<'_>,
-    name: &OsStr,
-    path: &Path,
-    levels: u32,
-    left: &mut Option<FilesLeft>,
-) -> io::Result<()> {
-    match unlinkat(parent, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-        Err(Errno::EISDIR) => {}
-        Err(error) => return Err(error.into()),
+    while let Some(mut level) = levels.pop() {
+        match level.entries.next() {
+            Some(Ok(entry)) => {
+                let (name, path) = (entry.file_name(), level.path.join(entry.file_name()));
+                let above = level.directory.as_fd();
+                let removed = match unlinkat(above, &*name, UnlinkatFlags::NoRemoveDir) {
+                    Ok(()) | Err(Errno::ENOENT) => Ok(None),
+                    Err(Errno::EISDIR) if levels.len() + 1 < LEVELS_MAX => {
+                        open_level(above, &name, path.clone(), left.count).map(Some)
+                    }
+                    Err(Errno::EISDIR) => {
+                        Err(io::Error::other(format!("more than {LEVELS_MAX} levels of directories")))
+                    }
+                    Err(error) => Err(error.into()),
+                };
+                levels.push(level);
+                match removed {
+                    Ok(below) => levels.extend(below),
+                    Err(why) => left.note(path, why),
+                }
+            }
+            Some(Err(why)) => left.note(level.path, why),
+            None => {
+                let removed = match levels.last() {
+                    Some(above) => {
+                        let name = level.path.file_name().unwrap_or_default();
+                        unlinkat(above.directory.as_fd(), name, UnlinkatFlags::RemoveDir)
+                    }
+                    None => unlinkat(AT_FDCWD, path, UnlinkatFlags::RemoveDir),
+                };
+                match removed {
+                    Ok(()) | Err(Errno::ENOENT) => {}
+                    // What is left below it was noted.
+                    Err(Errno::ENOTEMPTY) if left.count > level.before => {}
+                    Err(error) => left.note(level.path, error.into()),
+                }
+            }
+        }
     }
-    let Some(levels) = levels.checked_sub(1) else {
-        return Err(io::Error::other(format!("more than {LEVELS_MAX} levels of directories")));
-    };
-    let directory = open_for_removal(parent, name)?;
-    for entry in fs::read_dir(path_of(&directory))? {
-        let name = entry?.file_name();
-        remove(directory.as_fd(), &name, &path.join(&name), levels, left);
-    }
-    match unlinkat(parent, name, UnlinkatFlags::RemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    if left.count == 0 { Ok(()) } else { Err(left) }
 }
 
 /// Opens a directory to read it and to remove its entries. Adds to its mode what this needs, if it is this user's.
-fn open_for_removal(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<File> {
+fn open_level(parent: BorrowedFd<'_>, name: &OsStr, path: PathBuf, before: u64) -> io::Result<Level> {
     let directory = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     // A directory that this user may not read can be opened only in this way.
     let place = File::from(openat(parent, name, OFlag::O_PATH | directory, Mode::empty())?);
@@ -95,7 +122,9 @@ fn open_for_removal(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<File> {
         // fchmod refuses such a descriptor.
         fs::set_permissions(path_of(&place), Permissions::from_mode(found.mode() & 0o7777 | OWNER))?;
     }
-    Ok(openat(place.as_fd(), ".", OFlag::O_RDONLY | directory, Mode::empty())?.into())
+    let directory = File::from(openat(place.as_fd(), ".", OFlag::O_RDONLY | directory, Mode::empty())?);
+    let entries = fs::read_dir(path_of(&directory))?;
+    Ok(Level { path, directory, entries, before })
 }
 
 /// Returns a path that the kernel leads to this open file.
@@ -131,7 +160,9 @@ mod tests {
             fs::write(tree.join("a/b/f"), "").unwrap();
             symlink(&kept, tree.join("a/link")).unwrap();
             mode(&kept, 0o500);
-            [("a/b/f", 0), ("a/b", 0o111), ("a", 0), ("", 0o555)].map(|(name, bits)| mode(&tree.join(name), bits));
+            for (name, bits) in [("a/b/f", 0), ("a/b", 0o111), ("a", 0), ("", 0o555)] {
+                mode(&tree.join(name), bits);
+            }
             remove_tree(&tree)
         });
         assert!(left.is_ok() && !tree.exists(), "{left:?}");
@@ -148,7 +179,7 @@ mod tests {
         fs::create_dir_all(tree.join("foreign/of")).unwrap();
         (0..3).for_each(|number| fs::write(tree.join(format!("foreign/of/{number}")), "").unwrap());
         fs::create_dir_all(tree.join("own")).unwrap();
-        ["", "own"].map(|name| chown(tree.join(name), Some(USER), None).unwrap());
+        ["", "own"].iter().for_each(|name| chown(tree.join(name), Some(USER), None).unwrap());
         mode(place.path(), 0o777);
         let left = as_user(USER, || remove_tree(&tree)).unwrap_err().to_string();
         let first = tree.join("foreign/of/").display().to_string();
@@ -163,10 +194,10 @@ mod tests {
     fn deep_directories_are_reported() {
         let place = tempfile::tempdir().unwrap();
         let tree = place.path().join("tree");
-        fs::create_dir_all(tree.join(vec!["d"; LEVELS_MAX as usize - 1].join("/"))).unwrap();
+        fs::create_dir_all(tree.join(vec!["d"; LEVELS_MAX - 1].join("/"))).unwrap();
         remove_tree(&tree).unwrap();
         assert!(!tree.exists());
-        fs::create_dir_all(tree.join(vec!["d"; LEVELS_MAX as usize].join("/"))).unwrap();
+        fs::create_dir_all(tree.join(vec!["d"; LEVELS_MAX].join("/"))).unwrap();
         let left = remove_tree(&tree).unwrap_err().to_string();
         assert!(left.ends_with("/d: more than 256 levels of directories"), "{left}");
     }
