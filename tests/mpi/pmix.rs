@@ -389,6 +389,21 @@ fn a_stopped_pmix_server_is_reported() {
     outcome.check(outcome.code != Some(0), "the job should have failed");
 }
 
+/// Another container may have a process of the same pid, and share /tmp.
+#[test]
+fn a_guardian_removes_only_the_directory_of_its_own_pmix_server() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let running = start_waiting(mpi.scela().env("TMPDIR", place.path()), &mpi);
+    let agent = running.world().agents()[0].clone();
+    let other = place.path().join(format!("scela-pmix-{}-abcdef", agent.pid));
+    std::fs::create_dir(&other).expect("it is new");
+    agent.signal(Signal::SIGKILL);
+    running.finish().has_code(252);
+    let left: Vec<_> = std::fs::read_dir(&place).expect("it is there").map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [other]);
+}
+
 #[test]
 fn a_library_that_is_no_libpmix_is_reported_before_a_rank_starts() {
     let Some(mpi) = open_mpi_5() else { return };

@@ -254,8 +254,7 @@ fn staged_files_that_cannot_be_removed_are_reported() {
         }
         let outcome = running.finish();
         let left = format!("{}/scela-stage-", place.path().display());
-        let text =
-            if is_killed { "guardian on {host}: staged files are left: " } else { "staged files are left on {host}: " };
+        let text = if is_killed { "guardian on {host}: files are left: " } else { "staged files are left on {host}: " };
         outcome.has_code(if is_killed { 252 } else { 0 }).says(&(text.replace("{host}", &host()) + &left));
         outcome.says("/d: more than 256 levels of directories");
     }

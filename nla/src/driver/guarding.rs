@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::core::Input;
 use crate::link::Ticks;
-use crate::sys::{self, GuardianLink, LOOK_PAUSE, StageNote, Stop, Watched};
+use crate::sys::{self, DirectoryNote, GuardianLink, LOOK_PAUSE, Stop, Watched};
 
 /// See the module's documentation.
 pub(super) struct Guarding {
@@ -34,8 +34,12 @@ impl Guarding {
         self.link.alive()
     }
 
-    pub(super) fn stage_note(&self) -> StageNote {
+    pub(super) fn stage_note(&self) -> DirectoryNote {
         self.link.stage_note()
+    }
+
+    pub(super) fn pmix_note(&self) -> DirectoryNote {
+        self.link.pmix_note()
     }
 
     /// Waits until the guardian is to be looked at between two ticks: it has ended, or it was stopped at the last look.

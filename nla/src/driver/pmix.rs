@@ -2,12 +2,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::fs::remove_dir_all;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream as StdStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -22,12 +21,15 @@ use crate::bootstrap::{Processes, Started};
 use crate::core::{NamespaceId, PmixPlan, SessionPlan};
 use crate::pmix::message::{ToAgent, ToHelper, frame_length, write_frame};
 use crate::pmix::relay::Relay;
-use crate::sys;
+use crate::sys::pmix::NO_DIRECTORY;
+use crate::sys::{self, AnnouncedDirectory, DirectoryNote};
 use crate::tasks::Tasks;
 use crate::wire::decode;
 
 /// The argument that makes this program `scela-pmix`.
 pub const PMIX_ARGUMENT: &str = "--pmix-server";
+/// The beginning of the directory's name.
+const PREFIX: &str = "scela-pmix-";
 /// How long `scela-pmix` may take to register a namespace. It may have to load libpmix from a slow file system.
 const ANSWER_TIME: Duration = Duration::from_secs(90);
 /// How long `scela-pmix` may take to end.
@@ -49,7 +51,7 @@ pub(super) struct Pmix {
     to_helper: mpsc::Sender<ToHelper>,
     from_helper: mpsc::Receiver<ToAgent>,
     process: Started,
-    directory: PathBuf,
+    directory: AnnouncedDirectory,
     /// Namespaces that are not registered yet.
     awaited: HashSet<NamespaceId>,
     /// The time by which all registrations under way must be completed.
@@ -119,10 +121,11 @@ impl Pmix {
         plan: &PmixPlan,
         host: String,
         session: &SessionPlan,
+        note: DirectoryNote,
         processes: &Processes,
         tasks: &Tasks,
     ) -> io::Result<Self> {
-        let directory = sys::pmix::make_directory(&std::env::temp_dir())?;
+        let directory = make_directory(&std::env::temp_dir(), note)?;
         let (ours, theirs) = StdStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("scela-pmix").arg(PMIX_ARGUMENT).process_group(0);
@@ -135,13 +138,13 @@ impl Pmix {
             }
         }
         // Its shared memory at fixed addresses fails in some ranks (openpmix 3886, 3889, 4156).
-        command.env("PMIX_MCA_gds", "hash").env("TMPDIR", &directory);
+        command.env("PMIX_MCA_gds", "hash").env("TMPDIR", directory.path());
         match std::env::var_os("SCELA_LOG") {
             Some(filter) => drop(command.env("SCELA_LOG", filter)),
             None => drop(command.stderr(Stdio::null())),
         }
         sys::end_with_this_thread(&mut command);
-        let child = command.spawn().inspect_err(|_| drop(remove_dir_all(&directory)))?;
+        let child = command.spawn()?;
         let process = processes.add(child.id(), false);
         ours.set_nonblocking(true)?;
         let (read, write) = UnixStream::from_std(ours)?.into_split();
@@ -151,7 +154,7 @@ impl Pmix {
         tasks.spawn("pmix writer", Span::current(), write_all(write, to_write));
         let begin = ToHelper::Begin {
             library: plan.library.clone(),
-            directory: directory.display().to_string(),
+            directory: directory.path().display().to_string(),
             host,
             namespace: plan.name_of("server"),
         };
@@ -254,10 +257,16 @@ impl Pmix {
         if process.exit_code(LEAVE_TIME).await.is_none() {
             process.end();
         }
-        if let Err(error) = remove_dir_all(&directory) {
-            tracing::warn!(%error, directory = %directory.display(), "a directory cannot be removed");
+        if let Err(left) = directory.remove() {
+            tracing::warn!(%left, "the directory of scela-pmix cannot be removed");
         }
     }
+}
+
+/// Makes the directory of a session's files on this node.
+fn make_directory(parent: &Path, note: DirectoryNote) -> io::Result<AnnouncedDirectory> {
+    AnnouncedDirectory::make(parent, PREFIX, note)
+        .map_err(|error| io::Error::new(error.kind(), format!("{NO_DIRECTORY} {}: {error}", parent.display())))
 }
 
 async fn read_all(read: OwnedReadHalf, messages: mpsc::Sender<ToAgent>) {
@@ -302,6 +311,13 @@ mod tests {
     use crate::pmix::message::Registration;
 
     const BEATS: u32 = 3;
+
+    #[test]
+    fn a_missing_parent_of_the_directory_is_named() {
+        let error = make_directory(Path::new("/nonexistent"), DirectoryNote::new().unwrap()).unwrap_err();
+        let expected = "no directory can be made in /nonexistent: No such file or directory (os error 2)";
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::NotFound, expected));
+    }
 
     #[track_caller]
     fn beats(watch: &mut Watch, last: Beat) {

@@ -22,7 +22,7 @@ use crate::core::{
     Variable,
 };
 use crate::link::Receipt;
-use crate::sys::{StageCache, StageDirectory, StageNote, StageRoom, set_modified, stage_room};
+use crate::sys::{DirectoryNote, StageCache, StageDirectory, StageRoom, set_modified, stage_room};
 
 /// A message of the lane, and its receipt. An empty message ends the files.
 pub(super) type Block = (Bytes, Arc<Receipt>);
@@ -40,7 +40,7 @@ pub(super) fn places(environment: &[Variable]) -> Vec<PathBuf> {
 pub(super) fn receive(
     plan: &StagePlan,
     places: &[PathBuf],
-    note: StageNote,
+    note: DirectoryNote,
     blocks: &mut mpsc::UnboundedReceiver<Block>,
     report: impl FnOnce(ChunkSet),
 ) -> Result<StageDirectory, String> {
@@ -147,7 +147,7 @@ fn room(place: &Path) -> io::Result<Room> {
 }
 
 /// Makes the directory, with its own directories, in the first of these places that can have the files.
-fn make_directory(plan: &StagePlan, places: &[PathBuf], note: StageNote) -> Result<StageDirectory, String> {
+fn make_directory(plan: &StagePlan, places: &[PathBuf], note: DirectoryNote) -> Result<StageDirectory, String> {
     let mut refusals = Vec::new();
     for place in places {
         let mut found = room(place);
@@ -379,7 +379,7 @@ mod tests {
         }
         drop(sender);
         let mut reported = None;
-        let note = StageNote::unread().unwrap();
+        let note = DirectoryNote::new().unwrap();
         let made = receive(&plan(cache), places, note, &mut blocks, |needs| reported = Some(needs));
         (made, reported)
     }

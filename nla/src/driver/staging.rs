@@ -21,7 +21,7 @@ use super::stage_writer::{Block, places, receive};
 use super::uplink::Uplink;
 use crate::core::{AgentId, ChunkSet, Chunks, InMemory, SessionPlan, StageDown, StageUp};
 use crate::link::{Link, Receipt};
-use crate::sys::{self, StageNote};
+use crate::sys::{self, DirectoryNote};
 use crate::tasks::Tasks;
 use crate::wire::Lane;
 
@@ -178,7 +178,7 @@ impl Staging {
         session: &SessionPlan,
         children: Vec<(AgentId, Link)>,
         parent: Uplink,
-        note: StageNote,
+        note: DirectoryNote,
         tasks: &Tasks,
     ) -> Result<(), String> {
         // Bounded by the window of the parent's link: a block counts against it until the thread has taken the block.

@@ -42,19 +42,18 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{ForkResult, Pid, fork};
 
+use super::announced_directory::DirectoryNote;
 use super::cgroup::AgentGroup;
 use super::cpu_marks::remove_unused_marks;
 use super::descriptors;
 use super::identity;
 use super::launcher_streams;
 use super::memory::{MemoryWatch, largest_child_bytes};
-use super::pmix;
 use super::reap::{self, Ended};
 use super::shared_files::ProcessFiles;
 use super::shell::ShellState;
 use super::signs::{LOOK_PAUSE, Signs, Silence, Stop};
 use super::spawn::reset_sigchld;
-use super::stage_directory::{StageNote, remove_announced};
 use super::task_limits::reached_limit;
 use crate::figures;
 
@@ -99,6 +98,12 @@ pub fn guarded(dead_time: Duration) -> GuardianLink {
     unsafe { libc::_exit(code) }
 }
 
+/// What an agent leaves to its guardian to remove, beside the directory that it announces with its signs.
+#[derive(Copy, Clone, Debug)]
+struct Notes {
+    pmix: DirectoryNote,
+}
+
 /// The role of this process after the fork.
 enum Side {
     Agent(GuardianLink),
@@ -110,6 +115,7 @@ struct Guardian {
     /// The agent notices that it is closed.
     link: Option<UnixStream>,
     signs: Signs,
+    notes: Notes,
     signals: SignalFd,
     /// How long the agent may be silent after its first sign of life.
     limit: Duration,
@@ -149,12 +155,13 @@ impl Guardian {
         let (ours, theirs) = UnixStream::pair()?;
         theirs.set_nonblocking(true)?;
         let signs = Signs::new()?;
+        let notes = Notes { pmix: DirectoryNote::new()? };
         let guardian = Target::this();
         let group = AgentGroup::create();
         let Some(agent) = fork_alone()? else {
             // Without the cgroup, the guardian kills the agent's processes one by one.
             let _ = group.map(|group| group.enter());
-            return Ok(Side::Agent(become_agent(theirs, signs, guardian, &mask)?));
+            return Ok(Side::Agent(become_agent(theirs, signs, notes, guardian, &mask)?));
         };
         drop(guardian);
         drop(launcher_streams::take_launcher_streams());
@@ -167,6 +174,7 @@ impl Guardian {
             agent,
             link: Some(ours),
             signs,
+            notes,
             signals,
             limit: dead_time,
             group,
@@ -182,11 +190,8 @@ impl Guardian {
         let remaining = if shortage.is_some() { reap::memory_of_children() } else { 0 };
         let (killed, abandoned) = self.kill_all();
         // An agent that has failed or was killed has left its directories.
-        let left = remove_announced(self.signs);
+        let left = [DirectoryNote(self.signs), self.notes.pmix].map(DirectoryNote::remove_announced);
         remove_unused_marks();
-        if !matches!(&cause, Cause::AgentEnded(ended) if ended.code() == 0) {
-            pmix::remove_directories(&std::env::temp_dir(), self.agent);
-        }
         let code = match (&cause, &killed) {
             (Cause::Signalled(signal), _) => 128 + signal,
             (Cause::AgentEnded(ended), _) | (_, Some(ended)) => ended.code(),
@@ -212,8 +217,8 @@ impl Guardian {
                 reap::signal_name(signal)
             )),
         }
-        if let Err(left) = left {
-            print_line(format_args!("staged files are left: {left}"));
+        for left in left.into_iter().filter_map(Result::err) {
+            print_line(format_args!("files are left: {left}"));
         }
         if abandoned {
             print_line("processes of another user (setuid?) could not be killed and are left");
@@ -343,14 +348,20 @@ pub fn fork_alone() -> io::Result<Option<Pid>> {
 }
 
 /// Gives the agent a session, a name and the original signal mask.
-fn become_agent(link: UnixStream, signs: Signs, guardian: Target, mask: &SigSet) -> io::Result<GuardianLink> {
+fn become_agent(
+    link: UnixStream,
+    signs: Signs,
+    notes: Notes,
+    guardian: Target,
+    mask: &SigSet,
+) -> io::Result<GuardianLink> {
     identity::new_session()?;
     // A guardian that has died before is noticed on the link.
     identity::continue_when_parent_dies()?;
     let _ = identity::set_process_name(c"scela-agent");
     mask.thread_set_mask()?;
-    let seen = Cell::new(None);
-    Ok(GuardianLink { link: descriptors::move_up(link.into())?, signs, seen, guardian: guardian.moved_up()? })
+    let (link, seen) = (descriptors::move_up(link.into())?, Cell::new(None));
+    Ok(GuardianLink { link, signs, notes, seen, guardian: guardian.moved_up()? })
 }
 
 /// Blocks the signals of a guardian and returns a descriptor that receives them. Signals that the user's shell
@@ -384,6 +395,7 @@ fn print_line(message: impl Display) {
 pub struct GuardianLink {
     link: OwnedFd,
     signs: Signs,
+    notes: Notes,
     /// When the guardian last ran, as [`has_run`](Self::has_run) has seen it.
     seen: Cell<Option<Instant>>,
     guardian: Target,
@@ -454,13 +466,19 @@ impl GuardianLink {
 
     /// Returns another owner of the link.
     pub fn try_clone(&self) -> io::Result<Self> {
-        let Self { link, signs, seen, guardian } = self;
-        Ok(Self { link: link.try_clone()?, signs: *signs, seen: seen.clone(), guardian: guardian.try_clone()? })
+        let Self { link, signs, notes, seen, guardian } = self;
+        let (link, guardian) = (link.try_clone()?, guardian.try_clone()?);
+        Ok(Self { link, signs: *signs, notes: *notes, seen: seen.clone(), guardian })
     }
 
     /// Returns where this process announces its directory of staged files.
-    pub fn stage_note(&self) -> StageNote {
-        StageNote(self.signs)
+    pub fn stage_note(&self) -> DirectoryNote {
+        DirectoryNote(self.signs)
+    }
+
+    /// Returns where this process announces the directory of its `scela-pmix`.
+    pub fn pmix_note(&self) -> DirectoryNote {
+        self.notes.pmix
     }
 
     /// Whether a signal has stopped the guardian. It has not if it waits for a processor, nor if the kernel does not tell.

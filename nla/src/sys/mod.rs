@@ -21,6 +21,7 @@
 //! Linux only: x86_64 and aarch64, glibc and musl.
 
 pub mod allocator;
+pub mod announced_directory;
 mod attributes;
 pub mod below;
 mod cgroup;
@@ -70,6 +71,7 @@ mod timer;
 pub(crate) mod users;
 
 pub use allocator::{LargePages, keep_freed_memory};
+pub use announced_directory::{AnnouncedDirectory, DirectoryNote};
 pub use below::{Below, BelowEntry};
 pub use cgroup::{end_group_of, look_up_cgroup};
 pub use cgroup_files::{memory_limits, usable_cores};
@@ -126,7 +128,7 @@ pub use spawn::{
     reset_sigchld, restore_termination_signals,
 };
 pub use stage_cache::StageCache;
-pub use stage_directory::{StageDirectory, StageNote, StageRoom, is_in_memory, set_modified, stage_room};
+pub use stage_directory::{StageDirectory, StageRoom, is_in_memory, set_modified, stage_room};
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use task_limits::{TaskLimit, TaskLimitPlace, processes_of_session, reached_limit};
 pub use tcp_pace::{Acks, Delivery, acks, delivery, limit_rate};

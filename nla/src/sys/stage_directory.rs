@@ -1,15 +1,11 @@
-//! The private directory of an agent's staged files.
-//!
-//! The agent announces the path to its guardian before it makes the directory, so a guardian that outlives the agent removes it,
-//! whenever the agent was killed. The name has 64 random bits: no other session makes a directory of this name, on any host
-//! that shares the file system. (mkdtemp tells the name only once the directory exists.)
+//! The directory of an agent's staged files, and the places that may have it.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::fcntl::AT_FDCWD;
 use nix::sys::stat::{UtimensatFlags, futimens, utimensat};
@@ -18,57 +14,35 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::sys::time::TimeSpec;
 use nix::unistd::geteuid;
 
-use super::remove_tree::{FilesLeft, remove_tree};
-use super::signs::Signs;
+use super::announced_directory::{AnnouncedDirectory, DirectoryNote};
+use super::remove_tree::FilesLeft;
 
 /// The beginning of the directory's name.
 const PREFIX: &str = "scela-stage-";
 
-/// The memory in which an agent announces the path of its directory to its guardian.
-#[derive(Copy, Clone, Debug)]
-pub struct StageNote(pub(super) Signs);
-
-impl StageNote {
-    /// Returns a note that no guardian reads, for tests.
-    #[cfg(test)]
-    pub(crate) fn unread() -> io::Result<Self> {
-        Signs::new().map(Self)
-    }
-}
-
 /// A directory of staged files, with mode 0700. Removed when this is dropped.
 #[derive(Debug)]
-pub struct StageDirectory {
-    path: PathBuf,
-    note: StageNote,
-}
+pub struct StageDirectory(AnnouncedDirectory);
 
 impl StageDirectory {
-    /// Makes the directory in `parent`, an absolute path of at most some 900 bytes.
-    pub fn make(parent: &Path, note: StageNote) -> io::Result<Self> {
-        let mut random = [0; 8];
-        super::kernel_files::random_source()?.read_exact(&mut random)?;
-        let path = parent.join(format!("{PREFIX}{:016x}", u64::from_ne_bytes(random)));
-        note.0.announce_directory(Some(&path))?;
-        // From here on it is removed on failure, too.
-        let made = Self { path, note };
-        make_private(&made.path)?;
-        Ok(made)
+    /// Makes the directory in `parent`; see [`AnnouncedDirectory::make`].
+    pub fn make(parent: &Path, note: DirectoryNote) -> io::Result<Self> {
+        AnnouncedDirectory::make(parent, PREFIX, note).map(Self)
     }
 
     /// Returns its path.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
 
     /// Makes a directory in it. `name` is relative to it and does not lead out of it.
     pub fn make_inside(&self, name: &Path) -> io::Result<()> {
-        make_private(&self.path.join(name))
+        DirBuilder::new().mode(0o700).create(self.path().join(name))
     }
 
     /// Creates a file in it, whose name must be new. `name` is relative to it and does not lead out of it.
     pub fn create(&self, name: &Path, mode: u32) -> io::Result<File> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(self.path.join(name))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(self.path().join(name))?;
         // Whatever the umask is.
         file.set_permissions(fs::Permissions::from_mode(mode))?;
         Ok(file)
@@ -76,12 +50,12 @@ impl StageDirectory {
 
     /// Makes a symbolic link in it, whose name must be new. `name` is relative to it and does not lead out of it.
     pub fn link(&self, target: &[u8], name: &Path) -> io::Result<()> {
-        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.path.join(name))
+        std::os::unix::fs::symlink(OsStr::from_bytes(target), self.path().join(name))
     }
 
     /// Sets the mode and the times of a directory in it, which is complete.
     pub fn complete(&self, name: &Path, mode: u32, modified: (i64, u32)) -> io::Result<()> {
-        let path = self.path.join(name);
+        let path = self.path().join(name);
         fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         let time = time(modified);
         Ok(utimensat(AT_FDCWD, &path, &time, &time, UtimensatFlags::NoFollowSymlink)?)
@@ -89,7 +63,7 @@ impl StageDirectory {
 
     /// Removes the directory.
     pub fn remove(self) -> Result<(), FilesLeft> {
-        remove_tree(&self.path)
+        self.0.remove()
     }
 }
 
@@ -101,23 +75,6 @@ pub fn set_modified(file: &File, modified: (i64, u32)) -> io::Result<()> {
 
 fn time((seconds, nanoseconds): (i64, u32)) -> TimeSpec {
     TimeSpec::new(seconds, i64::from(nanoseconds.min(999_999_999)))
-}
-
-impl Drop for StageDirectory {
-    fn drop(&mut self) {
-        let _ = remove_tree(&self.path);
-        // An empty note is never too long.
-        let _ = self.note.0.announce_directory(None);
-    }
-}
-
-fn make_private(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(0o700).create(path)
-}
-
-/// Removes the directory of an agent that has ended and has left it.
-pub(super) fn remove_announced(signs: Signs) -> Result<(), FilesLeft> {
-    signs.announced_directory().map_or(Ok(()), |path| remove_tree(&path))
 }
 
 /// The fitness of a directory for staged files.
@@ -161,25 +118,17 @@ mod users;
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
-
-    fn note() -> StageNote {
-        StageNote::unread().unwrap()
-    }
 
     fn mode(path: &Path) -> u32 {
         fs::metadata(path).unwrap().mode() & 0o7777
     }
 
     #[test]
-    fn a_directory_is_private_and_goes_with_its_value() {
-        let (parent, note) = (tempfile::tempdir().unwrap(), note());
-        let made = StageDirectory::make(parent.path(), note).unwrap();
+    fn files_have_their_modes_and_times() {
+        let parent = tempfile::tempdir().unwrap();
+        let made = StageDirectory::make(parent.path(), DirectoryNote::new().unwrap()).unwrap();
         let path = made.path().to_owned();
-        assert_eq!((path.parent(), mode(&path)), (Some(parent.path()), 0o700));
-        assert_eq!(note.0.announced_directory().as_deref(), Some(&*path));
         made.make_inside(Path::new("bin")).unwrap();
         made.create(Path::new("bin/a"), 0o755).unwrap();
         let data = made.create(Path::new("data"), 0o600).unwrap();
@@ -194,35 +143,7 @@ mod tests {
         let again = made.create(Path::new("data"), 0o600).unwrap_err();
         assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
         drop(made);
-        assert!(!path.exists() && note.0.announced_directory().is_none());
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn the_guardian_removes_what_was_announced_and_nothing_else() {
-        let (parent, note) = (tempfile::tempdir().unwrap(), note());
-        let kept = parent.path().join("kept");
-        fs::create_dir(&kept).unwrap();
-        let made = StageDirectory::make(parent.path(), note).unwrap();
-        symlink(&kept, made.path().join("link")).unwrap();
-        let path = made.path().to_owned();
-        // As if the agent was killed.
-        std::mem::forget(made);
-        remove_announced(note.0).unwrap();
-        assert!(!path.exists() && kept.exists());
-        symlink(&kept, &path).unwrap();
-        remove_announced(note.0).unwrap();
-        assert!(kept.exists() && fs::symlink_metadata(&path).is_ok(), "a link is not followed");
-        remove_announced(Signs::new().unwrap()).unwrap();
-    }
-
-    #[test]
-    fn a_missing_parent_is_an_error() {
-        let note = note();
-        let error = StageDirectory::make(Path::new("/nonexistent"), note).unwrap_err();
-        assert_eq!((error.kind(), note.0.announced_directory()), (io::ErrorKind::NotFound, None));
-        let long = Path::new("/").join("n".repeat(5000));
-        assert_eq!(StageDirectory::make(&long, note).unwrap_err().kind(), io::ErrorKind::InvalidFilename);
     }
 
     #[test]

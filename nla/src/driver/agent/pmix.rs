@@ -23,7 +23,8 @@ impl AgentDriver {
         if self.pmix.is_none() {
             let node = ranks.first().and_then(|rank| plan.mapping.node_of(rank)).unwrap_or_default();
             let host = pmix.hosts.get(node as usize).cloned().unwrap_or_else(sys::host_name);
-            let started = Pmix::start(pmix, host, startup.session(), &self.started, &self.links.tasks);
+            let note = self.guarding.pmix_note();
+            let started = Pmix::start(pmix, host, startup.session(), note, &self.started, &self.links.tasks);
             self.pmix = Some(started.map_err(|error| format!("scela-pmix could not be started: {error}"))?);
         }
         if let Some(pmix) = &mut self.pmix {

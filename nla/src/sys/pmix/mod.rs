@@ -7,7 +7,6 @@
 mod abi;
 mod accept;
 mod completion;
-mod directory;
 mod library;
 mod upcalls;
 
@@ -23,7 +22,6 @@ use self::abi::{Infos, OPERATION_SUCCEEDED, RawCpuset, RawProcess, SUCCESS, Stat
 pub use self::abi::{Process, ProcessEntry, Value};
 use self::completion::OperationDone;
 pub use self::completion::{CallError, Completion, Outcome, Posted};
-pub use self::directory::{NO_DIRECTORY, make_directory, remove_directories};
 pub use self::library::PmixError;
 use self::library::{Functions, load};
 pub use self::upcalls::{Program, Question, Upcall};
@@ -32,6 +30,8 @@ use self::upcalls::{UPCALLS, forget_connected, is_connected, module, report, sli
 /// A variable's name and its value.
 pub type Variable = (Vec<u8>, Vec<u8>);
 
+/// The beginning of the error if the directory of a session's files cannot be made.
+pub const NO_DIRECTORY: &str = "no directory can be made in";
 /// How long libpmix may take to register a namespace or a rank.
 const REGISTER_TIME: Duration = Duration::from_secs(60);
 

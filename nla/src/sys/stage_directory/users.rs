@@ -13,26 +13,6 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn only_a_directory_of_the_user_is_removed() {
-    if !is_root() {
-        return;
-    }
-    let (parent, note) = (tempfile::tempdir().unwrap(), StageNote::unread().unwrap());
-    // The user may remove everything here: no permission protects the other user's directory.
-    set_mode(parent.path(), 0o777);
-    let path = parent.path().join("announced");
-    note.0.announce_directory(Some(&path)).unwrap();
-    for (owner, stays) in [(OTHER, true), (0, true), (USER, false)] {
-        fs::create_dir_all(&path).unwrap();
-        fs::write(path.join("file"), "").unwrap();
-        set_mode(&path, 0o777);
-        chown(&path, Some(owner), Some(owner)).unwrap();
-        as_user(USER, || remove_announced(note.0));
-        assert_eq!(path.join("file").exists(), stays, "a directory of user {owner}");
-    }
-}
-
-#[test]
 fn a_place_of_another_user_is_not_safe() {
     if !is_root() {
         return;
