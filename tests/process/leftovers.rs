@@ -138,6 +138,20 @@ fn agents_that_share_a_file_remove_it_when_the_last_has_ended() {
 }
 
 #[test]
+fn the_ranks_of_a_killed_agent_leave_no_file() {
+    let Some(run) = run() else { return };
+    let (file, other) = (Shared::of_mpich(), Shared::unknown());
+    let steps = ["init", &file.step("share"), &other.step("share"), "fence", "pause"];
+    let running = run.np(1).env("SCELA_LOG", "debug").program(python(&steps)).spawn();
+    running.wait_until("both files were noted", || {
+        (running.stderr().text().matches("noted a file in /dev/shm").count() == 2).then_some(())
+    });
+    running.world().agents()[0].signal(Signal::SIGKILL);
+    running.finish().has_code(252);
+    assert!(!file.exists() && other.exists());
+}
+
+#[test]
 fn files_are_noted_after_a_fence_before_any_rank_dies() {
     let Some(run) = run() else { return };
     let file = Shared::of_mpich();

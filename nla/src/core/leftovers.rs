@@ -322,19 +322,6 @@ impl FileReport {
     }
 }
 
-/// Parses the files that are mapped, from the text of /proc/PID/maps. Lines without a file are left out.
-pub fn mapped_files(maps: &[u8]) -> impl Iterator<Item = FileId> + '_ {
-    maps.split(|byte| *byte == b'\n').filter_map(|line| {
-        // address, permissions, offset, device, inode, path. The path is not read.
-        let mut fields = line.splitn(6, |byte| *byte == b' ').skip(3);
-        let (device, inode) = (std::str::from_utf8(fields.next()?).ok()?, std::str::from_utf8(fields.next()?).ok()?);
-        let (major, minor) = device.split_once(':')?;
-        let number = |hex: &str| u32::from_str_radix(hex, 16).ok();
-        let id = FileId { device: (number(major)?, number(minor)?), inode: inode.parse().ok()? };
-        (id.inode > 0).then_some(id)
-    })
-}
-
 /// Whether an agent sends this signal to ranks to end them: all but those that stop and continue them, and those that
 /// are only forwarded.
 pub fn is_ending_signal(signal: i32) -> bool {
@@ -517,17 +504,6 @@ mod tests {
             assert_eq!(library_of(name.as_bytes()), None, "{name:?}");
         }
         assert_eq!(library_of(b"mpich_shm_26fd3275_0\xff"), None);
-    }
-
-    #[test]
-    fn maps_are_parsed_up_to_the_inode() {
-        let maps = b"7f0000000000-7f0000001000 rw-s 00000000 00:17 42                 /dev/shm/mpich_shm_1_0\n\
-            7f0000001000-7f0000002000 rw-p 00000000 00:00 0 \n\
-            7f0000002000-7f0000003000 r-xp 00001000 fd:0a 12345678901  /lib/x 00:17 43 y\\012z (deleted)\n\
-            7ffd00000000-7ffd00001000 rw-p 00000000 00:00 0                          [stack]\n\
-            nonsense\n7f r 0 zz:1 1 x\n7f r 0 1:1 -1 x\n7f r 0 1:1";
-        let found: Vec<_> = mapped_files(maps).collect();
-        assert_eq!(found, [id(42), FileId { device: (0xfd, 0xa), inode: 12_345_678_901 }]);
     }
 
     #[test]

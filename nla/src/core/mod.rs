@@ -63,7 +63,7 @@ pub use group::{GroupError, RankGroup};
 pub use ids::{AgentId, GuardianAt, NamespaceId, Time};
 pub use leftovers::{
     CleanShm, EndWatch, FileId, FileReport, LeftProcesses, Mapped, ShmEntry, ShmLedger, Verdict, is_ending_signal,
-    library_of, mapped_files,
+    library_of,
 };
 pub use lookup::GetCounts;
 pub use low_limits::{LowLimit, LowLimits, is_worth_telling};

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::core::Input;
 use crate::link::Ticks;
-use crate::sys::{self, DirectoryNote, GuardianLink, LOOK_PAUSE, Stop, Watched};
+use crate::sys::{self, DirectoryNote, GuardianLink, LOOK_PAUSE, ShmNote, Stop, Watched};
 
 /// See the module's documentation.
 pub(super) struct Guarding {
@@ -40,6 +40,10 @@ impl Guarding {
 
     pub(super) fn pmix_note(&self) -> DirectoryNote {
         self.link.pmix_note()
+    }
+
+    pub(super) fn shm_note(&self) -> ShmNote {
+        self.link.shm_note()
     }
 
     /// Waits until the guardian is to be looked at between two ticks: it has ended, or it was stopped at the last look.

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use pmi::Rank;
 use tokio::sync::oneshot;
 
+use crate::core::is_ending_signal;
 use crate::core::{CleanShm, EndWatch, Exit, FileId, FileReport, Mapped, NamespaceId, ShmEntry, ShmLedger, Verdict};
-use crate::core::{is_ending_signal, mapped_files};
-use crate::sys::{self, ProcessFiles, SharedFile, SharedMemory};
+use crate::sys::{self, FileNumbers, ProcessFiles, SharedFile, SharedMemory, ShmNote};
 use crate::tasks::Tasks;
 
 /// An agent does not look for its ranks' files if /dev/shm has more files than this.
@@ -73,6 +73,7 @@ struct Watching {
     /// The time of the last change that was looked at.
     seen: i128,
     thread: Option<SyncSender<Request>>,
+    announced: ShmNote,
     tasks: Tasks,
 }
 
@@ -98,14 +99,15 @@ impl SharedFiles {
     }
 
     /// Records which files exist. Call this before the first rank is started.
-    pub(super) fn begin(&mut self, policy: CleanShm, tasks: &Tasks) {
+    pub(super) fn begin(&mut self, policy: CleanShm, announced: ShmNote, tasks: &Tasks) {
+        announced.clear();
         let listing = self.listing.take().filter(Listing::is_current);
         if policy == CleanShm::None {
             return;
         }
         let watching = listing.map_or_else(Listing::take, Ok).map(|Listing { memory, changed, inodes }| {
             let ledger = ShmLedger::new(policy, sys::user(), inodes);
-            Watching { memory, ledger, begun: changed, seen: changed, thread: None, tasks: tasks.clone() }
+            Watching { memory, ledger, begun: changed, seen: changed, thread: None, announced, tasks: tasks.clone() }
         });
         let watching = watching.inspect_err(|error| {
             tracing::info!(%error, "files that killed ranks leave in /dev/shm are not removed");
@@ -196,7 +198,8 @@ impl Watching {
 
     fn start(&self) -> std::io::Result<SyncSender<Request>> {
         let (requests, incoming) = sync_channel(REQUESTS_MAX);
-        let worker = Worker { memory: SharedMemory::open()?, ledger: self.ledger.clone() };
+        let (memory, ledger, announced) = (SharedMemory::open()?, self.ledger.clone(), self.announced);
+        let worker = Worker { memory, ledger, announced };
         self.tasks.spawn_thread("leftovers", move || {
             sys::leave_exit_signals();
             sys::set_thread_nice(5);
@@ -210,6 +213,8 @@ impl Watching {
 struct Worker {
     memory: SharedMemory,
     ledger: ShmLedger,
+    /// The files that the guardian is to remove if this agent is killed.
+    announced: ShmNote,
 }
 
 impl Worker {
@@ -234,7 +239,8 @@ impl Worker {
     }
 
     fn note(&mut self, ranks: Vec<u32>) {
-        let mut wanted = self.ledger.unexplained(&self.new_entries());
+        let entries = self.new_entries();
+        let mut wanted = self.ledger.unexplained(&entries);
         let me = std::process::id();
         let mut left: VecDeque<(u32, u32)> = ranks.into_iter().map(|rank| (rank, me)).collect();
         for _ in 0..PROCESSES_MAX {
@@ -248,8 +254,13 @@ impl Worker {
                 continue;
             }
             let maps = process.maps().unwrap_or_default();
-            for id in mapped_files(&maps).filter(|id| wanted.remove(id)).collect::<Vec<_>>() {
+            let mapped = sys::mapped_files(&maps).map(|(device, inode)| FileId { device, inode });
+            for id in mapped.filter(|id| wanted.remove(id)).collect::<Vec<_>>() {
                 self.ledger.note(id);
+                let may_remove = |entry: &ShmEntry| self.ledger.judge(entry, Mapped::No) == Verdict::Remove;
+                if entries.iter().any(|entry| entry.id == id && may_remove(entry)) {
+                    self.announced.add(id.inode);
+                }
                 tracing::debug!(pid, inode = id.inode, "noted a file in /dev/shm");
             }
             left.extend(process.children().into_iter().map(|child| (child, pid)));
@@ -262,9 +273,10 @@ impl Worker {
         if entries.is_empty() {
             return report;
         }
-        let (in_use, is_complete) = in_use(&entries, until);
+        let wanted = entries.iter().map(|entry| numbers(entry.id)).collect();
+        let (in_use, is_complete) = sys::files_in_use(&wanted, until);
         for entry in entries {
-            let mapped = match in_use.contains(&entry.id) {
+            let mapped = match in_use.contains(&numbers(entry.id)) {
                 true => Mapped::Yes,
                 false if is_complete => Mapped::No,
                 false => Mapped::Unknown,
@@ -282,20 +294,8 @@ impl Worker {
     }
 }
 
-/// Returns which of these files processes have mapped, and whether all processes could be read before `until`.
-/// Processes of other users, and those that are not dumpable, cannot be read and count as if they used none.
-fn in_use(entries: &[ShmEntry], until: Instant) -> (BTreeSet<FileId>, bool) {
-    let wanted: BTreeSet<FileId> = entries.iter().map(|entry| entry.id).collect();
-    let mut found = BTreeSet::new();
-    for pid in sys::processes() {
-        if Instant::now() > until {
-            return (found, false);
-        }
-        // The process may have ended.
-        let maps = ProcessFiles::open(pid).and_then(|process| process.maps()).unwrap_or_default();
-        found.extend(mapped_files(&maps).filter(|id| wanted.contains(id)));
-    }
-    (found, true)
+fn numbers(id: FileId) -> FileNumbers {
+    (id.device, id.inode)
 }
 
 fn entry(name: Vec<u8>, file: &SharedFile) -> ShmEntry {

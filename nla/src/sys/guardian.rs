@@ -52,6 +52,7 @@ use super::memory::{MemoryWatch, largest_child_bytes};
 use super::reap::{self, Ended};
 use super::shared_files::ProcessFiles;
 use super::shell::ShellState;
+use super::shm_note::ShmNote;
 use super::signs::{LOOK_PAUSE, Signs, Silence, Stop};
 use super::spawn::reset_sigchld;
 use super::task_limits::reached_limit;
@@ -102,6 +103,7 @@ pub fn guarded(dead_time: Duration) -> GuardianLink {
 #[derive(Copy, Clone, Debug)]
 struct Notes {
     pmix: DirectoryNote,
+    shm: ShmNote,
 }
 
 /// The role of this process after the fork.
@@ -155,7 +157,7 @@ impl Guardian {
         let (ours, theirs) = UnixStream::pair()?;
         theirs.set_nonblocking(true)?;
         let signs = Signs::new()?;
-        let notes = Notes { pmix: DirectoryNote::new()? };
+        let notes = Notes { pmix: DirectoryNote::new()?, shm: ShmNote::new()? };
         let guardian = Target::this();
         let group = AgentGroup::create();
         let Some(agent) = fork_alone()? else {
@@ -192,6 +194,9 @@ impl Guardian {
         // An agent that has failed or was killed has left its directories.
         let left = [DirectoryNote(self.signs), self.notes.pmix].map(DirectoryNote::remove_announced);
         remove_unused_marks();
+        if !matches!(&cause, Cause::AgentEnded(ended) if ended.code() == 0) {
+            self.notes.shm.remove_announced();
+        }
         let code = match (&cause, &killed) {
             (Cause::Signalled(signal), _) => 128 + signal,
             (Cause::AgentEnded(ended), _) | (_, Some(ended)) => ended.code(),
@@ -479,6 +484,11 @@ impl GuardianLink {
     /// Returns where this process announces the directory of its `scela-pmix`.
     pub fn pmix_note(&self) -> DirectoryNote {
         self.notes.pmix
+    }
+
+    /// Returns where this process announces the files of its ranks in /dev/shm.
+    pub fn shm_note(&self) -> ShmNote {
+        self.notes.shm
     }
 
     /// Whether a signal has stopped the guardian. It has not if it waits for a processor, nor if the kernel does not tell.

@@ -58,6 +58,7 @@ pub mod segment;
 pub mod served;
 pub mod shared_files;
 pub mod shell;
+mod shm_note;
 mod signs;
 pub mod spawn;
 pub mod stage_cache;
@@ -120,8 +121,11 @@ pub use rewrite::{Destination, Fifo, Rewrite};
 pub use secret::{SECRET_BYTES, SecretPage};
 pub use segment::{Segment, SegmentReader};
 pub use served::{Served, adopt_shell, keep_variables, leave_served};
-pub use shared_files::{ProcessFiles, SharedFile, SharedMemory, processes, user};
+pub use shared_files::{
+    FileNumbers, ProcessFiles, SharedFile, SharedMemory, files_in_use, mapped_files, processes, user,
+};
 pub use shell::{LimitCut, ShellState, limit_name, stdout_was_closed};
+pub use shm_note::ShmNote;
 pub use signs::{LOOK_PAUSE, Stop};
 pub use spawn::{
     Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, let_kernel_reap,

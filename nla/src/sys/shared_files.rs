@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
+use std::time::Instant;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
@@ -166,6 +167,37 @@ impl ProcessFiles {
     }
 }
 
+/// What identifies a file: the major and minor number of its device, and its inode.
+pub type FileNumbers = ((u32, u32), u64);
+
+/// Parses the files that are mapped, from the text of /proc/PID/maps. Lines without a file are left out.
+pub fn mapped_files(maps: &[u8]) -> impl Iterator<Item = FileNumbers> + '_ {
+    maps.split(|byte| *byte == b'\n').filter_map(|line| {
+        // address, permissions, offset, device, inode, path. The path is not read.
+        let mut fields = line.splitn(6, |byte| *byte == b' ').skip(3);
+        let (device, inode) = (std::str::from_utf8(fields.next()?).ok()?, std::str::from_utf8(fields.next()?).ok()?);
+        let (major, minor) = device.split_once(':')?;
+        let number = |hex: &str| u32::from_str_radix(hex, 16).ok();
+        let inode = inode.parse().ok().filter(|inode| *inode > 0)?;
+        Some(((number(major)?, number(minor)?), inode))
+    })
+}
+
+/// Returns which of these files processes have mapped, and whether all processes could be read before `until`.
+/// Processes of other users, and those that are not dumpable, cannot be read and count as if they used none.
+pub fn files_in_use(wanted: &BTreeSet<FileNumbers>, until: Instant) -> (BTreeSet<FileNumbers>, bool) {
+    let mut found = BTreeSet::new();
+    for pid in processes() {
+        if Instant::now() > until {
+            return (found, false);
+        }
+        // The process may have ended.
+        let maps = ProcessFiles::open(pid).and_then(|process| process.maps()).unwrap_or_default();
+        found.extend(mapped_files(&maps).filter(|file| wanted.contains(file)));
+    }
+    (found, true)
+}
+
 /// Returns the pids of all processes, ascending.
 pub fn processes() -> BTreeSet<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -219,6 +251,17 @@ mod tests {
         assert!(SharedMemory::at(&place.path().join("link")).is_err());
         symlink(place.path(), place.path().join("to-directory")).unwrap();
         assert!(SharedMemory::at(&place.path().join("to-directory")).is_err());
+    }
+
+    #[test]
+    fn maps_are_parsed_up_to_the_inode() {
+        let maps = b"7f0000000000-7f0000001000 rw-s 00000000 00:17 42                 /dev/shm/mpich_shm_1_0\n\
+            7f0000001000-7f0000002000 rw-p 00000000 00:00 0 \n\
+            7f0000002000-7f0000003000 r-xp 00001000 fd:0a 12345678901  /lib/x 00:17 43 y\\012z (deleted)\n\
+            7ffd00000000-7ffd00001000 rw-p 00000000 00:00 0                          [stack]\n\
+            nonsense\n7f r 0 zz:1 1 x\n7f r 0 1:1 -1 x\n7f r 0 1:1";
+        let found: Vec<_> = mapped_files(maps).collect();
+        assert_eq!(found, [((0, 0x17), 42), ((0xfd, 0xa), 12_345_678_901)]);
     }
 
     #[test]

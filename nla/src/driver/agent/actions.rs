@@ -172,7 +172,7 @@ impl AgentDriver {
 
     /// Prepares to start ranks of `session`.
     fn configure(&mut self, session: SessionPlan) {
-        self.shared_files.begin(session.clean_shm, &self.links.tasks);
+        self.shared_files.begin(session.clean_shm, self.guarding.shm_note(), &self.links.tasks);
         if session.profile {
             self.children.expect_profiles();
         }
