@@ -19,6 +19,8 @@ const AGE_MIN: f64 = 0.15;
 const HOSTS: usize = 4;
 /// The slots of a host.
 const SLOTS: usize = 2;
+/// The options of a job that stages files.
+const STAGES: [&str; 2] = ["--stage-file", "/etc/hostname"];
 /// The last words of the report on a job whose launcher was killed.
 const KILLED: &str = " was killed; its ranks were ended";
 
@@ -31,7 +33,8 @@ fn begin(pool: &Pool<'_>, index: u64) -> (Child, i32) {
     let code = if index.is_multiple_of(5) { 3 } else { 0 };
     let ranks = if index.is_multiple_of(7) { "2" } else { "1" };
     let script = format!("echo here; sleep 0.{}; exit {code}", 1 + index % 4);
-    let mut command = pool.command(&["run", "--pool", "--quiet", "-np", ranks, "sh", "-c", &script]);
+    let mut command = pool.command(&["run", "--pool", "--quiet", "-np", ranks]);
+    command.args(STAGES.iter().filter(|_| index.is_multiple_of(3))).args(["sh", "-c", &script]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     (child.expect("scela starts"), code)
 }
@@ -140,24 +143,37 @@ fn every_job_has_one_end_while_processes_are_killed() {
     assert!(eventually(have_ended).is_some(), "each job has ended once: {:?}", pool.state());
     // Some nodes may be down, or lost and not known to be so.
     let last = fill(&pool);
-    assert!(pool.scela(&["pool", "stop"]).status.success());
-    nothing_is_left(&cluster, &pool, last, &[143, 251, 252]);
-    let pool = Pool::start_on(&cluster, &["--slots", &SLOTS.to_string()]);
-    let last = fill(&pool);
-    pool.controller().signal(Signal::SIGKILL);
-    nothing_is_left(&cluster, &pool, last, &[251, 252]);
+    assert!(pool.scela(&["pool", "stop", "--kill"]).status.success());
+    nothing_is_left(&cluster, &pool, last, &[137, 251, 252]);
+    // The session of the keepers, and the controller.
+    for name in ["scela-run", "scela-pool"] {
+        let pool = Pool::start_on(&cluster, &["--slots", &SLOTS.to_string()]);
+        let last = fill(&pool);
+        let victims: Vec<_> = pool.processes().into_iter().filter(|process| process.name == name).collect();
+        assert!(!victims.is_empty(), "{name}: {:?}", pool.processes());
+        Process::signal_all(&victims, Signal::SIGKILL);
+        if name == "scela-run" {
+            let has_lost = || (pool.state()["jobs_ended"].as_u64() >= Some((HOSTS * SLOTS) as u64)).then_some(());
+            assert!(eventually(has_lost).is_some(), "{:?}", pool.state());
+            assert!(pool.scela(&["pool", "stop"]).status.success());
+        }
+        nothing_is_left(&cluster, &pool, last, &[143, 251, 252]);
+    }
 }
 
 /// Starts more jobs than the pool has slots. One of them waits.
 fn fill(pool: &Pool<'_>) -> Vec<Child> {
-    let sleeps = || pool.command(&["run", "--pool", "-np", "1", "sleep", "1000"]).stderr(Stdio::null()).spawn();
+    let sleeps = || {
+        let command = [&["run", "--pool", "-np", "1"], &STAGES[..], &["sleep", "1000"]].concat();
+        pool.command(&command).stderr(Stdio::null()).spawn()
+    };
     let jobs = (0..2 * HOSTS * SLOTS).map(|_| sleeps().expect("scela starts")).collect();
     let is_full = || (!jobs_in(&pool.state(), "waits").is_empty()).then_some(());
     assert!(eventually(is_full).is_some(), "{:?}", pool.state());
     jobs
 }
 
-/// Waits until these jobs have ended with one of these codes, and until no process of the pool is left anywhere.
+/// Waits until these jobs have ended with one of these codes, and until no process of the pool and no staged file is left anywhere.
 fn nothing_is_left(cluster: &Cluster, pool: &Pool<'_>, jobs: Vec<Child>, codes: &[i32]) {
     for mut child in jobs {
         let code = child.wait().expect("it was not reaped").code();
@@ -170,4 +186,9 @@ fn nothing_is_left(cluster: &Cluster, pool: &Pool<'_>, jobs: Vec<Child>, codes: 
         all.is_empty().then_some(())
     };
     assert!(eventually(left).is_some(), "processes are left on the hosts");
+    let files =
+        (0..HOSTS).flat_map(|at| std::fs::read_dir(cluster.host(at).path("/tmp")).into_iter().flatten().flatten());
+    let files: Vec<_> =
+        files.map(|file| file.path()).filter(|path| path.to_string_lossy().contains("scela-stage")).collect();
+    assert!(files.is_empty(), "files are left on the hosts: {files:?}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
-use tests::{Greeting, Pool, Process, Run, Running, scela, sh, skip};
+use tests::{Greeting, Pool, Process, Run, Running, scela, scela_run, sh, skip};
 
 use crate::host;
 use crate::key::as_user;
@@ -257,5 +257,33 @@ fn staged_files_that_cannot_be_removed_are_reported() {
         let text = if is_killed { "guardian on {host}: files are left: " } else { "staged files are left on {host}: " };
         outcome.has_code(if is_killed { 252 } else { 0 }).says(&(text.replace("{host}", &host()) + &left));
         outcome.says("/d: more than 256 levels of directories");
+    }
+}
+
+/// The files of a session that a rank has started are removed by its own guardian, which is below the agent of that rank.
+#[test]
+fn a_session_below_a_rank_leaves_no_staged_files() {
+    let program = scela_run();
+    let place = tempfile::tempdir().unwrap();
+    for kills_agent in [false, true] {
+        let go = place.path().join(format!("go-{kills_agent}"));
+        let rank = format!(
+            "{} -np 2 --agents-per-node 2 --stage-file /etc/hostname sh -c 'echo ready; exec sleep 1000' &
+            while [ ! -e {} ]; do sleep 0.02; done; kill -KILL $!; exit 3",
+            program.display(),
+            go.display()
+        );
+        let running = scela().np(1).program(sh(&rank)).spawn();
+        running.wait_for_times("ready", 2);
+        if kills_agent {
+            let launcher = running.launcher();
+            let mut agents = running.world().agents();
+            agents.retain(|agent| Process::of(agent.parent).is_some_and(|guardian| guardian.parent == launcher.pid));
+            Process::signal_all(&agents, Signal::SIGKILL);
+        } else {
+            fs::write(go, "").unwrap();
+        }
+        // The run's TMPDIR is empty.
+        running.finish().has_code(if kills_agent { 252 } else { 3 });
     }
 }

@@ -47,7 +47,7 @@ use crate::core::{
     Subtree, TraceSpan, Traffic, Up,
 };
 use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
-use crate::sys::{self, Ended, GuardianLink, SegmentReader};
+use crate::sys::{self, Ended, GuardianLink, NestedGuardians, SegmentReader};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
@@ -118,6 +118,7 @@ pub(super) struct AgentDriver {
     /// SIGTERM, from the guardian, a resource manager or a user.
     terminated: Signal,
     pub(super) sweep: Sweep,
+    pub(super) nested: NestedGuardians,
     pub(super) shared_files: SharedFiles,
     survivors: Survivors,
     alarm: Alarm,
@@ -203,6 +204,7 @@ impl AgentDriver {
             next_reap: Instant::now(),
             terminated: signal(SignalKind::terminate())?,
             sweep: Sweep::No,
+            nested: NestedGuardians::default(),
             shared_files: SharedFiles::default(),
             survivors: Survivors::new(order.session, tasks.clone()),
             alarm: Alarm::default(),

@@ -5,7 +5,7 @@
 //! | phase | the agent | the launcher | deadline |
 //! |---|---|---|---|
 //! | linger | after a success, waits for the descendants that are left | | the grace, then SIGTERM, and the grace again |
-//! | sweep | kills the descendants that are left | | [`SWEEP_TIME`] if the kernel refuses, or for processes in uninterruptible sleep |
+//! | sweep | kills the descendants that are left; guardians among them may clean up first | | [`SWEEP_TIME`] if the kernel refuses, or for processes in uninterruptible sleep |
 //! | clean | removes files that killed ranks left in /dev/shm | | `CLEAN_DEADLINE` |
 //! | drain | reads the ranks' pipes to their end | | `DRAIN_TIME` for a pipe that is held open |
 //! | profile | sends what ranks have appended to their profiles (`--profile-comm`) | | none: the parent takes it |
@@ -39,7 +39,7 @@ use super::root::RootDriver;
 use crate::bootstrap::Links;
 use crate::core::{FileReport, Input, LeftProcesses, NamespaceId};
 use crate::link::Receipt;
-use crate::sys;
+use crate::sys::{self, NestedGuardians};
 use crate::wire::Lane;
 
 const SIGTERM: i32 = 15;
@@ -277,6 +277,9 @@ impl AgentDriver {
         let spared = Self::spared;
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let is_late = since.elapsed() > SWEEP_TIME;
+        let has_children = sys::has_children_but(&spared(self));
+        let nested = if has_children { self.nested.left(&spared(self)) } else { BTreeSet::new() };
+        let spared = |driver: &Self| &spared(driver) | &nested;
         let kill = || sys::kill_children_but(9, &spared(self));
         let mut refused = sys::has_children_but(&spared(self))
             && self.startup.as_ref().map_or_else(kill, |startup| startup.launching().while_unreaped(kill)) == 0
@@ -291,7 +294,10 @@ impl AgentDriver {
             }
             refused = true;
         }
-        let is_done = refused || !sys::has_children_but(&spared(self));
+        let is_done = refused || nested.is_empty() && !sys::has_children_but(&spared(self));
+        if is_done {
+            self.nested = NestedGuardians::default();
+        }
         if let Sweep::Clearing { left, .. } = &self.sweep
             && is_done
         {

@@ -19,12 +19,14 @@ use super::relay::{Ends, Relay};
 use crate::core::AgentId;
 use crate::core::limits::BOOT_BYTES_MAX;
 use crate::link::{Accepted, connect};
-use crate::sys::{self, Packets, WatchedPackets};
+use crate::sys::{self, FORKED_EXIT_TIME, Packets, WatchedPackets};
 use crate::tasks::{Panics, Tasks};
 use crate::wire::{decode, encode, read_secret_frame};
 
 /// Messages that wait for the connection.
 const OUTGOING: usize = 64;
+/// How long the fork server may take to exit, which waits for the guardians.
+const GUARDIANS_TIME: Duration = FORKED_EXIT_TIME.saturating_add(Duration::from_secs(1));
 /// The variable with the number of this rank.
 const RANK: &str = "PMI_RANK";
 /// The variables that agents inherit, as from a login.
@@ -46,10 +48,10 @@ pub fn keep_node() -> io::Result<Kept> {
     let rank: u32 = std::env::var(RANK).ok().and_then(|rank| rank.parse().ok()).unwrap_or_default();
     sys::keep_variables(&VARIABLES);
     let [requests, served] = Packets::pair()?;
-    if sys::fork_alone()?.is_none() {
+    let Some(forks) = sys::fork_alone()? else {
         drop((order, requests));
         return Ok(serve_forks(&served)?.map_or(Kept::Ended, Kept::Guardian));
-    }
+    };
     drop(served);
     sys::name_process(c"scela-keeper", "");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -61,6 +63,8 @@ pub fn keep_node() -> io::Result<Kept> {
     };
     let kept = LocalSet::new().block_on(&runtime, keeping);
     runtime.shutdown_background();
+    // The session of the keepers ends what this process leaves. Guardians that end after their jobs may still remove files.
+    sys::await_exit(forks, GUARDIANS_TIME);
     kept.map(|()| Kept::Ended)
 }
 

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::unistd::Pid;
 
 use super::cgroup;
 use super::descriptors;
@@ -23,6 +24,10 @@ use super::packet::{Packet, Packets};
 use super::reap;
 use super::spawn::{let_kernel_reap, reset_sigchld};
 
+/// How long the processes of a fork server may take to exit once the other end has closed the connection.
+pub const FORKED_EXIT_TIME: Duration = Duration::from_secs(2);
+/// The pause between two looks at processes that are to exit.
+const EXIT_PAUSE: Duration = Duration::from_micros(200);
 /// How long guardians that are not needed may take to exit.
 const DISMISS_TIME: Duration = Duration::from_secs(1);
 
@@ -84,16 +89,21 @@ impl ForkedGuardians {
     pub fn dismiss(self) {
         // Their agents exit when their inputs end.
         let pids: Vec<u32> = self.guardians.into_iter().map(|guardian| guardian.pid).collect();
-        wait_for_exits(&pids);
+        wait_for_exits(&pids, DISMISS_TIME);
     }
 }
 
-/// Waits for children, at most for [`DISMISS_TIME`].
-fn wait_for_exits(pids: &[u32]) {
-    let until = Instant::now() + DISMISS_TIME;
+/// Waits for a child that [`fork_alone`] has made, at most for `limit`.
+pub fn await_exit(child: Pid, limit: Duration) {
+    wait_for_exits(&[child.as_raw().unsigned_abs()], limit);
+}
+
+/// Waits for children, at most for `limit`.
+fn wait_for_exits(pids: &[u32], limit: Duration) {
+    let until = Instant::now() + limit;
     for pid in pids {
         while reap::reap_ended(*pid).is_none() && Instant::now() < until {
-            thread::sleep(Duration::from_micros(200));
+            thread::sleep(EXIT_PAUSE);
         }
     }
 }
@@ -141,7 +151,7 @@ impl StandingGuardian {
     /// Ends the agent and the guardian, and waits for them, at most for 1 s. To be called while nothing else reaps children.
     pub fn dismiss(self) {
         drop(self.control);
-        wait_for_exits(&[self.pid]);
+        wait_for_exits(&[self.pid], DISMISS_TIME);
     }
 }
 
@@ -220,13 +230,20 @@ pub fn fork_guardian(streams: &[OwnedFd; 3], label: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Forks processes on request, in a process that has one thread, until the other end closes the connection; returns `None` then.
-/// `fork` gets each request, and returns a value in a process that it has forked. That process gets the value, and is no child that
+/// Forks processes on request, in a process that has one thread, until the other end closes the connection. Returns `None` then, once
+/// all processes have exited, those included that they have left, or [`FORKED_EXIT_TIME`] is over. `fork` gets each request, and returns a value in a process that it has forked. That process gets the value, and is no child that
 /// anything waits for.
 pub fn serve_forks<T>(requests: &Packets, mut fork: impl FnMut(Packet) -> Option<T>) -> io::Result<Option<T>> {
     let_kernel_reap();
+    identity::become_subreaper()?;
     loop {
-        let Some(packet) = requests.receive(true)? else { return Ok(None) };
+        let Some(packet) = requests.receive(true)? else {
+            let until = Instant::now() + FORKED_EXIT_TIME;
+            while reap::has_children() && Instant::now() < until {
+                thread::sleep(EXIT_PAUSE);
+            }
+            return Ok(None);
+        };
         if let Some(forked) = fork(packet) {
             reset_sigchld();
             return Ok(Some(forked));

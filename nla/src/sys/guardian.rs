@@ -30,6 +30,7 @@
 //! The guardian has no threads, no async runtime, and only small buffers.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,6 +50,7 @@ use super::descriptors;
 use super::identity;
 use super::launcher_streams;
 use super::memory::{MemoryWatch, largest_child_bytes};
+use super::nested::NestedGuardians;
 use super::reap::{self, Ended};
 use super::shared_files::ProcessFiles;
 use super::shell::ShellState;
@@ -277,8 +279,8 @@ impl Guardian {
         }
     }
 
-    /// Kills and reaps children until none is left. Returns how the agent ended if it was still running, and whether
-    /// some processes had to be abandoned.
+    /// Kills and reaps children until none is left. Nested guardians get the time to clean up. Returns how the agent ended if
+    /// it was still running, and whether some processes had to be abandoned.
     ///
     /// There is no deadline: a process in an uninterruptible wait ends when it can, and an earlier exit would only
     /// hide it.
@@ -286,11 +288,15 @@ impl Guardian {
         let mut agent = None;
         let mut refusals = 0;
         let group = self.group.take();
-        // One write reaches every process, also one that forks meanwhile or belongs to another user (setuid).
-        group.iter().filter(|_| reap::has_children()).for_each(AgentGroup::kill);
         let remove_group = || group.iter().for_each(AgentGroup::remove);
+        let mut nested = NestedGuardians::default();
         loop {
-            let killed = reap::kill_children(libc::SIGKILL);
+            let spared = if reap::has_children() { nested.left(&BTreeSet::new()) } else { BTreeSet::new() };
+            if spared.is_empty() && reap::has_children() {
+                // One write reaches every process, also one that forks meanwhile or belongs to another user (setuid).
+                group.iter().for_each(AgentGroup::kill);
+            }
+            let killed = reap::kill_children_but(libc::SIGKILL, &spared);
             while let Some((pid, ended)) = reap::reap() {
                 if pid == self.agent {
                     agent = Some(ended);
@@ -300,7 +306,7 @@ impl Guardian {
                 remove_group();
                 return (agent, false);
             }
-            refusals = if killed == 0 { refusals + 1 } else { 0 };
+            refusals = if killed == 0 && spared.is_empty() { refusals + 1 } else { 0 };
             if refusals == REFUSALS_MAX {
                 remove_group();
                 return (agent, true);

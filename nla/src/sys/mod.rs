@@ -41,6 +41,7 @@ mod launcher_streams;
 mod launching;
 pub mod local_socket;
 mod memory;
+mod nested;
 pub mod new_file;
 pub mod output_file;
 pub mod packet;
@@ -85,8 +86,8 @@ pub use descriptors::{
 pub use end_signals::EndSignalsHeld;
 pub use epoll_set::{EpollSet, Waker};
 pub use forked::{
-    Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, fork_guardian, fork_guardians,
-    fork_standing, name_process, serve_forks,
+    FORKED_EXIT_TIME, Forked, ForkedGuardian, ForkedGuardians, ForkedStanding, Standby, StandingGuardian, await_exit,
+    fork_guardian, fork_guardians, fork_standing, name_process, serve_forks,
 };
 pub use guardian::{CODE_ABANDONED, GuardianLink, fork_alone, guarded};
 pub use identity::{
@@ -102,6 +103,7 @@ pub use local_socket::{
     LocalName, LocalPeer, Surroundings, connect_to_name, listen_at_name, local_name, new_local_name, peer_of,
 };
 pub use memory::{MemoryShortage, MemoryWatch, largest_child_bytes, resident_bytes};
+pub use nested::NestedGuardians;
 pub use new_file::{create_beside, replace_file};
 pub use output_file::{OutputMode, is_one_file, open_output, output_path, true_path};
 pub use packet::{

@@ -125,6 +125,11 @@ impl WatchedPackets {
         }
     }
 
+    /// As [`Packets::end_sending`].
+    pub fn end_sending(&self) -> io::Result<()> {
+        Ok(shutdown(self.socket.as_fd().as_raw_fd(), Shutdown::Write)?)
+    }
+
     /// Returns whether a message has arrived that was not received. The end of the connection is none.
     pub fn has_message(&self) -> bool {
         let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;

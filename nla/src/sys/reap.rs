@@ -279,7 +279,7 @@ fn is_spared(pid: i32, spared: &BTreeSet<u32>) -> bool {
 }
 
 /// Returns all children, including ended ones; `None` if /proc belongs to another pid namespace.
-fn children() -> Option<Vec<i32>> {
+pub(super) fn children() -> Option<Vec<i32>> {
     if !has_children() {
         // Faster than /proc.
         return Some(Vec::new());

@@ -109,7 +109,7 @@ fn end_within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
 }
 
 /// Returns the descendants of these processes.
-fn descendants(of: &[ProcessId]) -> Vec<ProcessId> {
+pub(super) fn descendants(of: &[ProcessId]) -> Vec<ProcessId> {
     let mut children_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for pid in processes() {
         if let Some(parent) = Survivor::open(pid).and_then(|found| found.files.parent()) {
@@ -134,27 +134,38 @@ fn descendants(of: &[ProcessId]) -> Vec<ProcessId> {
 /// A process, identified by its pid and start time. Stores no descriptor, because a rank may have started thousands of
 /// processes.
 #[derive(Copy, Clone, Debug)]
-struct ProcessId {
-    pid: u32,
+pub(super) struct ProcessId {
+    pub(super) pid: u32,
     /// When it started, in clock ticks since the boot.
     started: u64,
 }
 
 impl ProcessId {
+    /// Returns the process that has this pid now.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        Survivor::open(pid)?.id()
+    }
+
     /// Opens it, if it still exists.
     fn open(&self) -> Option<Survivor> {
         Survivor::open(self.pid).filter(|found| found.started() == Some(self.started))
     }
 
-    fn is_own(&self) -> bool {
+    pub(super) fn is_own(&self) -> bool {
         self.open().is_some_and(|found| found.is_own())
     }
 
-    fn is_alive(&self) -> bool {
+    pub(super) fn is_alive(&self) -> bool {
         self.open().is_some_and(|found| found.is_alive())
     }
 
-    fn signal(&self, signal: i32) {
+    /// Whether this is the name of its first thread, as `ps` shows it.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        let found = self.open().and_then(|found| found.files.read("comm", 64).ok()).unwrap_or_default();
+        found.strip_suffix(b"\n") == Some(name.as_bytes())
+    }
+
+    pub(super) fn signal(&self, signal: i32) {
         if let Some(found) = self.open() {
             found.signal(signal);
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use nla::sys::{self, Packets, WatchedPackets};
+use nla::sys::{self, FORKED_EXIT_TIME, Packets, WatchedPackets};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
@@ -26,8 +26,8 @@ use crate::run::front::{FromLauncher, ToLauncher};
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The pause between two looks at a launcher that has not answered: one that is stopped gets no more time.
 const LOOK_PAUSE: Duration = Duration::from_millis(200);
-/// How long launchers may take to exit at the end of the pool.
-const EXIT_TIME: Duration = Duration::from_secs(2);
+/// How long the fork server may take to exit at the end of the pool.
+const EXIT_TIME: Duration = FORKED_EXIT_TIME.saturating_add(Duration::from_secs(1));
 
 /// A launcher.
 pub(super) struct Launcher {
@@ -200,24 +200,14 @@ impl Actor {
         self.launchers.values().filter(|launcher| launcher.job.is_some()).for_each(Launcher::kill);
     }
 
-    /// Lets all launchers exit, and waits until they have, at most for [`EXIT_TIME`]: none has a job.
+    /// Lets all launchers exit, and waits until they and what they have started have, at most for [`EXIT_TIME`]: none has a job.
     pub(super) async fn leave_launchers(&mut self) {
-        let launchers = std::mem::take(&mut self.launchers).into_values();
-        let processes: Vec<OwnedFd> = launchers
-            .filter_map(|launcher| {
-                launcher.follows.abort();
-                launcher.process
-            })
-            .collect();
-        let all = async {
-            for process in processes {
-                if let Ok(process) = sys::watch(process) {
-                    // It is readable once the process has exited.
-                    let _ = process.readable().await;
-                }
-            }
-        };
-        let _ = timeout(EXIT_TIME, all).await;
+        for launcher in std::mem::take(&mut self.launchers).into_values() {
+            launcher.follows.abort();
+        }
+        // The fork server exits after those that it has forked.
+        let _ = self.forks.end_sending();
+        let _ = timeout(EXIT_TIME, self.forks.receive()).await;
     }
 
     pub(super) fn on_launcher(&mut self, number: LauncherNumber, message: FromLauncher, descriptors: Vec<OwnedFd>) {
