@@ -151,7 +151,11 @@ pub fn follow_keeper(
             (is_silent, unanswered) = (false, 0);
             match received {
                 Ok(FromKeeper::State(state)) => drop(events.send(KeeperEvent::State(number, state)).await),
-                Ok(FromKeeper::Parcel(parcel)) => to_relay.on_parcel(parcel),
+                Ok(FromKeeper::Parcel(parcel)) => {
+                    if let Err(excess) = to_relay.on_parcel(parcel) {
+                        break excess.to_string();
+                    }
+                }
                 Err(HandshakeError::Hello(HelloError::Truncated)) => break "its connection was closed".to_owned(),
                 Err(error) => break error.to_string(),
             }

@@ -124,7 +124,9 @@ async fn keep(order: &KeeperOrder, number: AgentId, forks: Packets, tasks: &Task
         };
         match received {
             Ok(ToKeeper::Open(channel, agent)) => open(&relay, &forks, channel, &agent)?,
-            Ok(ToKeeper::Parcel(parcel)) => relay.on_parcel(parcel),
+            Ok(ToKeeper::Parcel(parcel)) => {
+                relay.on_parcel(parcel).map_err(|excess| io::Error::new(io::ErrorKind::InvalidData, excess))?;
+            }
             Ok(ToKeeper::Close(channel)) => relay.close(channel),
             Ok(ToKeeper::Report) => drop(states.send(node_state())),
             // The pool has ended, or its host is lost.

@@ -3,7 +3,7 @@
 //! A reader has at most [`WINDOW_BYTES`] on the way that the other end has not taken. So a stream that stalls neither fills the
 //! memory of the other end nor delays other streams.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,12 +33,25 @@ pub(super) struct Relay {
 struct Channel {
     /// The window of each stream that is read here.
     windows: Vec<(StreamName, Rc<Semaphore>)>,
-    /// The bytes for each stream that is written here.
-    sinks: Vec<(StreamName, mpsc::UnboundedSender<Vec<u8>>)>,
+    /// The streams that are written here.
+    sinks: Vec<(StreamName, Sink)>,
     tasks: Vec<AbortHandle>,
     /// The streams that go on.
     open: usize,
 }
+
+/// A stream that is written here.
+struct Sink {
+    /// Its bytes, bounded by the window.
+    pieces: mpsc::UnboundedSender<Vec<u8>>,
+    /// How many bytes have arrived and were not written.
+    arrived: Rc<Cell<usize>>,
+}
+
+/// The other end has sent what it must not send.
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("it has sent more than {} KiB that were not taken, or an empty piece", WINDOW_BYTES / 1024)]
+pub(super) struct Excess;
 
 impl Drop for Channel {
     fn drop(&mut self) {
@@ -80,12 +93,13 @@ impl Relay {
         }
         for (stream, fd) in ends.sinks {
             let to = Sender::from_owned_fd(fd)?;
-            // Bounded by the other end's window.
+            // Bounded by the window.
             let (sink, pieces) = mpsc::unbounded_channel();
-            channel.sinks.push((stream, sink));
+            let arrived = Rc::<Cell<usize>>::default();
+            channel.sinks.push((stream, Sink { pieces: sink, arrived: Rc::clone(&arrived) }));
             let (outgoing, channels) = (self.outgoing.clone(), Rc::clone(&self.channels));
             let task = async move {
-                write(to, pieces, number, stream, &outgoing).await;
+                write(to, pieces, &arrived, number, stream, &outgoing).await;
                 end_stream(&channels, number, stream);
             };
             channel.tasks.push(self.tasks.spawn("stream", Span::current(), task).abort_handle());
@@ -94,15 +108,21 @@ impl Relay {
         Ok(())
     }
 
-    /// Takes a parcel of the other end. Those of closed channels are dropped.
-    pub(super) fn on_parcel(&self, Parcel { channel, stream, flow }: Parcel) {
+    /// Takes a parcel of the other end. Those of closed channels are dropped. Fails if the other end ignores its window: the
+    /// connection is of no use then.
+    pub(super) fn on_parcel(&self, Parcel { channel, stream, flow }: Parcel) -> Result<(), Excess> {
         let mut channels = self.channels.borrow_mut();
-        let Some(channel) = channels.get_mut(&channel) else { return };
+        let Some(channel) = channels.get_mut(&channel) else { return Ok(()) };
         match flow {
             Flow::Data(bytes) => {
                 if let Some((_, sink)) = channel.sinks.iter().find(|(name, _)| *name == stream) {
+                    let arrived = sink.arrived.get() + bytes.len();
+                    if arrived > WINDOW_BYTES || bytes.is_empty() {
+                        return Err(Excess);
+                    }
+                    sink.arrived.set(arrived);
                     // The writer ends only with the channel.
-                    let _ = sink.send(bytes);
+                    let _ = sink.pieces.send(bytes);
                 }
             }
             // The writer ends once it has written everything.
@@ -114,6 +134,7 @@ impl Relay {
                 }
             }
         }
+        Ok(())
     }
 
     /// Closes a channel at this end.
@@ -128,7 +149,7 @@ impl Relay {
             // The writers end once they have written everything, and the channel with them.
             for (stream, sink) in std::mem::take(&mut channel.sinks) {
                 if stream == StreamName::Errors {
-                    let _ = sink.send(format!("scela: {why}\n").into_bytes());
+                    let _ = sink.pieces.send(format!("scela: {why}\n").into_bytes());
                 }
             }
         }
@@ -186,6 +207,7 @@ async fn read(
 async fn write(
     to: Sender,
     mut pieces: mpsc::UnboundedReceiver<Vec<u8>>,
+    arrived: &Cell<usize>,
     channel: ChannelNumber,
     stream: StreamName,
     outgoing: &mpsc::Sender<Parcel>,
@@ -197,6 +219,7 @@ async fn write(
         {
             to = None;
         }
+        arrived.set(arrived.get().saturating_sub(piece.len()));
         // A connection that is lost needs no answer; what it has sent is still written.
         let _ = outgoing.send(Parcel { channel, stream, flow: Flow::Taken(piece.len() as u32) }).await;
     }
@@ -218,7 +241,7 @@ mod tests {
         let to = Rc::clone(to);
         tasks.spawn("test", Span::current(), async move {
             while let Some(parcel) = from.recv().await {
-                to.on_parcel(parcel);
+                to.on_parcel(parcel).unwrap();
             }
         });
     }
@@ -286,6 +309,25 @@ mod tests {
             }
             assert!((WINDOW_BYTES..WINDOW_BYTES * 2).contains(&sent), "{sent}");
             drop(session);
+        });
+    }
+
+    #[test]
+    fn a_peer_that_ignores_its_window_is_refused() {
+        run(async |near, far| {
+            let (_agent, mut session) = output(&near, &far);
+            let data =
+                |bytes: usize| Parcel { channel: 1, stream: StreamName::Output, flow: Flow::Data(vec![1; bytes]) };
+            // Nothing is written meanwhile: this task does not wait.
+            (0..WINDOW_BYTES / PIECE_BYTES_MAX).for_each(|_| near.on_parcel(data(PIECE_BYTES_MAX)).unwrap());
+            assert_eq!(near.on_parcel(data(1)), Err(Excess));
+            let mut taken = vec![0; WINDOW_BYTES];
+            session.read_exact(&mut taken).await.unwrap();
+            tokio::task::yield_now().await;
+            assert_eq!(near.on_parcel(data(PIECE_BYTES_MAX)), Ok(()));
+            assert_eq!(near.on_parcel(data(0)), Err(Excess));
+            let why = "it has sent more than 256 KiB that were not taken, or an empty piece";
+            assert_eq!(Excess.to_string(), why);
         });
     }
 
