@@ -389,6 +389,23 @@ fn a_stopped_pmix_server_is_reported() {
     outcome.check(outcome.code != Some(0), "the job should have failed");
 }
 
+/// A library that stops the process which loads it.
+const STOPS: &str = "#include <signal.h>\n__attribute__((constructor)) static void stop(void) { raise(SIGSTOP); }\n";
+
+#[test]
+fn a_pmix_server_that_is_stopped_before_it_has_registered_the_ranks_is_reported() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let (source, library) = (place.path().join("stops.c"), place.path().join("libpmix.so"));
+    std::fs::write(&source, STOPS).expect("it is ours");
+    let compiled = std::process::Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
+    assert!(compiled.is_ok_and(|status| status.success()));
+    let run = mpi.scela().np(2).args(["--dead-time", "2", "--heartbeat", "0.5", "--mpi", "pmix"]);
+    let outcome = run.env(PMIX_LIBRARY, library).program(sh("echo started")).run();
+    outcome.wrote("").says("was stopped for 2 s before it had registered the ranks").took_less_than(LOSS_TIME_MAX);
+    outcome.check(outcome.code != Some(0), "the job should have failed");
+}
+
 /// Another container may have a process of the same pid, and share /tmp.
 #[test]
 fn a_guardian_removes_only_the_directory_of_its_own_pmix_server() {

@@ -84,6 +84,7 @@ impl Watch {
     fn on_sent(&mut self, message: &ToHelper) {
         if let ToHelper::Register(_) = message {
             self.registering += 1;
+            (self.beats, self.is_asked) = (0, false);
         }
     }
 
@@ -98,10 +99,11 @@ impl Watch {
     }
 
     /// Handles a tick; a dead time has `per_dead_time` of them. Asks after one silent dead time, and reports the loss after a
-    /// second one.
-    fn beat(&mut self, per_dead_time: u32) -> Beat {
+    /// second one. During a registration, only a process that stays stopped for a dead time counts as lost.
+    fn beat(&mut self, per_dead_time: u32, is_stopped: impl FnOnce() -> bool) -> Beat {
         if self.registering > 0 {
-            return Beat::Wait;
+            self.beats = if is_stopped() { self.beats + 1 } else { 0 };
+            return if self.beats > per_dead_time { Beat::Lost } else { Beat::Wait };
         }
         self.beats += 1;
         match (self.beats > per_dead_time, self.is_asked) {
@@ -196,7 +198,9 @@ impl Pmix {
         if self.has_ended {
             return None;
         }
-        match self.watch.beat(per_dead_time) {
+        let (pid, registers) = (self.process.pid(), self.watch.registering > 0);
+        let is_stopped = || sys::process_state(pid).is_some_and(|state| b"Tt".contains(&state));
+        match self.watch.beat(per_dead_time, is_stopped) {
             Beat::Wait => None,
             Beat::Ask => {
                 self.send(ToHelper::Ping);
@@ -207,7 +211,12 @@ impl Pmix {
                 // A stopped process cannot answer ranks, so end it.
                 self.process.end();
                 let time = dead_time.as_secs_f64();
-                Some(PmixEvent::Lost(format!("has not answered for {time} s; was it stopped, or does libpmix hang?")))
+                Some(PmixEvent::Lost(match registers {
+                    true => {
+                        format!("(process {pid}) was stopped for {time} s before it had registered the ranks")
+                    }
+                    false => format!("has not answered for {time} s; was it stopped, or does libpmix hang?"),
+                }))
             }
         }
     }
@@ -321,8 +330,8 @@ mod tests {
 
     #[track_caller]
     fn beats(watch: &mut Watch, last: Beat) {
-        (0..BEATS).for_each(|_| assert_eq!(watch.beat(BEATS), Beat::Wait));
-        assert_eq!(watch.beat(BEATS), last);
+        (0..BEATS).for_each(|_| assert_eq!(watch.beat(BEATS, || false), Beat::Wait));
+        assert_eq!(watch.beat(BEATS, || false), last);
     }
 
     #[test]
@@ -351,7 +360,11 @@ mod tests {
         let registration = Registration { name, hosts, node: 0, spawner: None, job, cpus: Vec::new() };
         beats(&mut watch, Beat::Ask);
         watch.on_sent(&ToHelper::Register(Box::new(registration)));
-        (0..3 * BEATS).for_each(|_| assert_eq!(watch.beat(BEATS), Beat::Wait));
+        (0..3 * BEATS).for_each(|_| assert_eq!(watch.beat(BEATS, || false), Beat::Wait));
+        (0..BEATS).for_each(|_| assert_eq!(watch.beat(BEATS, || true), Beat::Wait));
+        assert_eq!(watch.beat(BEATS, || false), Beat::Wait, "it has gone on");
+        (0..BEATS).for_each(|_| assert_eq!(watch.beat(BEATS, || true), Beat::Wait));
+        assert_eq!(watch.beat(BEATS, || true), Beat::Lost);
         watch.on_received(&ToAgent::Registered("job".to_owned(), Ok(Vec::new())));
         beats(&mut watch, Beat::Ask);
     }
