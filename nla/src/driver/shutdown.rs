@@ -20,7 +20,6 @@
 //! link end after all agents below have ended, so the launcher ends last. After a panic, an agent goes through the last
 //! three phases only; its guardian kills the ranks.
 
-use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::future::pending;
 use std::sync::Arc;
@@ -277,12 +276,13 @@ impl AgentDriver {
         let spared = Self::spared;
         // The children of a killed process become children of this agent, a subreaper; the next turn kills them.
         let is_late = since.elapsed() > SWEEP_TIME;
-        let has_children = sys::has_children_but(&spared(self));
-        let nested = if has_children { self.nested.left(&spared(self)) } else { BTreeSet::new() };
-        let spared = |driver: &Self| &spared(driver) | &nested;
-        let kill = || sys::kill_children_but(9, &spared(self));
-        let mut refused = sys::has_children_but(&spared(self))
-            && self.startup.as_ref().map_or_else(kill, |startup| startup.launching().while_unreaped(kill)) == 0
+        let (has_children, spared_now) = (sys::has_children_but(&spared(self)), spared(self));
+        let mut kill = || self.nested.kill_children_but(9, &spared_now);
+        let mut refused = has_children
+            && match &self.startup {
+                Some(startup) => startup.launching().while_unreaped(kill),
+                None => kill(),
+            } == (0, 0)
             && is_late;
         self.reap();
         if refused {
@@ -294,7 +294,7 @@ impl AgentDriver {
             }
             refused = true;
         }
-        let is_done = refused || nested.is_empty() && !sys::has_children_but(&spared(self));
+        let is_done = refused || !sys::has_children_but(&spared(self));
         if is_done {
             self.nested = NestedGuardians::default();
         }

@@ -50,7 +50,7 @@ use super::descriptors;
 use super::identity;
 use super::launcher_streams;
 use super::memory::{MemoryWatch, largest_child_bytes};
-use super::nested::NestedGuardians;
+use super::nested::{NestedGuardians, has_guardians_below};
 use super::reap::{self, Ended};
 use super::shared_files::ProcessFiles;
 use super::shell::ShellState;
@@ -291,12 +291,13 @@ impl Guardian {
         let remove_group = || group.iter().for_each(AgentGroup::remove);
         let mut nested = NestedGuardians::default();
         loop {
-            let spared = if reap::has_children() { nested.left(&BTreeSet::new()) } else { BTreeSet::new() };
-            if spared.is_empty() && reap::has_children() {
+            let (killed, awaited) = nested.kill_children_but(libc::SIGKILL, &BTreeSet::new());
+            if let Some(group) =
+                group.as_ref().filter(|_| awaited == 0 && reap::has_children() && !has_guardians_below())
+            {
                 // One write reaches every process, also one that forks meanwhile or belongs to another user (setuid).
-                group.iter().for_each(AgentGroup::kill);
+                group.kill();
             }
-            let killed = reap::kill_children_but(libc::SIGKILL, &spared);
             while let Some((pid, ended)) = reap::reap() {
                 if pid == self.agent {
                     agent = Some(ended);
@@ -306,7 +307,7 @@ impl Guardian {
                 remove_group();
                 return (agent, false);
             }
-            refusals = if killed == 0 && spared.is_empty() { refusals + 1 } else { 0 };
+            refusals = if killed == 0 && awaited == 0 { refusals + 1 } else { 0 };
             if refusals == REFUSALS_MAX {
                 remove_group();
                 return (agent, true);

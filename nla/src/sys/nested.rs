@@ -1,51 +1,67 @@
-//! Guardians below a process that is about to kill everything below it: those of the jobs of a pool, whose keepers are ranks, and
-//! those of launchers that ranks have started.
+//! Guardians below a process that kills everything below it: those of the jobs of a pool, whose keepers are ranks, and those of
+//! launchers that ranks have started.
 //!
-//! A guardian that is killed leaves the files of its agent. So its agent is killed instead, and the guardian gets some time to end what the
-//! agent has started and to remove its files.
+//! A guardian that is killed leaves the files of its agent. So its agent is killed instead, and the guardian gets some time to end what
+//! the agent has started and to remove its files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::reap;
 use super::survivors::{ProcessId, descendants};
 
-/// How long nested guardians may take to exit.
+const GUARDIAN: &str = "scela-guard";
+const AGENT: &str = "scela-agent";
+/// How long a nested guardian may take to exit.
 const EXIT_TIME: Duration = Duration::from_secs(5);
 
 /// The nested guardians of this process.
 #[derive(Debug, Default)]
 pub struct NestedGuardians {
-    /// When they may be killed. `None` until they were looked for.
-    until: Option<Instant>,
-    left: Vec<ProcessId>,
+    /// When each one may be killed.
+    until: BTreeMap<u32, Instant>,
 }
 
 impl NestedGuardians {
-    /// Returns the nested guardians that must not be killed yet. The first call kills their agents. Neither `spared` children nor the
-    /// processes below these are looked at.
-    pub fn left(&mut self, spared: &BTreeSet<u32>) -> BTreeSet<u32> {
-        let until = *self.until.get_or_insert_with(|| {
-            self.left = end_agents(spared);
-            Instant::now() + EXIT_TIME
-        });
-        self.left.retain(|guardian| Instant::now() < until && guardian.is_alive());
-        self.left.iter().map(|guardian| guardian.pid).collect()
+    /// Signals all children except `spared`, as [`kill_children_but`](super::kill_children_but) does. Of guardians among them it kills
+    /// the agents, and later the guardians if they do not exit. Returns how many children were signalled, and how many guardians may
+    /// take more time.
+    ///
+    /// The children are listed once: a guardian that becomes a child meanwhile is found by the next call.
+    pub fn kill_children_but(&mut self, signal: i32, spared: &BTreeSet<u32>) -> (usize, usize) {
+        let (mut signalled, mut awaited) = (0, 0);
+        for child in reap::children().unwrap_or_default().into_iter().filter(|pid| *pid > 1) {
+            let pid = child.unsigned_abs();
+            if spared.contains(&pid) {
+                continue;
+            }
+            let guardian =
+                ProcessId::of(pid).filter(|child| child.is_named(GUARDIAN) && child.is_own() && child.is_alive());
+            let until = guardian.map(|guardian| {
+                *self.until.entry(pid).or_insert_with(|| {
+                    end_agent(guardian);
+                    Instant::now() + EXIT_TIME
+                })
+            });
+            if until.is_some_and(|until| Instant::now() < until) {
+                awaited += 1;
+            } else if reap::kill(child, signal).is_ok() {
+                signalled += 1;
+            }
+        }
+        (signalled, awaited)
     }
 }
 
-/// Kills the agents of all guardians below this process, and returns the guardians.
-fn end_agents(spared: &BTreeSet<u32>) -> Vec<ProcessId> {
-    let children = reap::children().unwrap_or_default().into_iter().map(i32::unsigned_abs);
-    let mut all: Vec<ProcessId> = children.filter(|pid| !spared.contains(pid)).filter_map(ProcessId::of).collect();
-    all.extend(descendants(&all));
-    let guardians: Vec<ProcessId> =
-        all.into_iter().filter(|one| one.is_named("scela-guard") && one.is_own() && one.is_alive()).collect();
-    for guardian in &guardians {
-        let agents = descendants(std::slice::from_ref(guardian)).into_iter().filter(|one| one.is_named("scela-agent"));
-        agents.for_each(|agent| agent.signal(libc::SIGKILL));
-        // It may be stopped.
-        guardian.signal(libc::SIGCONT);
-    }
-    guardians
+/// Returns whether there are guardians below this process.
+pub(super) fn has_guardians_below() -> bool {
+    let own = ProcessId::of(std::process::id());
+    own.is_some_and(|own| descendants(&[own]).iter().any(|one| one.is_named(GUARDIAN) && one.is_alive()))
+}
+
+/// Kills the agent of a guardian, which may be stopped.
+fn end_agent(guardian: ProcessId) {
+    let agents = descendants(&[guardian]).into_iter().filter(|one| one.is_named(AGENT));
+    agents.for_each(|agent| agent.signal(libc::SIGKILL));
+    guardian.signal(libc::SIGCONT);
 }
