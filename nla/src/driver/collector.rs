@@ -397,6 +397,7 @@ mod tests {
                 "0 0 false a",
                 "60 bytes",
                 "complete",
+                "failed: '/nowhere' cannot be read: No such file or directory (os error 2)",
                 "failed: they exceed 100 B with 'b'; --collect-max raises that limit"
             ]
         );
