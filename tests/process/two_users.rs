@@ -148,7 +148,7 @@ fn a_user_whose_directory_of_pools_another_one_has_taken_has_pools() {
     let again = home.scela(&["pool", "start"]);
     assert!(String::from_utf8_lossy(&again.stderr).contains("the pool 'default' exists already"), "{again:?}");
     assert!(home.scela(&["pool", "stop"]).status.success());
-    assert!(!Path::new(&format!("/tmp/scela-{POOL}")).join("default.lock").exists());
+    assert!(!Path::new(&format!("/tmp/scela-{POOL}")).exists());
 }
 
 #[test]

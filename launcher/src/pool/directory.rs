@@ -137,14 +137,14 @@ fn while_replaced<T>(mut attempt: impl FnMut() -> Result<T, Unfit>) -> Result<T,
 /// Makes the first of these directories that is not another user's, if it does not exist, checks it, and takes the name in it.
 /// Returns `None` if a process of a pool of that name lives, in any of them.
 pub fn take(directories: &[PathBuf], name: &str) -> Result<Option<Place>, Refusal> {
+    if directories.iter().any(|directory| is_held(directory, name)) {
+        return Ok(None);
+    }
     let mut foreign = None;
     for directory in directories {
         check_length(directory, name)?;
         match prepare(directory) {
-            Ok(_) => {
-                let is_elsewhere = directories.iter().any(|other| other != directory && is_held(other, name));
-                return if is_elsewhere { Ok(None) } else { take_in(directory, name) };
-            }
+            Ok(_) => return take_in(directory, name),
             Err(unfit) => {
                 let refusal = refused(directory, "cannot be used", &unfit);
                 foreign.get_or_insert(passed_over(directory, &unfit, directories.len(), refusal)?);
@@ -552,6 +552,7 @@ mod tests {
             }
         }
         assert!(take(&both, "p").unwrap().is_none(), "also when the other directory is gone");
+        assert!(!both[0].exists());
         // One's own that others reach is never passed over.
         DirBuilder::new().mode(0o755).create(&both[0]).unwrap();
         for refusal in [usable_of(both.to_vec()).unwrap_err(), take(&both, "q").unwrap_err()] {
