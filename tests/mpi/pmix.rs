@@ -389,6 +389,22 @@ fn a_stopped_pmix_server_is_reported() {
     outcome.check(outcome.code != Some(0), "the job should have failed");
 }
 
+/// A rank that loses its server in MPI_Init makes a directory of its own, ompi.HOST.UID in TMPDIR, which must be empty at the end.
+#[test]
+fn ranks_of_a_stopped_pmix_server_leave_no_directory() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let go = place.path().join("go");
+    let world: Vec<_> = mpi.c("world", &[]).iter().map(|word| quote(&word.to_string_lossy())).collect();
+    let wait = format!("echo began; while [ ! -e {} ]; do sleep 0.02; done", quote(&go.display().to_string()));
+    let run = mpi.scela().np(2).args(["--dead-time", "2", "--heartbeat", "0.5", "--mpi", "pmix"]);
+    let running = run.program(sh(&format!("{wait}; exec {}", world.join(" ")))).spawn();
+    running.wait_for_times("began", 2);
+    running.world().pmix_servers()[0].signal(Signal::SIGSTOP);
+    std::fs::write(go, "").expect("it is new");
+    running.finish().has_code(252).says("its scela-pmix has not answered for 2 s").took_less_than(LOSS_TIME_MAX);
+}
+
 /// A library that stops the process which loads it.
 const STOPS: &str = "#include <signal.h>\n__attribute__((constructor)) static void stop(void) { raise(SIGSTOP); }\n";
 

@@ -207,9 +207,8 @@ impl Pmix {
                 None
             }
             Beat::Lost => {
+                // It ends after the ranks: one that loses it in MPI_Init goes on alone, with a directory of its own that stays.
                 self.has_ended = true;
-                // A stopped process cannot answer ranks, so end it.
-                self.process.end();
                 let time = dead_time.as_secs_f64();
                 Some(PmixEvent::Lost(match registers {
                     true => {
@@ -261,8 +260,11 @@ impl Pmix {
 impl Pmix {
     /// Closes the socket, so that the process handles its last messages and ends. Then removes the directory.
     pub(super) async fn leave(self) {
-        let Self { process, to_helper, from_helper, directory, .. } = self;
+        let Self { process, to_helper, from_helper, directory, has_ended, .. } = self;
         drop((to_helper, from_helper));
+        if has_ended {
+            process.end();
+        }
         if process.exit_code(LEAVE_TIME).await.is_none() {
             process.end();
         }
