@@ -303,3 +303,29 @@ fn the_program_is_sent_to_nodes_without_it() {
     }
     run(&[]).is_quiet_success();
 }
+
+/// `proctrack/linuxproc` sends a signal to all processes of a step, the ranks included.
+#[test]
+fn a_signal_of_slurm_reaches_each_rank_once() {
+    let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
+    let allocation = slurm.allocate_evenly(2, 2);
+    let (_, job) = allocation.environment().find(|(name, _)| name == "SLURM_JOB_ID").expect("the job has a number");
+    let cancel = |signal: &str| {
+        let mut scancel = Command::new("scancel");
+        assert!(scancel.envs(allocation.environment()).args(["--signal", signal, &job]).status().unwrap().success());
+    };
+    let script = "exec 2>/dev/null
+        trap 'echo got 1' USR1; trap 'echo got 15' TERM; echo here; while :; do sleep 0.05; done";
+    let running = within(&allocation).program(sh(script)).spawn();
+    running.wait_for_times("here", 4);
+    let began = Instant::now();
+    cancel("USR1");
+    running.wait_for_times("got 1", 4);
+    // The launcher asks Slurm for its KillWait, which is 1 s, a second after the start.
+    running.wait_until("Slurm was asked", || (began.elapsed() > Duration::from_secs(3)).then_some(()));
+    cancel("TERM");
+    let outcome = running.finish();
+    outcome.has_code(143).says("ranks 0-3 were killed 1 s after TERM");
+    let count = |text: &str| outcome.out().lines().filter(|line| *line == text).count();
+    assert_eq!((count("got 1"), count("got 15")), (4, 4), "{outcome}");
+}

@@ -230,3 +230,80 @@ fn a_launcher_started_with_sigchld_ignored_reaps_its_remote_shells() {
     let run = run.arg("--bootstrap").arg(format!("exec:sh {} {{host}}", shell.display())).program(sh("true"));
     run.run().has_code(251).says("n[1-3]: the remote shell ended with code 77 and said nothing\n");
 }
+
+/// Ranks that tell each USR1 and end at USR2.
+const TELLS: &str = "trap 'echo got 1' USR1; trap 'echo got 2; exit 0' USR2";
+
+#[test]
+fn one_signal_to_all_processes_of_a_job_reaches_each_rank_once() {
+    let running = start_waiting_job(TELLS);
+    let world = running.world();
+    let all: Vec<_> = [running.launcher()].into_iter().chain(world.guardians()).chain(world.agents()).collect();
+    assert_eq!(all.len(), 7);
+    for signal in [Signal::SIGUSR1, Signal::SIGUSR2] {
+        Process::signal_all(&all, signal);
+        running.wait_for_times(if signal == Signal::SIGUSR1 { "got 1" } else { "got 2" }, RANKS);
+    }
+    let outcome = running.finish();
+    outcome.is_quiet_success();
+    let count = |text: &str| outcome.out().matches(text).count();
+    assert_eq!((count("got 1"), count("got 2")), (RANKS, RANKS), "{outcome}");
+}
+
+#[test]
+fn guardians_and_agents_pass_a_signal_on_to_their_own_ranks() {
+    for are_guardians in [true, false] {
+        let running = start_waiting_job(TELLS);
+        let world = running.world();
+        let told = if are_guardians { world.guardians() } else { world.agents() };
+        Process::signal_all(&told, Signal::SIGUSR1);
+        running.wait_for_times("got 1", RANKS);
+        Process::signal_all(&told, Signal::SIGUSR2);
+        running.finish().is_quiet_success();
+    }
+}
+
+#[test]
+fn no_signal_ends_an_agent_or_a_guardian() {
+    use Signal::{SIGALRM, SIGHUP, SIGIO, SIGPIPE, SIGPROF, SIGPWR, SIGQUIT, SIGSTKFLT, SIGVTALRM, SIGXCPU, SIGXFSZ};
+    let running = start_waiting_job(TELLS);
+    let world = running.world();
+    let all = || world.guardians().into_iter().chain(world.agents());
+    let before: Vec<_> = all().map(|process| process.pid).collect();
+    for process in all() {
+        for signal in
+            [SIGALRM, SIGHUP, SIGIO, SIGPIPE, SIGPROF, SIGPWR, SIGQUIT, SIGSTKFLT, SIGVTALRM, SIGXCPU, SIGXFSZ]
+        {
+            process.send(signal);
+        }
+        // Real-time signals have no name.
+        let shell = std::process::Command::new("kill").args(["-40", &process.pid.to_string()]).status();
+        assert!(shell.unwrap().success());
+    }
+    running.signal(Signal::SIGUSR1).wait_for_times("got 1", RANKS);
+    assert_eq!(all().map(|process| process.pid).collect::<Vec<_>>(), before);
+    running.signal(Signal::SIGUSR2);
+    running.finish().is_quiet_success();
+}
+
+#[test]
+fn ranks_start_with_the_users_signals_whatever_their_agent_blocks() {
+    let script = "grep -E 'Sig(Blk|Ign|Cgt)' /proc/self/status";
+    let plain = std::process::Command::new("sh").args(["-c", script]).output().unwrap();
+    scela().np(1).program(sh(script)).run().has_code(0).wrote(&String::from_utf8_lossy(&plain.stdout));
+}
+
+#[test]
+fn a_rank_that_was_killed_after_the_grace_is_reported() {
+    let script = "trap '' TERM\necho here\nwhile :; do sleep 0.02; done";
+    let running = scela().np(3).agents(2).args(["--kill-grace", "0.3"]).program(sh(script)).spawn();
+    running.wait_for_times("here", 3).signal(Signal::SIGTERM);
+    running.finish().has_code(143).says("scela-run: ranks 0-2 were killed 0.3 s after TERM\n");
+}
+
+#[test]
+fn ranks_get_a_signal_before_the_time_limit() {
+    let script = format!("{QUIET}trap 'echo saved; exit 0' USR1\nwhile :; do sleep 0.02; done");
+    let run = scela().np(2).agents(2).args(["--timeout", "100.5", "--signal", "USR1@100"]);
+    run.program(sh(&script)).run().is_quiet_success().wrote("saved\nsaved\n");
+}

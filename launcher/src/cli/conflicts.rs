@@ -117,6 +117,23 @@ pub(super) fn check<'a>(
         );
         return Err(UsageError::new(&items[at].place, text, format!("write '{typed} {most}', or leave '{typed}' out")));
     }
+    if let (Some(at), Some((_, early))) = (last(Global::Signal), options.early_signal)
+        && options.timeout.is_none_or(|timeout| early >= timeout)
+    {
+        let typed = &items[at].typed;
+        let (text, hint) = match options.timeout {
+            None => {
+                (format!("option '{typed}' has no effect without '--timeout'"), "add '--timeout TIME', or leave it out")
+            }
+            Some(timeout) => {
+                let [early, timeout] = [early, timeout].map(|time| time.as_secs_f64());
+                let text =
+                    format!("option '{typed}': {early} s before the end is not within the {timeout} s of '--timeout'");
+                (text, "write a shorter time after '@', or a longer '--timeout'")
+            }
+        };
+        return Err(UsageError::new(&items[at].place, text, hint));
+    }
     if let (Some(at), true) = (last(Global::MaxRestarts), !options.on_failure.starts_again()) {
         let typed = &items[at].typed;
         let text = format!("option '{typed}' has no effect without '--on-failure restart'");

@@ -45,6 +45,7 @@ pub(super) enum Global {
     OutfilePattern,
     ErrfilePattern,
     Timeout,
+    Signal,
     StuckAfter,
     KillGrace,
     DeadTime,
@@ -404,6 +405,9 @@ pub(super) const OPTIONS: &[Spec] = &[
 
     spec(Id::Global(Global::Timeout), &["timeout"], &["TIME"], group::ENDING,
         "end the session after TIME: seconds, or 1.5h, 30m").common("end the session after TIME: seconds, or 1.5h, 30m"),
+    spec(Id::Global(Global::Signal), &["signal"], &["SIGNAL@TIME"], group::ENDING,
+        "with --timeout: send the ranks SIGNAL, such as USR1,\n\
+         TIME before it ends them (@60 if it is left out)"),
     spec(Id::Global(Global::StuckAfter), &["stuck-after"], &["TIME"], group::ENDING,
         "when ranks have waited in a fence for TIME, report\n\
          which ranks are missing; so does SIGQUIT (Ctrl-\\)"),

@@ -330,6 +330,7 @@ impl TypedOptions {
             Global::OutfilePattern => options.outfile_pattern = Some(values::file_pattern(value)?),
             Global::ErrfilePattern => options.errfile_pattern = Some(values::file_pattern(value)?),
             Global::Timeout => options.timeout = Some(values::timeout(value)?),
+            Global::Signal => options.early_signal = Some(values::early_signal(value)?),
             Global::KillGrace => options.kill_grace = Some(values::kill_grace(value)?),
             Global::DeadTime => {
                 let (dead_time, stop_time) = values::dead_time(value)?;

@@ -193,6 +193,10 @@ fn options_of_the_session() {
     check_options(&["-timeout 90", "--timeout 90", "--timeout=1.5m"], |o| {
         o.timeout = Some(Duration::from_secs(90));
     });
+    check_options(&["--timeout 90 --signal USR1@30", "-signal=SIGUSR1@30s -timeout 1.5m"], |o| {
+        o.timeout = Some(Duration::from_secs(90));
+        o.early_signal = Some((10, Duration::from_secs(30)));
+    });
     check_options(&["-usize 64", "--usize 64"], |o| o.universe = Some(Universe::Ranks(64)));
     check_options(&["-usize INFINITE", "-usize infinite"], |o| o.universe = Some(Universe::Infinite));
     check_options(&["-usize SYSTEM"], |o| o.universe = Some(Universe::System));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nla::core::limits::RANKS_MAX;
 use nla::core::{CachePolicy, CleanShm, FailurePolicy};
+use nla::sys;
 
 use super::error::CALLED;
 use super::limits::{
@@ -22,6 +23,11 @@ use crate::suggest;
 
 /// Stands in hints for the option, as typed. No text from outside contains it: messages escape control characters.
 pub(super) const OPTION: &str = "\u{2}";
+
+const SIGKILL: i32 = 9;
+const SIGSTOP: i32 = 19;
+/// The highest signal number.
+const SIGNAL_MAX: i32 = 64;
 
 pub(super) type Parsed<T> = Result<T, Refusal>;
 
@@ -174,6 +180,30 @@ pub(super) fn some_time(value: &OsStr, max: Duration, without: &'static str) -> 
         return Err(Refusal::new("the time must be greater than 0", hint));
     }
     Ok(time)
+}
+
+/// Parses `--signal`, spelled as Slurm's option: `USR1@300`, `SIGUSR1@5m`, `10`. The time is 60 s if it is left out, as there.
+pub(super) fn early_signal(value: &OsStr) -> Parsed<(i32, Duration)> {
+    let text = value.to_string_lossy();
+    let (name, early) = match text.split_once('@') {
+        Some((name, early)) => (name, some_time(OsStr::new(early), TIMEOUT_MAX, "no signal before the end")?),
+        None => (&*text, Duration::from_secs(60)),
+    };
+    let named = |name: &str| (1..=SIGNAL_MAX).find(|signal| sys::signal_name(*signal) == name);
+    let upper = name.to_ascii_uppercase();
+    let signal = upper.parse().ok().filter(|signal| (1..=SIGNAL_MAX).contains(signal));
+    let signal = signal.or_else(|| named(upper.strip_prefix("SIG").unwrap_or(&upper)));
+    match signal {
+        Some(SIGKILL | SIGSTOP) => Err(Refusal::new(
+            format!("no program can handle '{}'", shown(OsStr::new(name))),
+            format!("write '{OPTION} USR1@300'"),
+        )),
+        Some(signal) => Ok((signal, early)),
+        None => Err(Refusal::new(
+            format!("'{}' is no signal", shown(OsStr::new(name))),
+            format!("write '{OPTION} USR1@300' for USR1 300 s before the end of --timeout"),
+        )),
+    }
 }
 
 /// Parses `--kill-grace`, which may be zero.
@@ -554,6 +584,28 @@ pub(super) mod tests {
                 ("1h30m", "'1h30m' is not a length of time"),
                 ("8760.1h", "'8760.1h' is too long, the most is 8760 hours"),
                 ("99999999999", "'99999999999' is too long, the most is 8760 hours"),
+            ],
+        );
+        let s = Duration::from_secs;
+        check(
+            early_signal,
+            &[
+                ("USR1@300", (10, s(300))),
+                ("sigusr2@5m", (12, s(300))),
+                ("15@0.5", (15, ms(500))),
+                ("URG", (23, s(60))),
+            ],
+            &[
+                ("", "'' is no signal"),
+                ("USR3@1", "'USR3' is no signal"),
+                ("0@1", "'0' is no signal"),
+                ("65", "'65' is no signal"),
+                ("B:USR1", "'B:USR1' is no signal"),
+                ("KILL@1", "no program can handle 'KILL'"),
+                ("19@1", "no program can handle '19'"),
+                ("USR1@", "the value is empty"),
+                ("USR1@0", "the time must be greater than 0"),
+                ("USR1@x", "'x' is not a length of time"),
             ],
         );
         check(

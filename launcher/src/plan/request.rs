@@ -336,6 +336,8 @@ pub struct Options {
     pub timeout: Option<Duration>,
     /// `--stuck-after`: how long ranks may wait in a fence before a report of those that are missing. More than zero.
     pub stuck_after: Option<Duration>,
+    /// `--signal`: a signal that ranks get, and how long before `timeout` ends.
+    pub early_signal: Option<(i32, Duration)>,
     /// `--kill-grace`: the time between TERM and KILL. May be zero. [`Options::kill_grace`] adds the default.
     pub kill_grace: Option<Duration>,
     /// `--heartbeat`: how long a link may be idle. [`Options::liveness`] adds the default, and the parser checks

@@ -74,6 +74,7 @@ impl Milestones {
             | Notice::Busy(..)
             | Notice::Bound(..)
             | Notice::LowLimits(_)
+            | Notice::Killed(_)
             | Notice::Leftovers(..) => {}
         }
     }

@@ -8,6 +8,7 @@ pub mod demo;
 mod end_report;
 pub mod front;
 pub(crate) mod input;
+mod kill_wait;
 mod last_lines;
 mod low_limit_text;
 mod milestones;

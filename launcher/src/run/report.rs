@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nla::core::{
-    AgentId, Cause, Failure, FileReport, LeftProcesses, NamespaceId, NotStartedReason, Notice, Outcome, Subtree,
+    AgentId, Cause, Failure, FileReport, Killed, LeftProcesses, NamespaceId, NotStartedReason, Notice, Outcome, Subtree,
 };
 use nla::figures;
 use nla::link::Liveness;
@@ -100,7 +100,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
         Notice::Bound(..) | Notice::LowLimits(_) => return None,
         Notice::Leftovers(..) | Notice::Surveyed(..) | Notice::OutputDropped(..) => return None,
-        Notice::Stopped(..) | Notice::Silent(_) => return None,
+        Notice::Killed(_) | Notice::Stopped(..) | Notice::Silent(_) => return None,
     })
 }
 
@@ -206,6 +206,13 @@ pub fn moved_text(ranks: &Ranks, host: &str) -> String {
         if ranks.len() == 1 { "rank" } else { "ranks" },
         if ranks.len() == 1 { "is" } else { "are" }
     )
+}
+
+/// Returns the note about ranks that were killed when their grace was over.
+pub fn killed_text(Killed { namespace, ranks, signal, after }: &Killed) -> String {
+    let were = if ranks.len() == 1 { "was" } else { "were" };
+    let seconds = (after.as_secs_f64() * 10.0).round() / 10.0;
+    format!("{} {were} killed {seconds} s after {}", name_ranks(ranks, *namespace), signal_name(*signal))
 }
 
 /// Returns the note about `count` processes that outlived their ranks. Those that had the `grace` to end by themselves are named.

@@ -1,6 +1,6 @@
 //! Tests of the full texts of reports.
 
-use nla::core::{DeviceRemedy, LackOfDevices, LeftProcesses};
+use nla::core::{DeviceRemedy, Killed, LackOfDevices, LeftProcesses};
 
 use super::*;
 
@@ -277,6 +277,14 @@ fn dropped_output_is_counted() {
 
 #[test]
 fn leftovers_are_counted() {
+    let killed = |set: &str, namespace| Killed {
+        namespace: NamespaceId(namespace),
+        ranks: set.parse().unwrap(),
+        signal: 15,
+        after: Duration::from_millis(5003),
+    };
+    assert_eq!(killed_text(&killed("0", 0)), "rank 0 was killed 5 s after TERM");
+    assert_eq!(killed_text(&killed("0-3", 1)), "ranks 0-3 of namespace 1 were killed 5 s after TERM");
     let (host, grace) = (|agent: AgentId| format!("n{}", agent.0), Duration::from_millis(500));
     let text = |count, left: &[LeftProcesses]| leftovers_text(count, left, grace, host);
     assert_eq!(text(1, &[]), "1 process that the ranks had left running was ended");

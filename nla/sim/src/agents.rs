@@ -263,6 +263,7 @@ impl World {
             | Notice::LowLimits(_)
             | Notice::Stopped(..)
             | Notice::Silent(_)
+            | Notice::Killed(_)
             | Notice::Leftovers(..)
             | Notice::Surveyed(..) => {}
         }

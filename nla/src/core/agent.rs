@@ -16,6 +16,7 @@ mod inquiries;
 mod moving;
 mod namespace;
 mod node_attributes;
+mod passing;
 mod ranks;
 mod rejoining;
 mod reviving;
@@ -30,6 +31,8 @@ pub use self::action::Action;
 use self::clearing::Clearing;
 pub use self::input::Input;
 use self::namespace::{Namespace, Stage};
+use self::passing::Passing;
+pub use self::passing::SignalWay;
 use super::cache::{CachePeaks, CachePolicy};
 use super::cause::{Cause, Failure};
 use super::children::{ChildStage, Children};
@@ -40,7 +43,7 @@ use super::ids::{AgentId, NamespaceId, Time};
 use super::limits::{EARLY_MOVES_MAX, FAILURES_SINGLE_MAX};
 use super::lookup::{GetCounts, Peer, ReplyTo};
 use super::low_limits::LowLimits;
-use super::message::{Down, NO_SIGNAL, Up};
+use super::message::{Down, Killed, NO_SIGNAL, Up};
 use super::parent::Parent;
 use super::pieces::PieceBytes;
 use super::plan::{NamespacePlan, SessionPlan};
@@ -117,6 +120,8 @@ pub struct Agent {
     /// The parent was lost for good.
     parent_lost: bool,
     suspended: bool,
+    /// The signals that reach ranks in several ways.
+    passing: Passing,
     /// A signal asked this process to end, and that was reported.
     terminated: bool,
     /// Failures that were reported one by one.
@@ -179,6 +184,7 @@ impl Agent {
             stopped_at: None,
             parent_lost: false,
             suspended: false,
+            passing: Passing::default(),
             terminated: false,
             failures: Vec::new(),
             requests: LiteMap::new(),
@@ -234,7 +240,7 @@ impl Agent {
             Input::GuardianSilent => self.fail(LossReason::GuardianSilent, turn),
             Input::PmixLost(why) if self.is_serving() => self.fail(LossReason::Reported(why), turn),
             Input::PmixLost(_) => {}
-            Input::Terminated { signal } => self.on_terminated(signal, turn),
+            Input::Signalled(signal, way) => self.on_signal(signal, way, turn),
             Input::Started(namespace, ranks) => self.on_started(namespace, &ranks, turn),
             Input::NotStarted(namespace, ranks, why) => self.on_not_started(namespace, ranks, why, turn),
             Input::FromRank(namespace, rank, request) => self.on_request(namespace, rank, request, turn),
@@ -388,7 +394,7 @@ impl Agent {
             Down::Survey { number, within } => self.on_survey(number, within, turn),
             Down::Signal { signal } => {
                 self.to_children(&Down::Signal { signal }, turn);
-                self.signal_all(signal, turn);
+                self.on_signal(signal, SignalWay::Parent, turn);
             }
             Down::Suspend => {
                 self.suspended = true;
@@ -539,7 +545,15 @@ impl Agent {
             turn.push(Action::ToParent(Up::FailedMore { count }));
         }
         match self.phase {
-            Phase::Ending { kill_at: Some(at), .. } if turn.now >= at => {
+            Phase::Ending { signal, kill_at: Some(at) } if turn.now >= at => {
+                let after = turn.now.saturating_sub(self.times.ending.unwrap_or(turn.now));
+                for ns in self.namespaces.values() {
+                    let ranks = ns.at(Stage::Running);
+                    if !ranks.is_empty() {
+                        let killed = Killed { namespace: ns.id, ranks, signal, after };
+                        turn.push(Action::ToParent(Up::Killed(killed)));
+                    }
+                }
                 self.signal_all(SIGKILL, turn);
                 self.enter(Phase::Ending { signal: SIGKILL, kill_at: None }, "the grace is over");
             }

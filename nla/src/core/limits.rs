@@ -216,6 +216,8 @@ pub const COLLECT_ENTRIES_MAX: usize = 1 << 20;
 pub const FILE_NAMES_MAX: usize = 8;
 /// Programs of processes that ranks have left, in an agent's report; beyond, processes are only counted.
 pub const LEFT_PROGRAMS_MAX: usize = 8;
+/// Namespaces whose killed ranks the launcher names.
+pub const KILLED_KINDS_MAX: usize = 8;
 /// Bytes of a piece of a communication profile: 1,000 entries of the longest numbers.
 pub const PROFILE_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// How long the output of processes that have all ended may take to be read to its end.

@@ -185,6 +185,8 @@ pub enum Up {
     },
     /// Processes that ranks of an agent of the subtree have left did not end in their time, and got SIGTERM.
     Left(Vec<LeftProcesses>),
+    /// Ranks of the subtree were still running when their grace was over, and got SIGKILL.
+    Killed(Killed),
     /// An agent of the subtree waits for the kernel to start or to end a process.
     Busy {
         /// The agent.
@@ -230,6 +232,19 @@ pub enum Up {
 
 /// In [`Down::End`]: all ranks have ended well.
 pub(super) const NO_SIGNAL: i32 = 0;
+
+/// Ranks that were killed when their grace was over.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Killed {
+    /// Their namespace.
+    pub namespace: NamespaceId,
+    /// The ranks.
+    pub ranks: Ranks,
+    /// The signal that had asked them to end.
+    pub signal: i32,
+    /// The time from that signal to SIGKILL.
+    pub after: Duration,
+}
 
 /// A request that an agent makes for its node, and not for one rank, has a number from this one on in place of the rank. No rank
 /// has such a number. A rank can have one request under way, a node one for each number.

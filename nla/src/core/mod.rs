@@ -49,7 +49,7 @@ pub use accelerators::{
     AcceleratorPlan, Device, DeviceRemedy, FoundDevice, FoundDevices, GPU, Holding, LackOfDevices, Resource,
     ResourceError, Resources, TooFew, Vendor, listed, offered, share, variables,
 };
-pub use agent::{Action, Agent, Input};
+pub use agent::{Action, Agent, Input, SignalWay};
 pub use binding::{
     Allowed, BindTo, BindingError, BindingNote, BindingPolicy, BindingReport, BoundRanks, Cache, CpuSet, CpuSetError,
     Hardware, Level, MapWithin, Memory, MemoryPolicy, PartKind, Seat, Seating, Topology, describe, picture, seats,
@@ -68,8 +68,8 @@ pub use leftovers::{
 pub use lookup::GetCounts;
 pub use low_limits::{LowLimit, LowLimits, is_worth_telling};
 pub use message::{
-    Contribution, Down, Inquiry, InquiryKind, NODE_REQUESTS_FROM, OpenFence, ReleaseContent, Reply, Requester, Up,
-    Update,
+    Contribution, Down, Inquiry, InquiryKind, Killed, NODE_REQUESTS_FROM, OpenFence, ReleaseContent, Reply, Requester,
+    Up, Update,
 };
 pub(crate) use pieces::BorrowedPiece;
 pub use pieces::{Blob, Incoming, Piece, PieceBytes, PieceError, Taken, pack, unpack};

@@ -21,7 +21,7 @@ use super::leftovers::{FileReport, LeftProcesses};
 use super::limits::LEFT_PROGRAMS_MAX;
 use super::lookup::{AnswerEffect, LookUpStep, Peer, ReplyTo};
 use super::low_limits::LowLimits;
-use super::message::{Contribution, Down, Inquiry, InquiryKind, OpenFence, Reply, Requester, Up};
+use super::message::{Contribution, Down, Inquiry, InquiryKind, Killed, OpenFence, Reply, Requester, Up};
 use super::plan::{NamespacePlan, find};
 use super::reason::{LossReason, NotStartedReason, Violation};
 use super::stats::Stats;
@@ -162,6 +162,9 @@ pub(super) trait Parent: Sized {
     /// An agent below has removed or found files that its ranks have left.
     fn on_files_left(&mut self, agent: AgentId, report: FileReport, turn: &mut Turn<'_, Self::Action>);
 
+    /// Ranks below were killed when their grace was over.
+    fn on_killed(&mut self, killed: Killed, turn: &mut Turn<'_, Self::Action>);
+
     /// Processes of a program that ranks below have left did not end in their time.
     fn on_left(&mut self, left: LeftProcesses, turn: &mut Turn<'_, Self::Action>);
 
@@ -203,6 +206,7 @@ pub(super) trait Parent: Sized {
             Up::Ended { leftovers, timing } => self.on_ended(from, leftovers, &timing, turn),
             Up::FilesLeft { agent, report } => self.on_files_left(agent, report.bounded(), turn),
             Up::Left(left) => left.into_iter().take(LEFT_PROGRAMS_MAX).for_each(|left| self.on_left(left, turn)),
+            Up::Killed(killed) => self.on_killed(killed, turn),
             Up::Busy { agent, text } => self.on_busy(agent, text, turn),
             Up::Silent { agent, time } => {
                 if self.children().toward(agent) == Some(from) {

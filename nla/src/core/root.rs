@@ -42,7 +42,7 @@ use super::leftovers::{FileReport, LeftProcesses};
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
 use super::low_limits::LowLimits;
-use super::message::{Down, NO_SIGNAL, Reply, Requester, Up};
+use super::message::{Down, Killed, NO_SIGNAL, Reply, Requester, Up};
 use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
@@ -76,6 +76,8 @@ pub enum RootInput {
     AgentEnded(AgentId),
     /// SIGINT, SIGTERM or SIGHUP asked the session to end.
     Interrupt(i32),
+    /// The resource manager of the job waits this long between SIGTERM and SIGKILL.
+    KillWait(Duration),
     /// A signal arrived that is only passed on to the ranks.
     Forward(i32),
     /// The launcher is about to be stopped (true), or was continued (false).
@@ -233,6 +235,8 @@ pub enum Notice {
     Bound(AgentId, Box<BindingReport>),
     /// Agents give their ranks lower limits than the user's shell has.
     LowLimits(LowLimits),
+    /// Ranks were killed when their grace was over.
+    Killed(Killed),
     /// This number of processes that outlived their ranks were ended; and those of them that had the grace to end by themselves.
     Leftovers(u64, Vec<LeftProcesses>, Duration),
 }
@@ -249,6 +253,7 @@ impl Notice {
             Self::Started(namespace, _) | Self::Contact(namespace) | Self::Released { namespace, .. } => {
                 name(namespace)
             }
+            Self::Killed(killed) => name(&mut killed.namespace),
             Self::Surveyed(survey, _) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
             Self::Failure(failure) | Self::Reviving { failure, .. } | Self::Restarting { first: failure, .. } => {
                 name(&mut failure.namespace);
@@ -364,7 +369,11 @@ pub struct Root {
     /// Failures beyond those in `failures`.
     failures_more: u64,
     leftovers: u64,
-    /// Those of them that are named.
+    /// The grace after SIGTERM of the resource manager.
+    kill_wait: Option<Duration>,
+    /// Ranks that were killed when their grace was over.
+    killed: Vec<Killed>,
+    /// The leftovers that are named.
     left: Vec<LeftProcesses>,
     timing: Timing,
     flow: Flow,
@@ -414,6 +423,8 @@ impl Root {
             failures: Vec::new(),
             failures_more: 0,
             leftovers: 0,
+            kill_wait: None,
+            killed: Vec::new(),
             left: Vec::new(),
             timing: Timing::default(),
             flow: Flow::default(),
@@ -446,6 +457,7 @@ impl Root {
             }
             RootInput::AgentEnded(agent) => self.on_agent_ended(agent, turn.now),
             RootInput::Interrupt(signal) => self.on_interrupt(signal, turn),
+            RootInput::KillWait(time) => self.kill_wait = Some(time),
             RootInput::Forward(signal) => self.to_children(&Down::Signal { signal }, turn),
             RootInput::Survey => self.on_survey(turn),
             RootInput::Suspend(true) => self.to_children(&Down::Suspend, turn),

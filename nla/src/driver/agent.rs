@@ -44,14 +44,13 @@ use super::uplink::Uplink;
 use crate::bootstrap::{BootOrder, ChildLinks, Joined, Processes, Starter};
 use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Exit, Failure, Input, LossReason, NamespaceId, NotStartedReason,
-    Subtree, TraceSpan, Traffic, Up,
+    SignalWay, Subtree, TraceSpan, Traffic, Up,
 };
 use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
-use crate::sys::{self, Ended, GuardianLink, NestedGuardians, SegmentReader};
+use crate::sys::{self, Ended, GuardianLink, NestedGuardians, SegmentReader, SignalSender, ToldSignals};
 use crate::tasks::{Panic, Panics, Tasks};
 use crate::wire::{Lane, Role, TurnFrame, decode_down};
 
-const SIGTERM: i32 = 15;
 /// From this many ranks on, an agent pauses after each pass of reaping: the kernel looks at each child to find the ended
 /// ones, which takes some 30 ns per child. The pause bounds that to a thirtieth of the time, with 1,000 ranks.
 const REAPED_TOGETHER: usize = 256;
@@ -115,8 +114,8 @@ pub(super) struct AgentDriver {
     reaped: Signal,
     /// SIGCHLD waits until then, so that ranks that end at about the same time are reaped together.
     next_reap: Instant,
-    /// SIGTERM, from the guardian, a resource manager or a user.
-    terminated: Signal,
+    /// Signals from the guardian, a resource manager or a user.
+    told: ToldSignals,
     pub(super) sweep: Sweep,
     pub(super) nested: NestedGuardians,
     pub(super) shared_files: SharedFiles,
@@ -202,7 +201,7 @@ impl AgentDriver {
             ranks: Queue::new(),
             reaped: signal(SignalKind::child())?,
             next_reap: Instant::now(),
-            terminated: signal(SignalKind::terminate())?,
+            told: ToldSignals::new()?,
             sweep: Sweep::No,
             nested: NestedGuardians::default(),
             shared_files: SharedFiles::default(),
@@ -309,7 +308,16 @@ impl AgentDriver {
                 self.ranks.recycle(events);
             }
             Event::Reaped => self.reap(),
-            Event::Terminated => self.handle(Input::Terminated { signal: SIGTERM }),
+            Event::Told(signals) => {
+                for (signal, sender) in signals {
+                    let way = match sender {
+                        SignalSender::Guardian => SignalWay::Guardian,
+                        SignalSender::Manager => SignalWay::Manager,
+                        SignalSender::Other => SignalWay::Direct,
+                    };
+                    self.handle(Input::Signalled(signal, way));
+                }
+            }
             Event::Joined(accepted) => self.on_joined(accepted),
             Event::Rejoined(found) => self.on_rejoined(found),
             Event::Staged(staged) => self.on_staged(staged),

@@ -20,6 +20,7 @@
 //! link end after all agents below have ended, so the launcher ends last. After a panic, an agent goes through the last
 //! three phases only; its guardian kills the ranks.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::future::pending;
 use std::sync::Arc;

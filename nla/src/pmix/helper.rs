@@ -30,6 +30,8 @@ type Calls = Arc<Mutex<HashMap<u64, Completion>>>;
 /// Runs the process. Returns its exit code when the agent has closed the socket.
 pub fn run_helper() -> u8 {
     let _ = sys::set_process_name(c"scela-pmix");
+    // A resource manager may send signals to all processes of the job.
+    sys::block_all_deadly_signals();
     match serve() {
         Ok(()) => sys::pmix::exit_now(0),
         Err(error) => {

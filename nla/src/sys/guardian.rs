@@ -58,6 +58,7 @@ use super::shm_note::ShmNote;
 use super::signs::{LOOK_PAUSE, Signs, Silence, Stop};
 use super::spawn::reset_sigchld;
 use super::task_limits::reached_limit;
+use super::told_signals;
 use crate::figures;
 
 /// The exit code of a guardian that has left processes which it could not kill.
@@ -71,6 +72,9 @@ const TICK_CLOSE: Duration = Duration::from_millis(50);
 /// The additional time for the first sign of life: the agent first waits for its order and connects to its starter.
 const FIRST_SIGN_MAX: Duration = Duration::from_secs(90);
 
+/// The time in which a manager sends a signal to all processes of a node.
+const MANAGER_TIME: Duration = Duration::from_millis(20);
+
 /// The number of consecutive rounds in which no child accepts SIGKILL before the guardian gives up: the remaining
 /// children belong to another user (setuid).
 const REFUSALS_MAX: u32 = 20;
@@ -81,12 +85,13 @@ const REFUSALS_MAX: u32 = 20;
 /// [`fork_guardians`](super::forked::fork_guardians). The guardian keeps only standard error of the standard streams; the
 /// agent keeps all of them.
 ///
-/// The guardian exits with the agent's exit code (128+n for signal n), with 128+n if it received signal n itself
-/// (INT, HUP, QUIT), or with 251 if the agent cannot be started. It always exits after all processes of the agent have
-/// ended. `dead_time` is how long an agent may be silent after its first sign of life, unless it announces another time.
+/// The guardian exits with the agent's exit code (128+n for signal n), or with 251 if the agent cannot be started. It always exits
+/// after all processes of the agent have ended. `dead_time` is how long an agent may be silent after its first sign of life, unless
+/// it announces another time.
 ///
-/// The guardian passes SIGTERM on to the agent, which ends the session and gives the ranks their grace. Meanwhile the
-/// guardian watches the agent as before.
+/// The guardian passes on to the agent SIGTERM and SIGINT, as SIGTERM: the agent ends the session and gives the ranks their grace;
+/// and SIGUSR1 and SIGUSR2, which are for the ranks. No other signal ends either of them. Meanwhile the guardian watches the agent as
+/// before.
 pub fn guarded(dead_time: Duration) -> GuardianLink {
     let code = match Guardian::start(dead_time) {
         Ok(Side::Agent(link)) => return link,
@@ -133,7 +138,6 @@ enum Cause {
     AgentEnded(Ended),
     AgentStopped,
     AgentSilent,
-    Signalled(i32),
 }
 
 impl Cause {
@@ -200,7 +204,6 @@ impl Guardian {
             self.notes.shm.remove_announced();
         }
         let code = match (&cause, &killed) {
-            (Cause::Signalled(signal), _) => 128 + signal,
             (Cause::AgentEnded(ended), _) | (_, Some(ended)) => ended.code(),
             (_, None) => 128 + libc::SIGKILL,
         };
@@ -218,10 +221,6 @@ impl Guardian {
             Cause::AgentSilent => print_line(format_args!(
                 "the agent was silent for {} s; it and its ranks were killed",
                 self.limit.as_secs_f32()
-            )),
-            Cause::Signalled(signal) => print_line(format_args!(
-                "received signal {signal} ({}); the agent and its ranks were killed",
-                reap::signal_name(signal)
             )),
         }
         for left in left.into_iter().filter_map(Result::err) {
@@ -247,11 +246,7 @@ impl Guardian {
             self.wait(wait);
             let elapsed = before.elapsed();
             silence.on_waited(elapsed.saturating_sub(wait));
-            match self.take_signals() {
-                Some(libc::SIGTERM) => self.pass_on(libc::SIGTERM),
-                Some(signal) => return Cause::Signalled(signal),
-                None => {}
-            }
+            self.pass_on_signals();
             if let Some(limit) = self.signs.limit() {
                 self.limit = limit;
                 silence.set_later(limit);
@@ -325,22 +320,27 @@ impl Guardian {
         let _ = poll(&mut [PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)], timeout);
     }
 
-    /// Sends a signal to the agent, which has not been reaped.
-    fn pass_on(&self, signal: i32) {
-        if let Ok(agent) = i32::try_from(self.agent) {
+    /// Passes all pending signals except SIGCHLD on to the agent, which has not been reaped.
+    fn pass_on_signals(&self) {
+        let agent = i32::try_from(self.agent).unwrap_or_default();
+        for signal in self.take_signals() {
+            if signal != libc::SIGTERM {
+                // A manager that sends the signal to each process reaches the agent first, which then knows that its ranks have it.
+                std::thread::sleep(MANAGER_TIME);
+            }
             // A refusal changes nothing: the guardian goes on watching the agent.
             let _ = reap::kill(agent, signal);
         }
     }
 
-    /// Takes all pending signals except SIGCHLD. Returns SIGTERM only if no other one was pending.
-    fn take_signals(&mut self) -> Option<i32> {
-        let mut taken = None;
+    /// Takes all pending signals except SIGCHLD.
+    fn take_signals(&self) -> BTreeSet<i32> {
+        let mut taken = BTreeSet::new();
         while let Ok(Some(info)) = self.signals.read_signal() {
             match i32::try_from(info.ssi_signo) {
                 Ok(libc::SIGCHLD) | Err(_) => {}
-                Ok(libc::SIGTERM) => taken = taken.or(Some(libc::SIGTERM)),
-                Ok(signal) => taken = Some(signal),
+                Ok(libc::SIGINT) => drop(taken.insert(libc::SIGTERM)),
+                Ok(signal) => drop(taken.insert(signal)),
             }
         }
         taken
@@ -371,7 +371,9 @@ fn become_agent(
     // A guardian that has died before is noticed on the link.
     identity::continue_when_parent_dies()?;
     let _ = identity::set_process_name(c"scela-agent");
+    told_signals::begin_to_note()?;
     mask.thread_set_mask()?;
+    told_signals::block_deadly_signals();
     let (link, seen) = (descriptors::move_up(link.into())?, Cell::new(None));
     Ok(GuardianLink { link, signs, notes, seen, guardian: guardian.moved_up()? })
 }
@@ -381,13 +383,14 @@ fn become_agent(
 fn block_signals() -> io::Result<(SignalFd, SigSet)> {
     let shell = ShellState::recorded();
     let mut set = SigSet::empty();
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGUSR1, Signal::SIGUSR2] {
         if shell.ignored >> (signal as i32 - 1) & 1 == 0 {
             set.add(signal);
         }
     }
     set.add(Signal::SIGCHLD);
     let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    told_signals::block_deadly_signals();
     Ok((SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?, before))
 }
 

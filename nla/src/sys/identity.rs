@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 
+use super::shell::ShellState;
+use super::spawn::swap_signal_mask;
+
 /// Returns the node's name as the kernel reports it: never shortened, never resolved.
 pub fn host_name() -> String {
     match nix::unistd::gethostname() {
@@ -64,10 +67,15 @@ pub(super) fn continue_when_parent_dies() -> io::Result<()> {
 }
 
 /// Makes the kernel send SIGTERM to the command's process when the thread that spawns it ends (PR_SET_PDEATHSIG): ssh would
-/// go on connecting to a host after the launcher was killed. If the process becomes a guardian, that ends the setting.
+/// go on connecting to a host after the launcher was killed. If the process becomes a guardian, that ends the setting. The command
+/// gets the signal mask of the user's shell: an agent blocks signals that the command may need.
 pub fn end_with_this_thread(command: &mut Command) {
-    let end = || Ok(prctl::set_pdeathsig(Some(Signal::SIGTERM))?);
-    // SAFETY: between fork and exec it only makes one system call.
+    let blocked = ShellState::recorded().blocked;
+    let end = move || {
+        swap_signal_mask(blocked);
+        Ok(prctl::set_pdeathsig(Some(Signal::SIGTERM))?)
+    };
+    // SAFETY: between fork and exec it only makes two system calls.
     unsafe { command.pre_exec(end) };
 }
 

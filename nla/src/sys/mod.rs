@@ -69,6 +69,7 @@ mod task_limits;
 mod tcp_pace;
 pub mod tcp_peer;
 mod timer;
+mod told_signals;
 #[cfg(test)]
 pub(crate) mod users;
 
@@ -140,3 +141,4 @@ pub use task_limits::{TaskLimit, TaskLimitPlace, processes_of_session, reached_l
 pub use tcp_pace::{Acks, Delivery, acks, delivery, limit_rate};
 pub use tcp_peer::{SocketDiag, uid_in_table};
 pub use timer::Timer;
+pub use told_signals::{SignalSender, ToldSignals, block_all_deadly_signals};

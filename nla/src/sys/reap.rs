@@ -309,14 +309,16 @@ fn scanned_children() -> Vec<i32> {
         return Vec::new();
     };
     let pid_of = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
-    let parent_of = |pid: i32| -> Option<u32> {
-        let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-        // "pid (name) state ppid": the name can contain any character, so parse from the last parenthesis.
-        let end = stat.iter().rposition(|&byte| byte == b')')?;
-        std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
-    };
-    let entries = entries.flatten();
-    entries.filter_map(|entry| pid_of(&entry)).filter(|&pid| parent_of(pid) == Some(std::process::id())).collect()
+    let is_child = |pid: &i32| parent_of(pid.unsigned_abs()) == Some(std::process::id());
+    entries.flatten().filter_map(|entry| pid_of(&entry)).filter(is_child).collect()
+}
+
+/// Returns the parent of a process.
+pub(super) fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // "pid (name) state ppid": the name can contain any character, so parse from the last parenthesis.
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    std::str::from_utf8(&stat[end + 1..]).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Returns the short name of a signal, such as "KILL", "SEGV" or "RTMIN+3", or its number if it has no name.

@@ -245,6 +245,21 @@ fn values() {
             "leave '--timeout' out for a session without a time limit",
         ),
         (
+            "--signal USR1@30 ./a",
+            "option '--signal' has no effect without '--timeout'",
+            "add '--timeout TIME', or leave it out",
+        ),
+        (
+            "--timeout 30 --signal USR1@0.5m ./a",
+            "option '--signal': 30 s before the end is not within the 30 s of '--timeout'",
+            "write a shorter time after '@', or a longer '--timeout'",
+        ),
+        (
+            "--timeout 90 --signal USR3 ./a",
+            "option '--signal': 'USR3' is no signal",
+            "write '--signal USR1@300' for USR1 300 s before the end of --timeout",
+        ),
+        (
             "--kill-grace 25h ./a",
             "option '--kill-grace': '25h' is too long, the most is 24 hours",
             &tells("--kill-grace"),

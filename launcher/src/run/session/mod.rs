@@ -27,6 +27,7 @@ use nla::sys::{self, ForkedGuardians, MemoryWatch};
 use nla::tasks::{Panic, Panics, Tasks};
 use nla::wire::SessionId;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
 use tokio::task::{LocalSet, yield_now};
 use tokio::time::{Instant, Interval, sleep_until};
 use tracing::Instrument;
@@ -52,8 +53,8 @@ use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{
-    Reporter, dropped_text, goes_on_text, leftovers_text, moved_text, no_spare_text, restart_text, revival_text,
-    silent_text, step_text, stopped_text,
+    Reporter, dropped_text, goes_on_text, killed_text, leftovers_text, moved_text, no_spare_text, restart_text,
+    revival_text, silent_text, step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::staged_memory::StagedMemory;
@@ -191,6 +192,8 @@ async fn live(
         profile: CommProfile::open(&plan)?,
         report: plan.options.report.as_deref().map(|path| EndReport::open(path, &plan)).transpose()?,
         limit: None,
+        early_signal: None,
+        kill_wait: None,
         remarks: Vec::new(),
         milestones: Milestones::default(),
         guardians,
@@ -262,6 +265,10 @@ struct LauncherParts {
     report: Option<EndReport>,
     /// `--timeout` and its expiry. `None` until the agents of the first launch have reported.
     limit: Option<(Duration, Instant)>,
+    /// `--signal`, until it was sent, and its time, once `limit` is known.
+    early_signal: Option<(i32, Instant)>,
+    /// Yields the grace that a resource manager gives.
+    kill_wait: Option<oneshot::Receiver<Duration>>,
     /// The remarks about the plan that the user has read.
     remarks: Vec<String>,
     milestones: Milestones,
@@ -388,6 +395,10 @@ enum Event {
     Output(OutputEvent),
     /// `--timeout` has expired.
     TimeLimit(Duration),
+    /// The time of `--signal` has come.
+    EarlySignal(i32),
+    /// The resource manager has said how long it waits between TERM and KILL, or will not.
+    KillWait(Option<Duration>),
     /// The progress line is due to be refreshed.
     RefreshDue,
     /// The session ends, and the writers' progress is due to be looked at.
@@ -429,6 +440,8 @@ impl Session {
             Some(asked) = self.own.signals.next() => Event::Asked(asked),
             Some(event) = self.output.recv() => Event::Output(event),
             limit = expired(self.own.limit) => Event::TimeLimit(limit),
+            Some(answer) = async { Some(self.own.kill_wait.as_mut()?.await) } => Event::KillWait(answer.ok()),
+            signal = expired(self.own.early_signal) => Event::EarlySignal(signal),
             _ = self.refresh.tick(), if self.progress.is_wanted() => Event::RefreshDue,
             _ = self.flow_due.tick(), if self.root.is_ending() => Event::FlowDue,
             event = self.root.next() => Event::Root(event),
@@ -443,6 +456,14 @@ impl Session {
                 self.own.limit = None;
                 self.sequel.prevent(Outcome::TimedOut { limit });
                 self.root.handle(RootInput::TimeLimit(limit));
+            }
+            Event::KillWait(time) => {
+                self.own.kill_wait = None;
+                time.into_iter().for_each(|time| self.root.handle(RootInput::KillWait(time)));
+            }
+            Event::EarlySignal(signal) => {
+                self.own.early_signal = None;
+                self.root.handle(RootInput::Forward(signal));
             }
             Event::RefreshDue => {
                 let (agents, agents_all) = self.root.agents_progress();
@@ -564,6 +585,7 @@ impl Session {
                 let bytes = self.out.unwritten() + self.err.unwritten();
                 self.reporter.note(&dropped_text(bytes, *time, self.out.is_pending()));
             }
+            Notice::Killed(killed) => self.reporter.note(&killed_text(killed)),
             Notice::Leftovers(count, left, grace) => {
                 let host = |agent| self.locations.of_agent(agent).to_owned();
                 self.reporter.note(&leftovers_text(*count, left, *grace, host));
@@ -692,8 +714,8 @@ impl Session {
     }
 }
 
-/// Waits until `--timeout` expires, if one is set.
-async fn expired(limit: Option<(Duration, Instant)>) -> Duration {
+/// Waits until a time, if one is set.
+async fn expired<T>(limit: Option<(T, Instant)>) -> T {
     match limit {
         Some((limit, at)) => {
             sleep_until(at).await;

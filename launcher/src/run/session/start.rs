@@ -28,6 +28,7 @@ use crate::run::binding_text::Bindings;
 use crate::run::collect::Collector;
 use crate::run::comm_profile::CommProfile;
 use crate::run::end_report::SessionEnd;
+use crate::run::kill_wait;
 use crate::run::last_lines::LastLines;
 use crate::run::low_limit_text::LowLimitWarnings;
 use crate::run::output::{Stream, Style, Writer};
@@ -142,7 +143,12 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
     let session = (id, secrets.key);
     let setup = RootSetup { settings, session, clock, port, bootstrap, links, liveness, log, output: sink, files };
     let root = RootDriver::start(setup, &tasks);
-    own.limit = own.limit.or_else(|| options.timeout.map(|limit| (limit, Instant::now() + limit)));
+    if let (None, Some(limit)) = (own.limit, options.timeout) {
+        let now = Instant::now();
+        own.limit = Some((limit, now + limit));
+        own.early_signal = options.early_signal.map(|(signal, early)| (signal, now + limit.saturating_sub(early)));
+    }
+    own.kill_wait = kill_wait::ask(&options, &tasks);
     let [refresh, flow_due] = [PAUSE, FLOW_PAUSE].map(unhurried);
     Ok(Start::Running(Box::new(Session {
         root,

@@ -16,7 +16,7 @@ use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::{FileReport, LeftProcesses};
 use crate::core::lookup::ReplyTo;
 use crate::core::low_limits::LowLimits;
-use crate::core::message::{Down, InquiryKind, OpenFence, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, Killed, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
 use crate::core::plan::NamespacePlan;
 use crate::core::reason::LossReason;
@@ -222,6 +222,10 @@ impl Parent for Agent {
 
     fn on_left(&mut self, left: LeftProcesses, turn: &mut Turn<'_>) {
         turn.push(Action::ToParent(Up::Left(vec![left])));
+    }
+
+    fn on_killed(&mut self, killed: Killed, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::Killed(killed)));
     }
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {

@@ -64,15 +64,6 @@ impl Agent {
         }
     }
 
-    /// Sends all ranks a signal that asks them to end. Continues those that something else has stopped: a stopped process
-    /// acts on a signal only when it is continued.
-    pub(super) fn end_all(&self, signal: i32, turn: &mut Turn<'_>) {
-        self.signal_all(signal, turn);
-        if signal != SIGKILL && !self.suspended {
-            self.signal_all(SIGCONT, turn);
-        }
-    }
-
     pub(super) fn signal_all(&self, signal: i32, turn: &mut Turn<'_>) {
         for ns in self.namespaces.values() {
             let ranks = ns.at(Stage::Running);

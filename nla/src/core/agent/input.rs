@@ -6,6 +6,7 @@ use bytes::Bytes;
 use pmi::{Rank, Ranks, Request};
 use serde::{Deserialize, Serialize};
 
+use super::passing::SignalWay;
 use crate::core::binding::BindingReport;
 use crate::core::cause::Exit;
 use crate::core::ids::{AgentId, NamespaceId};
@@ -50,11 +51,8 @@ pub enum Input {
     GuardianSilent,
     /// The process that serves PMIx was lost. The text says how: "its scela-pmix ended".
     PmixLost(String),
-    /// This process received a signal that asks it to end.
-    Terminated {
-        /// The signal's number.
-        signal: i32,
-    },
+    /// This process received SIGTERM, SIGUSR1 or SIGUSR2, in this way.
+    Signalled(i32, SignalWay),
     /// Ranks of this agent were started.
     Started(NamespaceId, Ranks),
     /// Ranks of this agent could not be started, or were not because [`Action::CancelStarts`](super::Action::CancelStarts) came first.

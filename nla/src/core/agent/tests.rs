@@ -439,6 +439,31 @@ fn files_that_ranks_have_left_are_reported_before_the_end() {
 }
 
 #[test]
+fn signals_for_ranks_are_passed_on_by_whoever_gets_them() {
+    let mut world = World::joined(1, 2, 2);
+    world.after(T, Input::FromParent(Down::Launch(Box::new(plan(2, &[(1, "0"), (2, "1")])))));
+    world.after(T, Input::Started(NS, ranks("0")));
+    let signal = |signal| Action::Signal(NS, ranks("0"), signal);
+    assert_eq!(world.after(at(10), Input::Signalled(10, SignalWay::Guardian)), [signal(10)]);
+    assert_eq!(world.after(at(11), Input::Signalled(10, SignalWay::Direct)), []);
+    let forward = || Input::FromParent(Down::Signal { signal: 10 });
+    let to_child = || Action::ToChild(AgentId(2), Down::Signal { signal: 10 });
+    assert_eq!(world.after(at(12), forward()), [to_child()], "agents below may not have it");
+    assert_eq!(world.after(at(13), forward()), [to_child(), signal(10)], "the user has sent two");
+}
+
+#[test]
+fn a_term_that_a_manager_has_sent_to_the_ranks_is_not_sent_again() {
+    let mut world = World::leaf(1, "0");
+    world.after(T, Input::Signalled(15, SignalWay::Manager));
+    world.after(T, Input::Signalled(15, SignalWay::Guardian));
+    let end = Down::End { signal: 15, grace: Duration::from_secs(5) };
+    let actions = world.after(T, Input::FromParent(end));
+    assert!(actions.contains(&Action::Signal(NS, ranks("0"), SIGCONT)), "{actions:?}");
+    assert!(!actions.contains(&Action::Signal(NS, ranks("0"), 15)), "{actions:?}");
+}
+
+#[test]
 fn a_second_end_can_only_shorten_the_grace() {
     let mut world = World::leaf(1, "0");
     world.after(T, Input::FromParent(Down::End { signal: 15, grace: Duration::from_secs(5) }));
@@ -561,10 +586,10 @@ fn questions_go_up_and_replies_reach_their_rank() {
 #[test]
 fn sigterm_is_reported_once_and_leaves_the_ranks_to_the_root() {
     let mut world = World::leaf(2, "0-1");
-    let actions = world.after(T, Input::Terminated { signal: 15 });
+    let actions = world.after(T, Input::Signalled(15, SignalWay::Guardian));
     assert_eq!(failures(&actions), [&Cause::Terminated { signal: 15 }]);
     assert_eq!(actions.len(), 1, "no rank is signalled before the root ends the session: {actions:?}");
-    assert_eq!(world.after(T, Input::Terminated { signal: 15 }), []);
+    assert_eq!(world.after(T, Input::Signalled(15, SignalWay::Guardian)), []);
 }
 
 #[test]

@@ -14,9 +14,10 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::heritage::{Heritage, forgotten, missed};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::{FileReport, LeftProcesses};
+use crate::core::limits::KILLED_KINDS_MAX;
 use crate::core::lookup::ReplyTo;
 use crate::core::low_limits::LowLimits;
-use crate::core::message::{Down, InquiryKind, NO_SIGNAL, OpenFence, Reply, Requester, Up};
+use crate::core::message::{Down, InquiryKind, Killed, NO_SIGNAL, OpenFence, Reply, Requester, Up};
 use crate::core::parent::{EndState, Parent};
 use crate::core::plan::{NamespacePlan, find, owner_of};
 use crate::core::reason::LossReason;
@@ -249,6 +250,15 @@ impl Parent for Root {
 
     fn on_left(&mut self, left: LeftProcesses, _: &mut Turn<'_>) {
         left.add_to(&mut self.left);
+    }
+
+    fn on_killed(&mut self, Killed { namespace, ranks, signal, after }: Killed, _: &mut Turn<'_>) {
+        if let Some(all) = self.killed.iter_mut().find(|all| (all.namespace, all.signal) == (namespace, signal)) {
+            all.ranks.union_with(&ranks);
+            all.after = all.after.max(after);
+        } else if self.killed.len() < KILLED_KINDS_MAX {
+            self.killed.push(Killed { namespace, ranks, signal, after });
+        }
     }
 
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_>) {

@@ -248,7 +248,12 @@ impl Root {
         if self.is_ending() {
             return;
         }
-        let grace = self.session.kill_grace;
+        let is_told = match &outcome {
+            Outcome::Interrupted { .. } => signal == SIGTERM,
+            Outcome::Failed { first, .. } => matches!(first.cause, Cause::Terminated { .. }),
+            _ => false,
+        };
+        let grace = self.kill_wait.filter(|_| is_told).unwrap_or(self.session.kill_grace);
         if !matches!(outcome, Outcome::Success | Outcome::Failed { .. })
             && let went_on @ Outcome::Survived { .. } = self.reached()
         {
@@ -300,6 +305,7 @@ impl Root {
 
     pub(super) fn over(&mut self, outcome: Outcome, why: &'static str, turn: &mut Turn<'_>) {
         self.to_children(&Down::Leave, turn);
+        turn.extend(self.killed.drain(..).map(|killed| RootAction::Notice(Notice::Killed(killed))));
         if self.leftovers > 0 {
             let (left, grace) = (std::mem::take(&mut self.left), self.session.kill_grace);
             turn.push(RootAction::Notice(Notice::Leftovers(self.leftovers, left, grace)));

@@ -19,6 +19,7 @@ use crate::core::accelerators::AcceleratorPlan;
 use crate::core::binding::BindingPolicy;
 use crate::core::cache::CachePolicy;
 use crate::core::leftovers::LeftProcesses;
+use crate::core::limits::GATHER_WINDOW;
 use crate::core::message::{Contribution, Inquiry, InquiryKind, ReleaseContent, Reply, Requester, Update};
 use crate::core::placement::place;
 use crate::core::plan::DirectOutput;
@@ -205,6 +206,25 @@ fn a_session_without_failures_ends_by_itself() {
     assert_eq!(outcome(&actions), Some(&Outcome::Success));
     assert!(actions.contains(&RootAction::Notice(Notice::Leftovers(1, Vec::new(), GRACE))));
     assert!(sent(&actions, 1).contains(&&Down::Leave));
+}
+
+#[test]
+fn after_a_term_ranks_have_the_grace_of_the_resource_manager() {
+    let wait = Duration::from_secs(30);
+    let terminated = Failure::of_agent(T, AgentId(1), Cause::Terminated { signal: 15 });
+    let others = [
+        (RootInput::Interrupt(15), 15, wait),
+        (RootInput::FromChild(AgentId(1), Up::Failed(terminated)), 15, wait),
+        (RootInput::Interrupt(2), 2, GRACE),
+        (RootInput::TimeLimit(wait), 15, GRACE),
+    ];
+    for (input, signal, grace) in others {
+        let mut world = World::running();
+        world.after(T, RootInput::KillWait(wait));
+        let mut actions = world.after(T, input);
+        actions.extend(world.after(T + GATHER_WINDOW, RootInput::Timeout));
+        assert!(sent(&actions, 1).contains(&&Down::End { signal, grace }), "{actions:?}");
+    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::driver::serving::RankEvent;
 use crate::driver::shutdown::{SWEEP_PAUSE, Sweep};
 use crate::driver::startup::Startup;
 use crate::link::{Accepted, LinkEvent};
+use crate::sys::SignalSender;
 
 /// Everything that an agent waits for.
 pub(super) enum Event {
@@ -24,8 +25,8 @@ pub(super) enum Event {
     Reaped,
     /// SIGCHLD need not wait any longer.
     ReapDue,
-    /// The process has received SIGTERM.
-    Terminated,
+    /// The process has received signals.
+    Told(Vec<(i32, SignalSender)>),
     /// A child has authenticated itself.
     Joined(Accepted),
     /// The link to an ancestor is up, or no ancestor accepts this agent.
@@ -72,7 +73,7 @@ impl AgentDriver {
             events = self.ranks.next_turn() => Event::Ranks(events),
             _ = self.reaped.recv(), if may_reap => Event::Reaped,
             () = sleep_until(self.next_reap), if !may_reap => Event::ReapDue,
-            _ = self.terminated.recv() => Event::Terminated,
+            signals = self.told.next() => Event::Told(signals),
             Some(accepted) = self.joined.recv() => Event::Joined(accepted),
             staged = self.staging.finished() => Event::Staged(staged),
             Some(found) = async { self.rejoined.as_mut()?.await.ok() } => Event::Rejoined(found),
