@@ -144,7 +144,7 @@ fn every_job_has_one_end_while_processes_are_killed() {
     // Some nodes may be down, or lost and not known to be so.
     let last = fill(&pool);
     assert!(pool.scela(&["pool", "stop", "--kill"]).status.success());
-    nothing_is_left(&cluster, &pool, last, &[137, 251, 252]);
+    nothing_is_left(&cluster, &pool, last, &[137, 143, 251, 252]);
     // The session of the keepers, and the controller.
     for name in ["scela-run", "scela-pool"] {
         let pool = Pool::start_on(&cluster, &["--slots", &SLOTS.to_string()]);

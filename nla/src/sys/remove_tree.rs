@@ -176,13 +176,13 @@ mod tests {
         }
         let place = tempfile::tempdir().unwrap();
         let tree = place.path().join("tree");
-        fs::create_dir_all(tree.join("foreign/of")).unwrap();
-        (0..3).for_each(|number| fs::write(tree.join(format!("foreign/of/{number}")), "").unwrap());
+        fs::create_dir_all(tree.join("foreign")).unwrap();
+        (0..3).for_each(|number| fs::write(tree.join(format!("foreign/{number}")), "").unwrap());
         fs::create_dir_all(tree.join("own")).unwrap();
         ["", "own"].iter().for_each(|name| chown(tree.join(name), Some(USER), None).unwrap());
         mode(place.path(), 0o777);
         let left = as_user(USER, || remove_tree(&tree)).unwrap_err().to_string();
-        let first = tree.join("foreign/of/").display().to_string();
+        let first = tree.join("foreign/").display().to_string();
         let expected = ": Permission denied (os error 13), and 2 more";
         assert!(left.starts_with(&first) && left.ends_with(expected), "{left}");
         assert!(!tree.join("own").exists());
