@@ -103,6 +103,12 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_owner_of_the_program_is_that_of_its_file() {
+        let file = std::fs::metadata(std::env::current_exe().unwrap()).unwrap();
+        assert_eq!(owner(), Some(file.uid()));
+    }
+
+    #[test]
     fn the_part_that_is_loaded_runs() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cut");

@@ -346,12 +346,12 @@ fn deserialize_ancestors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<V
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::core::limits::ADDRESSES_MAX;
     use crate::wire::{decode, encode};
 
-    fn order(target: u32, targets: u32, hosts: usize) -> BootOrder {
+    pub(in crate::bootstrap) fn order(target: u32, targets: u32, hosts: usize) -> BootOrder {
         let host = HostAt { name: "n".to_owned(), user: None, is_here: false };
         BootOrder {
             session: SessionId(1),
@@ -397,6 +397,15 @@ mod tests {
             let Addresses { own, ancestors: got } = decode(&encode(&sent)).expect("it is a message");
             assert_eq!((own.len(), got.len()), (addresses, ancestors));
             assert!(got.iter().all(|one| one.addresses.len() == addresses));
+        }
+    }
+
+    #[test]
+    fn an_agent_is_remote_if_a_network_or_a_remote_shell_leads_to_it() {
+        let is_remote = |reach, links| BootOrder { reach, links, ..order(1, 1, 0) }.is_remote();
+        assert!(is_remote(Reach::Network(None), Links::Connections) && is_remote(Reach::Nowhere, Links::RemoteShells));
+        for (reach, links) in [(Reach::Here, Links::Connections), (Reach::Nowhere, Links::Pipes)] {
+            assert!(!is_remote(reach, links), "{reach:?} {links:?}");
         }
     }
 

@@ -437,3 +437,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -416,6 +416,22 @@ mod tests {
     }
 
     #[test]
+    fn a_file_gets_its_mode_with_its_last_bytes() {
+        let (place, plan) = (tempfile::tempdir().unwrap(), plan(None));
+        let (cut, note) = (Chunks::of(&plan), StageNote::unread().unwrap());
+        let directory = StageDirectory::make(place.path(), note).unwrap();
+        let mut writing = Writing::begin(&plan, &cut, &directory).unwrap();
+        let is_it = |content| plan.path(content) == b"t/d/f";
+        let content = cut.contents.iter().position(|content| is_it(content.place)).unwrap();
+        let mode = || std::fs::metadata(directory.path().join("t/d/f")).unwrap().mode() & 0o7777;
+        writing.write_to(content, 0, &CONTENTS[3][..4]).unwrap();
+        // Only root could open it for writing again if it were read-only.
+        assert_eq!(mode(), 0o600);
+        writing.write_to(content, 4, &CONTENTS[3][4..]).unwrap();
+        assert_eq!(mode(), 0o444);
+    }
+
+    #[test]
     fn damaged_cut_and_long_streams_leave_nothing() {
         let place = tempfile::tempdir().unwrap();
         let check = |made: Result<StageDirectory, String>, expected: &str| {

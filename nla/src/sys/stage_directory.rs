@@ -147,6 +147,12 @@ mod tests {
     }
 
     #[test]
+    fn files_in_shared_memory_take_memory_and_those_of_other_file_systems_do_not() {
+        assert!(is_in_memory(Path::new("/dev/shm")) && !is_in_memory(Path::new("/proc")));
+        assert!(!is_in_memory(Path::new("/nonexistent")));
+    }
+
+    #[test]
     fn a_place_that_others_may_change_is_not_safe() {
         let parent = tempfile::tempdir().unwrap();
         let is_safe = |mode| {

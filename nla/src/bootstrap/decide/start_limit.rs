@@ -156,6 +156,15 @@ mod tests {
     }
 
     #[test]
+    fn a_start_that_takes_exactly_the_slow_time_is_not_slow() {
+        let mut starts = StartLimit::new(None);
+        opened(&mut starts);
+        starts.on_success(QUICK);
+        starts.on_success(QUICK * SLOW);
+        assert_eq!(starts.limit(), LIMIT_FIRST + 2);
+    }
+
+    #[test]
     fn a_fixed_limit_never_changes() {
         let mut starts = StartLimit::new(Some(3));
         assert_eq!(opened(&mut starts), 3);

@@ -190,6 +190,8 @@ mod tests {
         let long = "n".repeat(249);
         assert_eq!(check(chain(11, &long)), Ok(()));
         assert_eq!(check(chain(12, &long)), named(&long), "3001 bytes");
+        let longest = entry(11, &long[1..], TreeKind::Directory);
+        assert_eq!(check([chain(11, &long), vec![longest]].concat()), Ok(()), "3000 bytes");
     }
 
     #[test]
