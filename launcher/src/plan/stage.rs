@@ -82,15 +82,6 @@ pub(super) fn provide(plan: &mut Plan, wdir: &Path, traced: Option<&Path>) -> Re
     files.add_directories(&directories)?;
     let Files { staged, mut sources, trees, in_trees } = files;
     sources.extend(in_trees);
-    let refused = |error| {
-        let hint = match error {
-            StageError::Name(_) | StageError::Reserved(_) | StageError::Twice(_) => {
-                "--stage-file FILE=NAME and --stage-dir DIR=NAME choose a name"
-            }
-            _ => "name fewer or other files",
-        };
-        Refusal::new(format!("files cannot be staged: {error}"), hint)
-    };
     let stage = StagePlan::new(staged, trees, options.stage_cache).map_err(refused)?;
     let (count, bytes) = (sources.len(), stage.lengths().fold(0, u64::saturating_add));
     if !stage.is_empty() && plan.options.verbose > 0 {
@@ -99,6 +90,16 @@ pub(super) fn provide(plan: &mut Plan, wdir: &Path, traced: Option<&Path>) -> Re
     settings.session.stage = stage;
     plan.files = sources;
     Ok(())
+}
+
+fn refused(error: StageError) -> Refusal {
+    let hint = match error {
+        StageError::Name(_) | StageError::Reserved(_) | StageError::Twice(_) => {
+            "--stage-file FILE=NAME and --stage-dir DIR=NAME choose a name"
+        }
+        _ => "name fewer or other files",
+    };
+    Refusal::new(format!("files cannot be staged: {error}"), hint)
 }
 
 /// Returns the path of the program's copy, if the program is in one of the directories that are sent, or is named by the variable of
@@ -331,6 +332,15 @@ mod tests {
         assert_eq!(names(&["liba.so.1", "libc.so.6"], known), Ok(expected));
         assert_eq!(names(&[], known), Ok(Vec::new()), "a static program, or a script");
         assert!(!is_left_out("libcurl.so.4") && !is_left_out("libmpi.so.12") && is_left_out("libcuda.so.1"));
+    }
+
+    #[test]
+    fn the_hint_of_a_name_is_the_option_that_chooses_another() {
+        let hint = |error| refused(error).hint().to_owned();
+        for error in [StageError::Name, StageError::Reserved, StageError::Twice] {
+            assert_eq!(hint(error("a".to_owned())), "--stage-file FILE=NAME and --stage-dir DIR=NAME choose a name");
+        }
+        assert_eq!(hint(StageError::TooLarge), "name fewer or other files");
     }
 
     #[test]

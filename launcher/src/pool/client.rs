@@ -210,17 +210,22 @@ fn avoided(options: &Options) -> Result<BTreeSet<String>, Refusal> {
         }
         return Ok(BTreeSet::new());
     };
-    let mut bytes = 0;
-    let mut names = faults.likeliest();
-    names.retain(|name| {
-        bytes += name.len();
-        bytes <= AVOIDED_BYTES_MAX
-    });
+    let names = sent_names(faults.likeliest());
     if options.verbose > 0 && !names.is_empty() {
         let text = format!("--avoid-faults: the pool uses hosts that may fail last: {}", faults.words_of(&names));
         stderr::line(Kind::Report, &format!("scela-run: {text}"));
     }
     Ok(names.into_iter().map(str::to_owned).collect())
+}
+
+/// Returns the first of these names, which fit into a request.
+fn sent_names(mut names: Vec<&str>) -> Vec<&str> {
+    let mut bytes = 0;
+    names.retain(|name| {
+        bytes += name.len();
+        bytes <= AVOIDED_BYTES_MAX
+    });
+    names
 }
 
 /// Returns how many ranks the job has, if its options or all its commands say so.
@@ -483,5 +488,31 @@ pub(super) fn received(packets: &Packets) -> Option<Option<Packet>> {
     match packets.receive(false) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         received => Some(received.ok().flatten()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn a_request_names_nodes_to_be_avoided_only_if_the_user_asks_for_it() {
+        let place = tempfile::tempdir().unwrap();
+        let (now, history) = (SystemTime::now().duration_since(UNIX_EPOCH).unwrap(), place.path().join("faults"));
+        std::fs::write(&history, format!("scela-faults 1\n{} n1\n", now.as_secs())).unwrap();
+        let mut options = Options { quiet: true, ..Options::default() };
+        options.hosts.fault_history = Some(history);
+        assert_eq!(avoided(&options).unwrap(), BTreeSet::new());
+        options.hosts.avoid_faults = true;
+        assert_eq!(avoided(&options).unwrap(), BTreeSet::from(["n1".to_owned()]));
+    }
+
+    #[test]
+    fn a_request_names_as_many_nodes_to_be_avoided_as_fit() {
+        let name = "n".repeat(1024);
+        assert_eq!(sent_names(vec![&name; 17]).len(), 16);
+        assert_eq!(sent_names(vec!["a", &"n".repeat(16 * 1024), "b"]), ["a"]);
     }
 }

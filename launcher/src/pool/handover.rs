@@ -270,6 +270,22 @@ mod tests {
     }
 
     #[test]
+    fn a_job_is_sent_once_more_only_if_the_kernel_has_refused_its_descriptors() {
+        let [controller, other] = Packets::pair().unwrap();
+        let streams = std::fs::File::open("/dev/null").unwrap();
+        let description = Description::of_process(Vec::new(), None, Vec::new());
+        let job = Submission::new(Ask::default(), &description, [streams.as_fd(); 3]).unwrap();
+        assert!(job.send(&controller).unwrap());
+        drop(other);
+        assert!(job.send(&controller).is_err());
+    }
+
+    #[test]
+    fn the_reason_of_a_launcher_that_cannot_begin_is_told() {
+        assert_eq!(not_launched_text("no memory"), "the job could not be launched: no memory");
+    }
+
+    #[test]
     fn a_pool_of_one_node_may_be_on_this_machine_only() {
         let hint = |has| refused("night", &JobRefusal::TooFewNodes { asks: 3, has }).hint().to_owned();
         assert_eq!(hint(2), "'scela pool add' adds nodes");

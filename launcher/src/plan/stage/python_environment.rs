@@ -214,6 +214,29 @@ mod tests {
     }
 
     #[test]
+    fn only_the_settings_and_the_scripts_of_an_environment_are_changed() {
+        let place = tempfile::tempdir().unwrap();
+        let top = place.path();
+        fs::create_dir(top.join("bin")).unwrap();
+        fs::write(top.join(SETTINGS), "home = /usr/bin\n").unwrap();
+        let script = format!("#!{}/bin/python\n", top.display());
+        for name in ["bin/tool", "tool"] {
+            fs::write(top.join(name), &script).unwrap();
+        }
+        let environment = Environment {
+            typed: top.to_owned(),
+            directory: top.to_owned(),
+            interpreter: PathBuf::new(),
+            library: PathBuf::new(),
+            base: b"v.base".to_vec(),
+        };
+        let text = |name: &str| shown(environment.text(b"v", Path::new(name), &top.join(name)));
+        assert_eq!(text(SETTINGS).as_deref(), Some("home = @/v.base/bin\n"));
+        assert_eq!(text("bin/tool").as_deref(), Some("#!@/v/bin/python\n"));
+        assert_eq!(text("tool"), None);
+    }
+
+    #[test]
     fn an_environment_needs_a_base() {
         let place = tempfile::tempdir().unwrap();
         let top = place.path();

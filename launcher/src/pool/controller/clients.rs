@@ -165,9 +165,7 @@ impl Actor {
 
 /// Accepts clients of this user and reads the request of each.
 pub(super) async fn accept(listener: WatchedListener, events: mpsc::Sender<Event>, tasks: Tasks) {
-    // Each may have the descriptors of a job.
-    let most = (sys::open_files_limit() / (4 * DESCRIPTORS_PER_JOB)).clamp(1, REQUESTS_MAX as u64);
-    let room = Arc::new(Semaphore::new(most as usize));
+    let room = Arc::new(Semaphore::new(requests_max(sys::open_files_limit())));
     let mut has_warned = false;
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
@@ -197,6 +195,12 @@ pub(super) async fn accept(listener: WatchedListener, events: mpsc::Sender<Event
     }
 }
 
+/// Returns how many requests are awaited at a time. Each may have the descriptors of a job, and together they may take a quarter
+/// of all.
+fn requests_max(open_files: u64) -> usize {
+    (open_files / (4 * DESCRIPTORS_PER_JOB)).clamp(1, REQUESTS_MAX as u64) as usize
+}
+
 /// Reads the request of a client. Returns `None` if it is none, or does not arrive in time.
 async fn first_request(client: Packets) -> Option<(Rc<WatchedPackets>, ToController, Vec<OwnedFd>)> {
     let client = Rc::new(WatchedPackets::of(client).ok()?);
@@ -214,4 +218,15 @@ async fn first_request(client: Packets) -> Option<(Rc<WatchedPackets>, ToControl
         _ => descriptors.is_empty(),
     };
     fits.then_some((client, question, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_requests_that_are_awaited_take_a_quarter_of_the_descriptors() {
+        let job = DESCRIPTORS_PER_JOB;
+        assert_eq!([0, 4 * job - 1, 4 * job, 12 * job, u64::MAX].map(requests_max), [1, 1, 1, 3, REQUESTS_MAX]);
+    }
 }

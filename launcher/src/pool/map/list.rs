@@ -94,7 +94,7 @@ mod tests {
         let commands: Vec<_> = (0..list.len()).map(|index| list.command(index).unwrap()).collect();
         assert_eq!(commands, [&b" a b "[..], b"d # e", b"f"]);
         assert_eq!(list.command(3), None);
-        assert!(parsed("").unwrap().is_empty() && parsed("\n#\n").unwrap().is_empty());
+        assert!(!list.is_empty() && parsed("").unwrap().is_empty() && parsed("\n#\n").unwrap().is_empty());
     }
 
     #[test]

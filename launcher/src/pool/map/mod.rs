@@ -68,17 +68,13 @@ pub fn run(options: &Options) -> Result<u8, Refusal> {
     let journal = options.journal.as_deref().map(|path| JournalFile::open(path, options.resumes, &list)).transpose()?;
     let (journal, skipped) = journal.map_or((None, vec![false; list.len()]), |(file, skipped)| (Some(file), skipped));
     let PoolReport { pool, .. } = states::state(&options.pool)?;
-    let at_once = options.at_once.unwrap_or(pool.slots / options.ranks).max(1);
     let descriptors = sys::raise_limit().unwrap_or_else(|_| sys::open_files_limit());
-    let most = (descriptors.saturating_sub(DESCRIPTORS_LEFT) / DESCRIPTORS_PER_COMMAND).max(1);
-    let most = u32::try_from(most).unwrap_or(u32::MAX);
-    if at_once > most {
-        let text =
-            format!("{most} commands run at a time, not {at_once}, because of the limit on open files (ulimit -Hn)");
-        stderr::line(Kind::Report, &format!("scela: warning: {text}"));
+    let (at_once, warning) = at_once(options.at_once, pool.slots, options.ranks, descriptors);
+    if let Some(warning) = warning {
+        stderr::line(Kind::Report, &format!("scela: warning: {warning}"));
     }
     let rules = Rules {
-        at_once: at_once.min(most) as usize,
+        at_once: at_once as usize,
         retries: options.retries,
         in_order: !options.unordered,
         halts: options.halts,
@@ -86,6 +82,17 @@ pub fn run(options: &Options) -> Result<u8, Refusal> {
     let (pool, ranks, progress) = (options.pool.clone(), options.ranks, options.progress);
     actor::run(Setup { pool, list, skipped, rules, ranks, progress, journal })
         .map_err(|error| Refusal::new(format!("the commands cannot be run: {error}"), "").of_system())
+}
+
+/// Returns how many commands run at a time: as many as were asked for, else as many as have slots. Fewer if this limit on open files
+/// is too low; the warning says so.
+fn at_once(asked: Option<u32>, slots: u32, ranks: u32, open_files: u64) -> (u32, Option<String>) {
+    let wanted = asked.unwrap_or(slots / ranks).max(1);
+    let most = (open_files.saturating_sub(DESCRIPTORS_LEFT) / DESCRIPTORS_PER_COMMAND).max(1);
+    let most = u32::try_from(most).unwrap_or(u32::MAX);
+    let text =
+        || format!("{most} commands run at a time, not {wanted}, because of the limit on open files (ulimit -Hn)");
+    (wanted.min(most), (wanted > most).then(text))
 }
 
 fn read_list(path: &Path) -> Result<List, Refusal> {
@@ -104,4 +111,20 @@ fn read_list(path: &Path) -> Result<List, Refusal> {
     };
     let bytes = bytes.map_err(|error| refused("read", &error))?;
     List::parse(bytes).map_err(|error| refused("run", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_run_as_slots_the_user_and_open_files_allow() {
+        let ten = DESCRIPTORS_LEFT + 10 * DESCRIPTORS_PER_COMMAND;
+        assert_eq!(at_once(None, 9, 2, ten), (4, None));
+        assert_eq!(at_once(None, 2, 3, ten), (1, None), "a command with more ranks than slots");
+        assert_eq!(at_once(Some(10), 9, 2, ten), (10, None));
+        let text = "10 commands run at a time, not 11, because of the limit on open files (ulimit -Hn)";
+        assert_eq!(at_once(Some(11), 9, 2, ten), (10, Some(text.to_owned())));
+        assert_eq!(at_once(None, 9, 2, 0).0, 1);
+    }
 }

@@ -171,6 +171,11 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_cannot_be_made_says_why() {
+        assert_eq!(removed(Path::new("/nonexistent")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
     fn outputs_that_are_held_stay_as_they_are() {
         let directory = tempfile::tempdir().unwrap();
         let mut held = Held::default();

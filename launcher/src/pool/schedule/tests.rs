@@ -189,6 +189,20 @@ fn a_job_that_no_launcher_has_taken_says_so_and_gets_the_next_one() {
 }
 
 #[test]
+fn a_job_behind_one_for_which_a_launcher_starts_waits_for_that_launcher() {
+    let mut schedule = Schedule::new(here(2), Lifetime::default(), 100);
+    let mut reasons = |input| {
+        schedule.handle(Time::ZERO, input, &mut Vec::new());
+        schedule.jobs().filter_map(|shown| Some((shown.job, shown.wait?.why))).collect::<Vec<_>>()
+    };
+    reasons(Input::Timeout);
+    reasons(Input::Submitted(1, ask(2)));
+    // The slots are free, and job 1 gets them.
+    assert_eq!(reasons(Input::Submitted(2, ask(2))), [(1, Why::Launcher), (2, Why::Launcher)]);
+    assert_eq!(reasons(Input::StandbyReady), [(2, no_room(2, 0))]);
+}
+
+#[test]
 fn a_job_that_is_larger_than_the_pool_runs_alone() {
     let mut pool = Pool::of(2);
     assert_eq!(pool.submit(1, 64), [starts(1, 2)]);
