@@ -222,16 +222,17 @@ fn version_and_help_start_no_ranks() {
 
 /// The process that has started an agent may be on a host that is lost.
 #[test]
-fn an_agent_that_gets_no_order_ends() {
+fn an_agent_that_gets_no_order_ends_and_says_so() {
     let mut command = Command::new(scela_run());
     command.args(["--guard", &nla::bootstrap::agent_id(), "label", "100"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut guardian = command.spawn().expect("scela-run exists");
     let input = guardian.stdin.take().expect("it is a pipe");
     // The agent must exit before its input ends and before its guardian kills it.
     let began = Instant::now();
-    let status = guardian.wait().expect("it is our child");
+    let output = guardian.wait_with_output().expect("it is our child");
     drop(input);
-    assert!(!status.success(), "{status}");
+    assert!(!output.status.success(), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).ends_with(": the order did not arrive in time\n"), "{output:?}");
     assert!(began.elapsed() < Duration::from_secs(60), "it has waited {:?}", began.elapsed());
 }

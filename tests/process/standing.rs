@@ -61,7 +61,12 @@ fn launchers_that_are_stopped_get_no_jobs() {
     // Some may not stand by yet.
     let stopped = wait_for(&pool, "scela-standby", 2);
     Process::signal_all(&stopped, Signal::SIGSTOP);
-    pool.job().np(1).program(sh("echo here")).run().is_quiet_success().wrote("here\n");
+    let runs = pool.job().np(1).program(sh("echo here; exec sleep 1000")).spawn();
+    runs.wait_for("here");
+    // The job has another launcher now, which is named after it and gets its signals.
+    wait_for(&pool, "scela-job", 1);
+    assert!(pool.scela(&["kill", "1"]).status.success());
+    runs.finish().has_code(143);
     // They must not run the job when they go on.
     let is_gone = |launcher: &Process| launcher.state_now().is_none_or(|state| state == 'Z');
     assert!(eventually(|| stopped.iter().any(is_gone).then_some(())).is_some(), "{stopped:?}");
