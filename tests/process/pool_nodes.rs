@@ -44,6 +44,23 @@ fn jobs_that_lack_a_drained_node_say_so() {
     map.finish().has_code(0).wrote("a\nb\n");
 }
 
+/// The client is told at most every ten seconds.
+#[test]
+fn a_job_with_an_orphan_time_that_waits_is_told_of_a_drained_node() {
+    let pool = Pool::start(&["--slots", "1"]);
+    let [name] = &names(&pool)[..] else { panic!("it has one node") };
+    let runs = pool.job().np(1).program(sh("echo here; exec sleep 1000")).spawn();
+    runs.wait_for("here");
+    let orphan = pool.job().args(["--orphan-time", "60"]).np(1).program(sh("echo orphan")).spawn();
+    orphan.wait_for_error("it needs 1 slot, and 0 are free\n");
+    assert!(pool.scela(&["pool", "drain", name]).status.success());
+    orphan.wait_for_error(&format!("\n  {name} has been drained for "));
+    assert!(pool.scela(&["pool", "resume", name]).status.success());
+    assert!(pool.scela(&["kill", "1"]).status.success());
+    runs.finish().has_code(143);
+    orphan.finish().has_code(0).wrote("orphan\n");
+}
+
 #[test]
 fn an_addition_that_is_interrupted_adds_nothing() {
     let (pool, directory) = (Pool::unstarted(), tempfile::tempdir().unwrap());
