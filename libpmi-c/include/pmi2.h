@@ -153,7 +153,8 @@ int PMI2_Job_Disconnect(const char jobid[]);
 /**
  * Starts a new job of `count` programs: `maxprocs[i]` ranks of `cmds[i]` with the `argcs[i]`
  * arguments `argvs[i]` (without the program's name) and the `info_keyval_sizes[i]` hints
- * `info_keyval_vectors[i]`: an array, or a list linked by `next`, as Intel MPI passes it. The pairs
+ * `info_keyval_vectors[i]`: an array, or a list linked by `next`, as Intel MPI passes it. Elements may
+ * also lack the number `pobj_mutex`, as those of MVAPICH2 2.3 do. The pairs
  * that `preput_keyval_vector` points to are in the new job's space before its ranks start. Copies
  * the name of the job into `jobId`, a buffer of `jobIdSize` bytes; `errors` receives a code for each
  * program.

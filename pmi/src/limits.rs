@@ -72,6 +72,9 @@ pub const SPAWN_RANKS_MAX: u32 = 1 << 20;
 pub const SPAWN_ARGS_MAX: usize = 16 * 1024;
 /// The most info pairs of one command of a spawn.
 pub const SPAWN_INFO_MAX: usize = 256;
+/// The longest key of such a pair that is found in memory of unknown layout: `MPI_MAX_INFO_KEY` without the terminating
+/// NUL.
+pub const SPAWN_KEY_BYTES_MAX: usize = 255;
 /// The most entries that a spawn may put on its children's board.
 pub const SPAWN_PREPUTS_MAX: usize = 1024;
 /// The most bytes of names, arguments, infos and preputs of one spawn together.

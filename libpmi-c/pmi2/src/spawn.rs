@@ -36,8 +36,6 @@ unsafe extern "C" fn PMI2_Job_Spawn(
             // SAFETY: arrays with an element for each command, of arrays of so many strings.
             unsafe { words(*argvs.add(at), *argcs.add(at)) }
         };
-        // SAFETY: NULL, or an array or a list of so many pairs.
-        let hints = |infos, size| unsafe { hints(infos, size) };
         // SAFETY: NULL or arrays as the header describes them.
         let order = unsafe {
             let preputs = preputs(preput_keyval_vector, preput_keyval_size)?;
@@ -62,29 +60,19 @@ unsafe fn words(argv: *const *const c_char, argc: c_int) -> Outcome<Vec<Vec<u8>>
     unsafe { c::array(argv, argc).iter().map(|&word| CODES.string(word)).collect() }
 }
 
-/// # Safety
-///
-/// As [`spawn_info::read`].
-unsafe fn hints(infos: *const Info, size: c_int) -> Outcome<Pairs> {
-    let size = CODES.count(size, limits::SPAWN_INFO_MAX)?;
-    // SAFETY: the caller guarantees it.
-    unsafe { spawn_info::read(infos, size).iter().map(|info| CODES.pair(info.key, info.value)).collect() }
+fn hints(infos: *const Info, size: c_int) -> Outcome<Pairs> {
+    spawn_info::hints(infos, CODES.count(size, limits::SPAWN_INFO_MAX)?)
 }
 
 /// # Safety
 ///
-/// `preputs` is NULL or has `size` elements, each NULL or a pointer to one pair.
+/// `preputs` is NULL or has `size` elements.
 unsafe fn preputs(preputs: *const *const Info, size: c_int) -> Outcome<Pairs> {
     let size = CODES.count(size, limits::SPAWN_PREPUTS_MAX)?;
-    if preputs.is_null() && size > 0 {
-        return Err(PMI2_ERR_INVALID_ARG);
+    if size == 0 {
+        return Ok(Vec::new());
     }
+    c::not_null(preputs, PMI2_ERR_INVALID_ARG)?;
     // SAFETY: the caller guarantees it.
-    unsafe {
-        let pair = |&info: &*const Info| {
-            let info = info.as_ref().ok_or(PMI2_ERR_INVALID_ARG)?;
-            CODES.pair(info.key, info.value)
-        };
-        c::array(preputs, size).iter().map(pair).collect()
-    }
+    spawn_info::preputs(unsafe { c::array(preputs, size) })
 }
