@@ -220,7 +220,7 @@ int PMI2_Info_GetNodeAttrIntArray(const char name[], int array[], int arraylen, 
 /**
  * Copies an attribute of this job into `value`, a buffer of `valuelen` bytes. Sets `*found` to
  * whether it exists; the call succeeds in either case. Known attributes: `PMI_process_mapping`,
- * `universeSize`.
+ * `universeSize`, which is negative if nothing bounds the number of ranks.
  */
 int PMI2_Info_GetJobAttr(const char name[], char value[], int valuelen, int *found);
 

@@ -175,7 +175,7 @@ impl Client {
         match self {
             Self::V2(client) => Ok(client.job_attribute(key)?),
             Self::V1(client) if key == b"universeSize" => {
-                Ok(Some(client.universe_size()?).filter(|&size| size >= 0).map(|size| size.to_string().into_bytes()))
+                Ok(Some(client.universe_size()?.to_string().into_bytes()))
             }
             Self::V1(_) | Self::Singleton(_) => self.get(key),
         }

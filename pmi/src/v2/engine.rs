@@ -102,9 +102,12 @@ impl Turn<'_, Frames> {
                 self.ask(Awaited::JobAttribute, Request::TopologyFile)
             }
             Command::JobAttribute { key } => {
+                let attributes = &self.state.attributes;
                 let dead = if key == DEAD_PROCESSES { self.board.dead() } else { None };
                 let dead = dead.map(|ranks| ranks.as_bytes().to_vec());
-                let value = dead.or_else(|| self.state.attributes.attribute(&key));
+                // MVAPICH2 2.3 ends the job if this is not found, and takes a negative one as unknown, as MPICH does.
+                let universe = (*key == *b"universeSize").then(|| attributes.universe_size.to_string().into_bytes());
+                let value = dead.or(universe).or_else(|| attributes.attribute(&key));
                 self.reply(Reply::JobAttribute(value.as_deref()))
             }
             Command::NodePut { key, value } => self.on_node_put(&key, &value),

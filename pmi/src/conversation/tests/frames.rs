@@ -254,7 +254,7 @@ fn a_query_of_a_job_attribute_does_not_look_at_the_board() {
     world.say(INIT_2);
     world.say(framed("cmd=fullinit;"));
     world.check_2(&get("PMI_process_mapping"), none);
-    world.check_2(&get("universeSize"), none);
+    world.check_2(&get("universeSize"), &found("-1"));
 }
 
 #[test]
