@@ -309,10 +309,10 @@ fn the_program_is_sent_to_nodes_without_it() {
 fn a_signal_of_slurm_reaches_each_rank_once() {
     let Some(slurm) = or_skip(Slurm::with_nodes(2)) else { return };
     let allocation = slurm.allocate_evenly(2, 2);
-    let (_, job) = allocation.environment().find(|(name, _)| name == "SLURM_JOB_ID").expect("the job has a number");
+    let (_, job) = allocation.environment().find(|(name, _)| *name == "SLURM_JOB_ID").expect("the job has a number");
     let cancel = |signal: &str| {
         let mut scancel = Command::new("scancel");
-        assert!(scancel.envs(allocation.environment()).args(["--signal", signal, &job]).status().unwrap().success());
+        assert!(scancel.envs(allocation.environment()).args(["--signal", signal, job]).status().unwrap().success());
     };
     let script = "exec 2>/dev/null
         trap 'echo got 1' USR1; trap 'echo got 15' TERM; echo here; while :; do sleep 0.05; done";

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 use serde_json::Value;
-use tests::{Outcome, Run, Running, Tree, World, eventually, scela, sh, skip};
+use tempfile::TempDir;
+use tests::{Outcome, Run, Running, World, eventually, scela, sh, skip};
 
 use crate::host;
 
@@ -74,29 +75,28 @@ const EATS: &str =
     "[ $PMI_RANK = 0 ] && exec sleep 1000; echo here; while [ ! -e eat ]; do sleep 0.05; done; exec tail /dev/zero";
 
 /// Starts two ranks with little memory, of which rank 1 takes all of it once the file `eat` exists.
-fn with_little_memory() -> Option<(Running, Limited)> {
+fn with_little_memory() -> Option<(Running, Limited, TempDir)> {
     let run = scela().np(2).args(["--report", "report.json"]);
     let group = Limited::new(run.world(), "memory")?;
     group.set(("memory.limit_in_bytes", "268435456"), ("memory.max", "268435456"));
-    let directory = run.world().temporary();
-    let running = group.around(run).directory(directory).program(sh(EATS)).spawn();
+    let place = tempfile::tempdir().unwrap();
+    let running = group.around(run).directory(place.path()).program(sh(EATS)).spawn();
     running.wait_for("here");
-    Some((running, group))
+    Some((running, group, place))
 }
 
-/// Waits for the end. Returns the file of `--report`, too.
-fn finish(running: Running) -> (Outcome, Value) {
-    let read = || serde_json::from_slice(&fs::read(running.world().temporary().join("report.json")).ok()?).ok();
-    let report = running.wait_until("the report should be written", read);
-    (running.finish(), report)
+/// Lets rank 1 take all memory. Returns the end, and the file of `--report`.
+fn finish(running: Running, place: &TempDir) -> (Outcome, Value) {
+    fs::write(place.path().join("eat"), "").unwrap();
+    let outcome = running.finish();
+    (outcome, serde_json::from_slice(&fs::read(place.path().join("report.json")).unwrap()).unwrap())
 }
 
 #[test]
 fn a_rank_that_the_kernel_kills_for_lack_of_memory_is_reported_with_the_limit() {
-    let Some((running, group)) = with_little_memory() else { return };
-    fs::write(running.world().temporary().join("eat"), "").unwrap();
+    let Some((running, group, place)) = with_little_memory() else { return };
     let limit = format!("the cgroup {} allows 268 MB", group.group.display());
-    let (outcome, report) = finish(running);
+    let (outcome, report) = finish(running, &place);
     outcome.has_code(137).says(&format!(
         "rank 1 on {} was killed by signal 9 (KILL); the kernel ended it because memory ran out: {limit}; of this agent's ranks, the \
          largest that has ended had 2",
@@ -110,14 +110,13 @@ fn a_rank_that_the_kernel_kills_for_lack_of_memory_is_reported_with_the_limit() 
 /// The kernel prefers the agent, as with thousands of small ranks.
 #[test]
 fn an_agent_that_the_kernel_kills_for_lack_of_memory_is_reported_with_the_limit() {
-    let Some((running, group)) = with_little_memory() else { return };
-    let agent = Tree::new(1, 32).process(running.world(), 1);
+    let Some((running, group, place)) = with_little_memory() else { return };
+    let agent = running.world().agents().pop().unwrap();
     let rank = running.rank(1);
     for (process, score) in [(&agent, "1000"), (&rank, "0")] {
         fs::write(format!("/proc/{}/oom_score_adj", process.pid), score).unwrap();
     }
-    fs::write(running.world().temporary().join("eat"), "").unwrap();
-    let (outcome, report) = finish(running);
+    let (outcome, report) = finish(running, &place);
     let limit = format!("because memory ran out: the cgroup {} allows 268 MB", group.group.display());
     outcome.has_code(252).says(&format!("agent 1 on {} was lost: ", host()));
     outcome.says(&format!("the kernel has killed a process there {limit}\n"));

@@ -40,9 +40,13 @@ fn finish(running: Running) {
 fn a_stopped_launcher_costs_its_time_and_not_the_job() {
     let sessions =
         [&[][..], &["--fanout", "2"], &["--agents-as-nodes"]].map(|options| start(&[&SHORT, options].concat()));
-    sessions.iter().for_each(|running| running.signal(Signal::SIGSTOP));
+    for running in &sessions {
+        running.signal(Signal::SIGSTOP);
+    }
     sessions.iter().for_each(outlive);
-    sessions.iter().for_each(|running| running.signal(Signal::SIGCONT));
+    for running in &sessions {
+        running.signal(Signal::SIGCONT);
+    }
     sessions.into_iter().for_each(finish);
 }
 

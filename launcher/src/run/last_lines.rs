@@ -102,7 +102,11 @@ mod tests {
         let [first, second] = own;
         let drowned = [first.clone(), output(0, "stopped\n"), second.clone()];
         assert_eq!(lines_of(2, &drowned), ((boom(), false), 2));
-        assert_eq!(lines_of(1, &[second.clone()]), ((boom(), true), 0), "the agent has written the lines itself");
+        assert_eq!(
+            lines_of(1, std::slice::from_ref(&second)),
+            ((boom(), true), 0),
+            "the agent has written the lines itself"
+        );
         assert_eq!(lines_of(2, &[second]), ((boom(), false), 0), "others may have written in between");
         assert_eq!(lines_of(2, &[first, quote(0, "x")]), ((Vec::new(), false), 1), "another rank's");
         assert_eq!(quoted_text(&failure(1), &boom()), "rank 1 wrote last to standard error:\n  | boom\n  | a\\u{1b}b");

@@ -174,9 +174,7 @@ impl Client {
     pub(crate) fn job_attribute(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         match self {
             Self::V2(client) => Ok(client.job_attribute(key)?),
-            Self::V1(client) if key == b"universeSize" => {
-                Ok(Some(client.universe_size()?.to_string().into_bytes()))
-            }
+            Self::V1(client) if key == b"universeSize" => Ok(Some(client.universe_size()?.to_string().into_bytes())),
             Self::V1(_) | Self::Singleton(_) => self.get(key),
         }
     }

@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn a_file_gets_its_mode_with_its_last_bytes() {
         let (place, plan) = (tempfile::tempdir().unwrap(), plan(None));
-        let (cut, note) = (Chunks::of(&plan), StageNote::unread().unwrap());
+        let (cut, note) = (Chunks::of(&plan), DirectoryNote::new().unwrap());
         let directory = StageDirectory::make(place.path(), note).unwrap();
         let mut writing = Writing::begin(&plan, &cut, &directory).unwrap();
         let is_it = |content| plan.path(content) == b"t/d/f";

@@ -135,15 +135,15 @@ struct Guardian {
 
 /// Why the guardian kills the agent's processes.
 enum Cause {
-    AgentEnded(Ended),
-    AgentStopped,
-    AgentSilent,
+    Ended(Ended),
+    Stopped,
+    Silent,
 }
 
 impl Cause {
     /// Whether the agent was killed, by the kernel or a user.
     fn is_kill(&self) -> bool {
-        matches!(self, Self::AgentEnded(Ended::Killed { signal: libc::SIGKILL, .. }))
+        matches!(self, Self::Ended(Ended::Killed { signal: libc::SIGKILL, .. }))
     }
 }
 
@@ -200,15 +200,15 @@ impl Guardian {
         // An agent that has failed or was killed has left its directories.
         let left = [DirectoryNote(self.signs), self.notes.pmix].map(DirectoryNote::remove_announced);
         remove_unused_marks();
-        if !matches!(&cause, Cause::AgentEnded(ended) if ended.code() == 0) {
+        if !matches!(&cause, Cause::Ended(ended) if ended.code() == 0) {
             self.notes.shm.remove_announced();
         }
         let code = match (&cause, &killed) {
-            (Cause::AgentEnded(ended), _) | (_, Some(ended)) => ended.code(),
+            (Cause::Ended(ended), _) | (_, Some(ended)) => ended.code(),
             (_, None) => 128 + libc::SIGKILL,
         };
         match cause {
-            Cause::AgentEnded(_) => {
+            Cause::Ended(_) => {
                 if let Some(shortage) = shortage {
                     let [largest, remaining] = [largest_child_bytes(), remaining].map(figures::bytes);
                     print_line(format_args!(
@@ -217,8 +217,8 @@ impl Guardian {
                     ));
                 }
             }
-            Cause::AgentStopped => print_line("the agent was stopped by a signal; it and its ranks were killed"),
-            Cause::AgentSilent => print_line(format_args!(
+            Cause::Stopped => print_line("the agent was stopped by a signal; it and its ranks were killed"),
+            Cause::Silent => print_line(format_args!(
                 "the agent was silent for {} s; it and its ranks were killed",
                 self.limit.as_secs_f32()
             )),
@@ -262,14 +262,14 @@ impl Guardian {
             // Reap the agent, and orphans that became our children before the agent was a subreaper.
             while let Some((pid, ended)) = reap::reap() {
                 if pid == self.agent {
-                    return Cause::AgentEnded(ended);
+                    return Cause::Ended(ended);
                 }
             }
             if stop.is_over(reap::is_stopped(self.agent), elapsed) {
-                return Cause::AgentStopped;
+                return Cause::Stopped;
             }
             if silence.is_over(Instant::now()) {
-                return Cause::AgentSilent;
+                return Cause::Silent;
             }
         }
     }
