@@ -36,12 +36,13 @@ impl Home {
     fn of(user: u32) -> Self {
         let place = tempfile::tempdir().unwrap();
         chown(place.path(), Some(user), Some(user)).unwrap();
-        fs::copy(scela_run().with_file_name("scela"), place.path().join("scela")).unwrap();
-        Self { place, user }
+        let home = Self { place, user };
+        fs::copy(scela_run().with_file_name("scela"), home.program()).unwrap();
+        home
     }
 
     fn program(&self) -> PathBuf {
-        self.place.path().join("scela")
+        self.place.path().join("program")
     }
 
     /// The words with which root executes a program as this user.

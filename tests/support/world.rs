@@ -175,10 +175,10 @@ impl World {
     /// Describes processes and files that are left after the run; `None` if there are none.
     pub fn leftovers(&self) -> Option<String> {
         let mut text = self.listing();
-        // Benchmarks that run on the same machine keep their files there.
+        // Benchmarks that run on the same machine keep their files there, and all sessions that bind ranks share one.
         let is_ours = |path: &PathBuf| {
             let path = path.to_string_lossy();
-            path.contains("scela") && !path.contains("scela-bench")
+            path.contains("scela") && !path.contains("scela-bench") && !path.contains("scela-marks")
         };
         let watched = self.watched.iter();
         // A sent program stays in root's own directory for the next session.

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use super::cpu_marks::remove_unused_marks;
 use super::kernel_files::read_text;
 use super::reap::signal_by;
 use super::shared_files::{ProcessFiles, processes, user};
@@ -78,7 +79,7 @@ pub fn end_guardians(all: &[(Known, Known)], timeout: Duration) {
 }
 
 /// Kills all processes of this user whose initial environment has one of the entries `marks` (`NAME=value`), until there
-/// are none or the time `limit` is over. Returns how many were killed.
+/// are none or the time `limit` is over. Removes the file of their marks of processors, too. Returns how many were killed.
 ///
 /// The kernel hides the environment of a process that is not dumpable, for example of a setuid program.
 pub fn end_marked(marks: &[String], limit: Duration) -> usize {
@@ -91,6 +92,8 @@ pub fn end_marked(marks: &[String], limit: Duration) -> usize {
         killed += found;
         found == 0
     });
+    // Their guardian may have been killed as well.
+    remove_unused_marks();
     killed
 }
 
