@@ -146,7 +146,9 @@ int PMI_Barrier(void);
  * Waits until all ranks of a group have called it with the same `stringtag`, which may be null. Values that they have put are
  * then visible to each other, and after the next PMI_Barrier to all ranks. `group` is an array of `count` ranks, this one among
  * them, in any order, or a special group. From MPICH's PMI 1.2; Slurm's library does not have it. PMI_ERR_INVALID_ARG: a rank
- * does not exist, or this one is missing. PMI_FAIL: a rank of the group has died, or the launcher is not ScELA and the group is
+ * does not exist, or this one is missing. Threads of a rank may be in barriers of different groups at the same time, and one of
+ * them in PMI_Barrier. What others put and exchange meanwhile may be hidden again after that PMI_Barrier, until the next one.
+ * PMI_FAIL: a rank of the group has died, or the launcher is not ScELA and the group is
  * neither PMI_GROUP_SELF nor PMI_GROUP_WORLD without a tag.
  */
 int PMI_Barrier_group(const int *group, int count, const char *stringtag);

@@ -14,7 +14,9 @@
 //! that could outlive its epoch.
 //!
 //! A fence of a group shows its ranks what they have put since the last fence of all ranks; the next one of those shows it to
-//! all.
+//! all. A rank may be in fences of several groups, and in one of all ranks, and make other requests meanwhile: its threads
+//! do. What a thread puts while another one is in a fence of all ranks may be hidden again when that fence ends, until the
+//! next one.
 //!
 //! A rank that has [started again](Conversation::of_restarted) passes fences that the others have completed
 //! ([`Answer::Passed`]). It sees its own puts until it has left a fence together with the others.
@@ -47,9 +49,10 @@ use crate::{Answer, Board, Rank, Request, v1, v2};
 /// One rank's conversation: its receive buffer, its puts since the last fence, and a spawn of which some lines arrived.
 ///
 /// The host passes what it read to [`receive`](Self::receive), then calls [`advance`](Self::advance) until that returns
-/// `None`. It may send `out` in between. If a returned [`Request`] wants an answer, nothing more is handled
-/// until [`answer`](Self::answer), after which the host advances again for bytes that arrived meanwhile. The host should
-/// not read while [`is_waiting`](Self::is_waiting). Replies are at most about ninety times as long as the received
+/// `None`. It may send `out` in between. If the rank [waits](Self::is_waiting) after a returned [`Request`], nothing more is
+/// handled until [`answer`](Self::answer), after which the host advances again for bytes that arrived meanwhile. The host
+/// should not read meanwhile. A [`Request::Fence`] or [`Request::GroupFence`] after which the rank does not wait is answered
+/// at any time, beside other requests. Replies are at most about ninety times as long as the received
 /// bytes (a short get of a long value in PMI-2 that consists of `;`), so the size of a read limits `out`.
 #[derive(Clone, Debug)]
 pub struct Conversation {
@@ -139,11 +142,12 @@ impl Conversation {
     ///
     /// Drops an answer to anything else: it is late, for example for an earlier program of this rank.
     pub fn answer(&mut self, answer: Answer, out: &mut Vec<u8>) {
+        if engine::answer_beside(&self.lines, &mut self.state, &answer, out) {
+            return;
+        }
         let Some((version, awaited)) = self.state.awaited.take() else { return };
-        match (&awaited, &answer) {
-            (Awaited::Released, Answer::Released) => self.state.catch_up(),
-            (Awaited::GroupFenced, Answer::GroupFenced(Some(payload))) => self.state.learn(payload),
-            _ => {}
+        if let (Awaited::Released, Answer::Released) = (&awaited, &answer) {
+            self.state.catch_up();
         }
         let awaited = match version {
             Version::One => engine::answer(&self.lines, awaited, answer, out),

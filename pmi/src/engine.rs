@@ -32,6 +32,9 @@ pub(crate) enum Reply<'a> {
     Got { key: &'a [u8], value: Option<&'a [u8]> },
     /// The fence is complete.
     Fenced,
+    /// A fence is over in which the rank was beside other requests, with the `thrid` of its request. Only PMI-1 has this
+    /// reply.
+    FencedBeside { thread: Option<u32>, refusal: Option<Refusal<'a>> },
     /// The rank is finalised.
     Finalized,
     /// The name is published.
@@ -121,6 +124,10 @@ pub(crate) enum Refusal<'a> {
     RankDied,
     #[error("a_process_of_the_group_has_died_or_does_not_exist")]
     GroupFailed,
+    #[error("the_process_is_in_this_fence_already")]
+    InFence,
+    #[error("too_many_fences_at_once")]
+    TooManyFences,
 }
 
 /// Why a conversation is broken off: fits "rank 3 broke the PMI protocol: {violation}".
@@ -150,7 +157,6 @@ pub(crate) enum Violation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Awaited {
     Released,
-    GroupFenced,
     Got {
         /// The reply if no rank has put the key.
         if_absent: Vec<u8>,
@@ -269,14 +275,30 @@ impl<D: Dialect> Turn<'_, D> {
         Ok(self.ask(Awaited::Released, fence))
     }
 
-    /// A fence of a group; `violation` is what it breaks before `init`. It shows the group what the rank has put since the
-    /// last fence of all ranks. The rank still contributes these puts to the next one.
-    pub(crate) fn group_fence(&mut self, ranks: Ranks, tag: u32, violation: Violation) -> Outcome {
+    /// A fence in which the rank is while it makes other requests: of a group, or of all ranks. `violation` is what it breaks
+    /// before `init`.
+    ///
+    /// The fence of a group shows the group what the rank has put since the last fence of all ranks. The rank still
+    /// contributes these puts to the next one.
+    pub(crate) fn fence_beside(
+        &mut self,
+        group: Option<(Ranks, u32)>,
+        thread: Option<u32>,
+        violation: Violation,
+    ) -> Outcome {
         if !self.state.is_active() {
             return Err(violation);
         }
-        let payload = Bytes::copy_from_slice(self.state.pending_bytes());
-        Ok(self.ask(Awaited::GroupFenced, Request::GroupFence { ranks, tag, payload }))
+        if let Err(refusal) = self.state.enter_fence(group.clone(), thread) {
+            return Ok(self.reply(Reply::FencedBeside { thread, refusal: Some(refusal) }));
+        }
+        Ok(Some(match group {
+            None => self.state.fence(),
+            Some((ranks, tag)) => {
+                let payload = Bytes::copy_from_slice(self.state.pending_bytes());
+                Request::GroupFence { ranks, tag, payload }
+            }
+        }))
     }
 
     /// A fence in the segment, whose puts follow.
@@ -352,6 +374,26 @@ impl<D: Dialect> Turn<'_, D> {
     }
 }
 
+/// Replies with an answer to a fence that the rank is in beside other requests. Returns false if it is in no such fence.
+pub(crate) fn answer_beside(dialect: &impl Dialect, state: &mut RankState, answer: &Answer, out: &mut Vec<u8>) -> bool {
+    let (group, refusal) = match answer {
+        Answer::Released | Answer::Passed => (None, None),
+        Answer::FenceFailed => (None, Some(Refusal::RankDied)),
+        Answer::GroupFenced { ranks, tag, payload } => {
+            (Some((ranks, *tag)), payload.is_none().then_some(Refusal::GroupFailed))
+        }
+        _ => return false,
+    };
+    let Some(thread) = state.leave_fence(group) else { return false };
+    match answer {
+        Answer::Released => state.catch_up(),
+        Answer::GroupFenced { payload: Some(payload), .. } => state.learn(payload),
+        _ => {}
+    }
+    dialect.write(Reply::FencedBeside { thread, refusal }, out);
+    true
+}
+
 /// Replies with an answer to the request that is waited for. Any other answer leaves the rank waiting.
 pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, out: &mut Vec<u8>) -> Option<Awaited> {
     let refused = |operation, refusal| Reply::Refused(operation, refusal);
@@ -359,8 +401,6 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
     let reply = match (&awaited, &answer) {
         (Awaited::Released, Answer::Released | Answer::Passed) => Reply::Fenced,
         (Awaited::Released, Answer::FenceFailed) => refused(Operation::Fence, Refusal::RankDied),
-        (Awaited::GroupFenced, Answer::GroupFenced(Some(_))) => Reply::Fenced,
-        (Awaited::GroupFenced, Answer::GroupFenced(None)) => refused(Operation::Fence, Refusal::GroupFailed),
         (Awaited::Ring, Answer::FenceFailed) => refused(Operation::Ring, Refusal::RankDied),
         // Only an absent key's reply repeats the key.
         (Awaited::Got { .. }, Answer::Got(Some(value))) => Reply::Got { key: b"", value: Some(value) },
@@ -392,7 +432,7 @@ pub(crate) fn answer(dialect: &impl Dialect, awaited: Awaited, answer: Answer, o
             Answer::Released
             | Answer::Passed
             | Answer::FenceFailed
-            | Answer::GroupFenced(_)
+            | Answer::GroupFenced { .. }
             | Answer::Got(_)
             | Answer::Published(_)
             | Answer::Found(_)

@@ -48,6 +48,9 @@ pub const RANKS_INTERVALS_MAX: usize = 1 << 21;
 /// The most bytes of puts that one rank may make before its next fence.
 pub const PENDING_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// The most fences that one rank may be in at the same time, beside other requests: it has a thread in each.
+pub const FENCES_BESIDE_MAX: usize = 1024;
+
 /// The most keys that a node stores as absent from a board of which it has only a part. Probing for more absent keys is
 /// not refused: the agent looks them up again.
 pub const ABSENT_KEYS_MAX: usize = 65_536;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::board::{DEAD_PROCESSES, PendingPuts, check_put};
 use crate::engine::{Awaited, Refusal, Violation};
-use crate::limits::ABORT_MESSAGE_BYTES_MAX;
-use crate::{Board, Epoch, LookUp, Puts, Rank, Request};
+use crate::limits::{ABORT_MESSAGE_BYTES_MAX, FENCES_BESIDE_MAX};
+use crate::{Board, Epoch, LookUp, Puts, Rank, Ranks, Request};
 
 /// The attributes of a namespace, which are the same for all of its ranks on this agent.
 #[derive(Clone, PartialEq, Debug)]
@@ -76,6 +76,14 @@ pub(crate) enum Version {
     Two,
 }
 
+/// A fence that a rank is in while its other threads make requests.
+#[derive(Clone, Debug)]
+struct FenceBeside {
+    /// The group and its tag; `None` for the fence of all ranks.
+    group: Option<(Ranks, u32)>,
+    thread: Option<u32>,
+}
+
 /// The state of one rank's conversation.
 #[derive(Clone, Debug)]
 pub(crate) struct RankState {
@@ -87,6 +95,8 @@ pub(crate) struct RankState {
     pub(crate) version: Version,
     /// The answer that the rank waits for, and the version of its request.
     pub(crate) awaited: Option<(Version, Awaited)>,
+    /// The fences that the rank is in beside other requests.
+    fences: Vec<FenceBeside>,
     /// The rank's puts since the last fence that it entered with the others, whether they were handed on or not.
     pending: PendingPuts,
     /// The rank has started again, and has left no fence together with the others.
@@ -102,8 +112,20 @@ impl RankState {
         let (phase, version) = (Phase::New, Version::One);
         let pending = PendingPuts::default();
         let learned = Board::new();
-        let (awaited, puts_bytes) = (None, None);
-        Self { attributes, rank, appnum, phase, version, awaited, pending, catches_up: false, learned, puts_bytes }
+        let (awaited, fences, puts_bytes) = (None, Vec::new(), None);
+        Self {
+            attributes,
+            rank,
+            appnum,
+            phase,
+            version,
+            awaited,
+            fences,
+            pending,
+            catches_up: false,
+            learned,
+            puts_bytes,
+        }
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -123,6 +145,7 @@ impl RankState {
 
     /// The rank has finalised PMI.
     pub(crate) fn finalize(&mut self) -> Request {
+        self.fences.clear();
         self.enter(Phase::Finalized, "finalize");
         Request::Finalized
     }
@@ -201,6 +224,29 @@ impl RankState {
             puts = all;
         }
         Ok(Request::Fence { puts, in_segment: true })
+    }
+
+    /// The rank enters a fence, and makes other requests before it is over.
+    pub(crate) fn enter_fence(
+        &mut self,
+        group: Option<(Ranks, u32)>,
+        thread: Option<u32>,
+    ) -> Result<(), Refusal<'static>> {
+        if self.fences.iter().any(|fence| fence.group == group) {
+            return Err(Refusal::InFence);
+        }
+        if self.fences.len() >= FENCES_BESIDE_MAX {
+            return Err(Refusal::TooManyFences);
+        }
+        self.fences.push(FenceBeside { group, thread });
+        Ok(())
+    }
+
+    /// Such a fence is over. Returns the `thrid` of its request, `None` if the rank is not in it.
+    pub(crate) fn leave_fence(&mut self, group: Option<(&Ranks, u32)>) -> Option<Option<u32>> {
+        let is_it = |fence: &FenceBeside| fence.group.as_ref().map(|(ranks, tag)| (ranks, *tag)) == group;
+        let at = self.fences.iter().position(is_it)?;
+        Some(self.fences.swap_remove(at).thread)
     }
 
     /// Returns the encoded puts since the last fence of all ranks.

@@ -281,9 +281,15 @@ pub enum Answer {
         #[serde(with = "serde_bytes")]
         from_right: Vec<u8>,
     },
-    /// All ranks of the group have arrived: what they contributed, joined in any order. `None`: a rank has died, or the fence
-    /// was refused.
-    GroupFenced(Option<Bytes>),
+    /// The outcome of a group's fence.
+    GroupFenced {
+        /// The ranks of the group.
+        ranks: Ranks,
+        /// The tag of [`Request::GroupFence`].
+        tag: u32,
+        /// What all ranks contributed, joined in any order. `None`: a rank has died, or the fence was refused.
+        payload: Option<Bytes>,
+    },
     /// Whether the node stored the attribute: their number is bounded.
     NodePut(bool),
     /// The attribute's value, if a rank has put it.
@@ -453,8 +459,8 @@ mod tests {
             Answer::Spawned(Ok(SpawnedJob { job: "j".into(), codes: vec![0, 13] })),
             Answer::Spawned(Err("why".into())),
             Answer::Ring { position: 3, from_left: bytes(), from_right: bytes() },
-            Answer::GroupFenced(Some(bytes().into())),
-            Answer::GroupFenced(None),
+            Answer::GroupFenced { ranks: Ranks::range(0..2), tag: 1, payload: Some(bytes().into()) },
+            Answer::GroupFenced { ranks: Ranks::range(0..2), tag: 1, payload: None },
             Answer::NodePut(true),
             Answer::NodeGot(Some(bytes())),
             Answer::NodeGot(None),

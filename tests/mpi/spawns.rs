@@ -30,6 +30,19 @@ fn run_under(policy: &[&str], ranks: u32, name: &str, what: &str) -> Option<Outc
     Some(mpi.scela().np(ranks).agents(3).cache(policy).program(script(name, &[what])).run())
 }
 
+/// Children of a rank that inherit its place and call MPI_Init.
+#[test]
+fn a_child_that_calls_mpi_init_is_refused_and_its_rank_goes_on() {
+    let Some(mpi) = pypi_mpich() else { return };
+    for options in [&[][..], &["--pmi-port"]] {
+        let outcome = mpi.scela().np(2).args(options).program(script("nested.py", &[])).run();
+        outcome.has_code(0).wrote_lines(["0: 2", "1: 2"]);
+        let refused = format!("warning: rank 0 on {}: process ", nla::sys::host_name());
+        outcome.says(&refused).says("tried to join as this rank, which process");
+        outcome.check(outcome.err().matches("tried to join").count() == 1, "it is told once");
+    }
+}
+
 #[test]
 fn a_spawn_of_one_command() {
     let Some(outcome) = run(4, "spawn.py", "one") else { return };

@@ -282,3 +282,46 @@ fn a_group_exchanges_puts_in_a_barrier_of_its_own() {
         "1: d=3".into(),
     ]);
 }
+
+/// A process that a rank starts joins as the same rank: it is refused, told once, and the rank goes on.
+#[test]
+fn a_second_process_of_a_rank_is_refused_and_the_first_goes_on() {
+    let child =
+        format!("sh for i in 1 2 3; do ! {} script init 2>/dev/null || exit 1; done", env!("CARGO_BIN_EXE_rank"));
+    for options in [&[][..], &["--pmi-port"]] {
+        let steps = ["init", "put k{rank} v", "@0", &child, "@*", "fence", "get k0", "@0", &child, "@*", "finalize"];
+        let outcome = scela().np(2).args(options).program(script(steps)).run();
+        outcome.has_code(0).wrote_lines(["0: k0=v", "1: k0=v"]);
+        outcome.says(&format!("warning: rank 0 on {}: process ", nla::sys::host_name()));
+        outcome.says(" (rank) tried to join as this rank, which process ").says(" (rank) still is, and was refused");
+        outcome.says("hint: a process that a rank starts inherits its place");
+        outcome.check(outcome.err().matches("tried to join").count() == 1, "it is told once");
+    }
+}
+
+/// Both processes read from one socket, so the second one must not wait there: it might take the first one's reply.
+#[test]
+fn a_second_process_is_ended_while_the_first_waits() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let [begun, ended] = ["begun", "ended"].map(|name| directory.path().join(name).display().to_string());
+    let rank = env!("CARGO_BIN_EXE_rank");
+    for options in [&[][..], &["--pmi-port"]] {
+        let child = format!(
+            "sh rm -f {begun} {ended}; (await={begun}; while [ ! -e $await ]; do sleep 0.01; done; \
+                             {rank} script init; touch {ended}) >/dev/null 2>&1 &"
+        );
+        let (begin, wait) = (format!("touch {begun}"), format!("await {ended}"));
+        let steps = ["init", "fence", "@0", &child, "@*", "fence", "@1", &begin, &wait, "@*", "fence", "finalize"];
+        let outcome = scela().np(2).args(options).program(script(steps)).run();
+        outcome.has_code(0).says("tried to join as this rank");
+    }
+}
+
+#[test]
+fn a_program_may_follow_one_that_has_not_finalized() {
+    let mut program = tests::sh(r#""$1" script init 'exit 0'; "$1" script init fence finalize"#);
+    program.push(env!("CARGO_BIN_EXE_rank").into());
+    for options in [&[][..], &["--pmi-port"]] {
+        scela().np(2).args(options).program(program.clone()).run().is_quiet_success();
+    }
+}

@@ -72,6 +72,7 @@ impl Milestones {
             | Notice::Surveyed(..)
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
+            | Notice::SecondJoiner(..)
             | Notice::Bound(..)
             | Notice::LowLimits(_)
             | Notice::Killed(_)

@@ -98,10 +98,28 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         }
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
-        Notice::Bound(..) | Notice::LowLimits(_) => return None,
+        Notice::Bound(..) | Notice::LowLimits(_) | Notice::SecondJoiner(..) => return None,
         Notice::Leftovers(..) | Notice::Surveyed(..) | Notice::OutputDropped(..) => return None,
         Notice::Killed(_) | Notice::Stopped(..) | Notice::Silent(_) => return None,
     })
+}
+
+/// The most ranks of which it is reported that a second process joined as them.
+const SECOND_JOINERS_SHOWN_MAX: u64 = 8;
+
+/// Returns the report about the `number`th rank as which a second process has joined.
+pub fn second_joiner_text(number: u64, rank: Rank, host: &str, text: &str) -> Option<String> {
+    match number {
+        1 => Some(format!(
+            "warning: rank {rank} on {host}: {text}\n  hint: a process that a rank starts inherits its place; start MPI \
+             programs from ranks by MPI_Comm_spawn, or without the variables PMI_* and PMIX_*"
+        )),
+        2..=SECOND_JOINERS_SHOWN_MAX => Some(format!("warning: rank {rank} on {host}: {text}")),
+        _ if number == SECOND_JOINERS_SHOWN_MAX + 1 => {
+            Some("warning: second processes joined as more ranks, and were refused".to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// Returns the line about files that the ranks of an agent on `host` have left in /dev/shm.

@@ -63,6 +63,9 @@ fn main() -> ExitCode {
     for line in &state.requests {
         eprintln!("agent: {line}");
     }
+    if state.open_groups() > 0 {
+        eprintln!("agent: {} fences of groups were still open at the end", state.open_groups());
+    }
     if state.arrived() > 0 {
         eprintln!("agent: {} of {ranks} ranks were still in a fence at the end", state.arrived());
     }

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString};
 use std::io::Write;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pmi::board::{DEAD_PROCESSES, check_put};
@@ -14,7 +14,7 @@ use pmi::client::ClientError;
 use pmi::limits::ABORT_MESSAGE_BYTES_MAX;
 use pmi::v1::client::Maxes;
 use pmi::v2::client::Ring;
-use pmi::{Puts, Ranks, SpawnRequest, SpawnedJob, v1, v2};
+use pmi::{Ranks, SpawnRequest, SpawnedJob, v1, v2};
 
 use crate::client::{Client, SCELA_MAXES, Version};
 use crate::clique::ranks_on_same_node;
@@ -22,20 +22,22 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::member::Member;
 use crate::own_puts::OwnPuts;
+use crate::replies::FenceEnd;
 use crate::segment::Segment;
 use crate::{forked, socket};
 
 /// The connection of this process to its PMI server. Each library has one, as a static.
 ///
 /// All methods may be called from any thread at any time. [`Attachment::member`] and
-/// [`Attachment::get`] take no lock while the shared segment can answer. A fence that waits in the
-/// segment holds no lock that they or a put need. Without a segment, every request over the connection
-/// waits for the one before it, even for a fence.
+/// [`Attachment::get`] take no lock while the shared segment can answer. A fence that waits for others
+/// holds no lock: threads may be in fences of different groups, and in one of all ranks, in any order.
+/// Only in PMI-2 without a segment, and on servers other than ScELA's, does every request over the
+/// connection wait for the one before it, even for a fence.
 ///
 /// In a child of the process that initialised PMI, every call fails with [`Error::NotInitialized`] and
 /// touches neither the connection nor a lock.
 ///
-/// **Lock order:** `fencing`, then `connection`. No other lock is taken while the one inside `own_puts`
+/// **Lock order:** `fences`, then `connection`. No other lock is taken while the one inside `own_puts`
 /// is held.
 #[derive(Debug)]
 pub struct Attachment {
@@ -52,8 +54,16 @@ pub struct Attachment {
     /// A fence of a group has shown puts that the segment does not have.
     has_group_puts: AtomicBool,
     connection: Mutex<Connection>,
-    /// Held by the thread that waits in a fence or finalises.
-    fencing: Mutex<()>,
+    /// The fences that threads are in, of groups with their tags; `None` is that of all ranks.
+    fences: Mutex<Vec<Option<(Ranks, u32)>>>,
+    /// A thread has left a fence.
+    left_fence: Condvar,
+}
+
+/// The place of one thread in a fence, which no other thread can be in meanwhile.
+struct InFence<'a> {
+    attachment: &'a Attachment,
+    group: Option<(Ranks, u32)>,
 }
 
 #[derive(Debug)]
@@ -67,8 +77,6 @@ struct Connection {
 
 /// Keys with their values; each key occurs once.
 pub type Entries = Box<dyn Iterator<Item = (Cow<'static, [u8]>, Cow<'static, [u8]>)> + Send>;
-
-static NO_PUTS: Puts = Puts::new();
 
 /// A rank that waits in the segment first checks after this time whether its agent has closed the
 /// connection. Each further interval is twice as long: ranks may wait for hours while others compute,
@@ -89,7 +97,8 @@ impl Attachment {
             own_puts: OwnPuts::new(),
             has_group_puts: AtomicBool::new(false),
             connection: Mutex::new(Connection { client: None, is_lost: false, known: Vec::new() }),
-            fencing: Mutex::new(()),
+            fences: Mutex::new(Vec::new()),
+            left_fence: Condvar::new(),
         }
     }
 
@@ -149,7 +158,11 @@ impl Attachment {
             return Ok(());
         }
         // A fence may last for hours, and an exit handler may call this: fail rather than wait.
-        let _fencing = self.fencing.try_lock().map_err(|_| Error::Busy)?;
+        // Held until the end, so that no fence begins meanwhile.
+        let fences = self.fences.lock().map_err(|_| Error::Broken)?;
+        if !fences.is_empty() {
+            return Err(Error::Busy);
+        }
         let mut connection = self.connection()?;
         let finalized = connection.ask(Client::finalize);
         connection.client = None;
@@ -199,14 +212,24 @@ impl Attachment {
     /// connection.
     pub fn fence(&self, member: &Member) -> Result<(), Error> {
         check_process()?;
-        let _fencing = self.fencing.lock().map_err(|_| Error::Broken)?;
-        let puts = self.own_puts.begin_fence();
-        let puts = puts.as_deref().unwrap_or(&NO_PUTS);
+        let _in_fence = self.enter(None)?;
+        // The lock of the connection is held meanwhile, so that a group's fence sends no put after this one has.
+        let begin = || self.own_puts.begin_fence().unwrap_or_default();
         match &member.segment {
-            None => self.ask(|client| client.fence(puts))?,
+            None => {
+                let entered = self.ask(|client| {
+                    let puts = begin();
+                    let entered = if member.is_scela { client.enter_fence(&[], None)? } else { None };
+                    if entered.is_none() {
+                        client.fence(&puts)?;
+                    }
+                    Ok(entered)
+                })?;
+                entered.map_or(Ok(()), FenceEnd::wait)?;
+            }
             Some(segment) => {
                 let before = segment.released();
-                self.ask(|client| client.fence_in_segment(puts))?;
+                self.ask(|client| client.fence_in_segment(&begin()))?;
                 self.wait_in(segment, before)?;
                 if segment.has_failed(before) {
                     self.own_puts.end_fence();
@@ -233,11 +256,25 @@ impl Attachment {
         if !member.is_scela {
             return Err(Error::Unsupported);
         }
-        let _fencing = self.fencing.lock().map_err(|_| Error::Broken)?;
-        let unsent = if member.segment.is_some() { self.own_puts.entries() } else { Vec::new() };
-        self.ask(|client| client.fence_group(&unsent, ranks, tag))?;
+        let _in_fence = self.enter(Some((ranks.clone(), tag)))?;
+        let entered = self.ask(|client| {
+            // Without a segment, they were sent when they were put.
+            let unsent = if member.segment.is_some() { self.own_puts.unsent() } else { Vec::new() };
+            client.enter_fence(&unsent, Some((ranks, tag)))
+        })?;
+        entered.ok_or(Error::Unsupported)?.wait()?;
         self.has_group_puts.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Enters a fence once no other thread is in the same one.
+    fn enter(&self, group: Option<(Ranks, u32)>) -> Result<InFence<'_>, Error> {
+        let mut fences = self.fences.lock().map_err(|_| Error::Broken)?;
+        while fences.contains(&group) {
+            fences = self.left_fence.wait(fences).map_err(|_| Error::Broken)?;
+        }
+        fences.push(group.clone());
+        Ok(InFence { attachment: self, group })
     }
 
     /// Returns the name of the board, which is also the name of the job.
@@ -403,6 +440,14 @@ impl Attachment {
 
     fn connection(&self) -> Result<MutexGuard<'_, Connection>, Error> {
         self.connection.lock().map_err(|_| Error::Broken)
+    }
+}
+
+impl Drop for InFence<'_> {
+    fn drop(&mut self) {
+        let mut fences = self.attachment.fences.lock().unwrap_or_else(PoisonError::into_inner);
+        fences.retain(|group| *group != self.group);
+        self.attachment.left_fence.notify_all();
     }
 }
 

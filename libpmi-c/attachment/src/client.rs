@@ -17,6 +17,7 @@ use pmi::{Board, Epoch, JobAttributes, Mapping, Puts, Rank, Ranks, SpawnRequest,
 use crate::environment::{Environment, ServerAddress};
 use crate::error::Error;
 use crate::member::Member;
+use crate::replies::FenceEnd;
 use crate::segment::Segment;
 use crate::socket::Socket;
 
@@ -119,13 +120,21 @@ impl Client {
         }
     }
 
-    /// Sends puts and waits for these ranks.
-    pub(crate) fn fence_group(&mut self, unsent: &[Entry], ranks: &Ranks, tag: u32) -> Result<(), Error> {
-        let Self::V1(client) = self else { return Err(Error::Unsupported) };
+    /// Sends puts and arrives at the fence of these ranks, or with `None` at that of all ranks. The result waits for the
+    /// end of the fence, after the caller has unlocked the connection. `None` if the server serves no other request
+    /// meanwhile.
+    pub(crate) fn enter_fence(
+        &mut self,
+        unsent: &[Entry],
+        group: Option<(&Ranks, u32)>,
+    ) -> Result<Option<FenceEnd>, Error> {
+        let Self::V1(client) = self else { return Ok(None) };
         for (key, value) in unsent {
             client.put(key, value)?;
         }
-        Ok(client.barrier_group(ranks, tag)?)
+        let end = client.stream_mut().share().expect_end();
+        client.enter_barrier(group, end.thread())?;
+        Ok(Some(end))
     }
 
     /// Sends `puts` and arrives at a fence whose release shows in the segment.

@@ -19,6 +19,7 @@ mod forked;
 mod futex;
 mod member;
 mod own_puts;
+mod replies;
 mod segment;
 mod socket;
 pub mod spawn;

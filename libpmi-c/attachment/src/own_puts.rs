@@ -76,6 +76,15 @@ impl OwnPuts {
 
     /// Returns all keys, each with its last value, in no particular order.
     pub(crate) fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.newest(true)
+    }
+
+    /// Returns the keys that no fence has sent yet, each with its last value.
+    pub(crate) fn unsent(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.newest(false)
+    }
+
+    fn newest(&self, with_sent: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut puts = self.lock();
         let Some(puts) = &mut *puts else { return Vec::new() };
         let pending = puts.pending.take();
@@ -83,7 +92,7 @@ impl OwnPuts {
             // It fitted before.
             let _ = puts.pending.push(put.rank, put.key, put.value);
         }
-        let in_fence = puts.in_fence.iter().flat_map(|puts| puts.iter());
+        let in_fence = puts.in_fence.iter().filter(|_| with_sent).flat_map(|puts| puts.iter());
         let all = in_fence.chain(pending.iter()).flatten();
         let newest: std::collections::BTreeMap<_, _> = all.map(|put| (put.key, put.value)).collect();
         newest.into_iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
@@ -121,6 +130,7 @@ mod tests {
         assert_eq!(own.get(b"a"), Some(b"2".to_vec()));
         assert!(own.push(ME, b"b", b"3"));
         assert_eq!(own.entries(), [(b"a".to_vec(), b"2".to_vec()), (b"b".to_vec(), b"3".to_vec())]);
+        assert_eq!(own.unsent(), [(b"b".to_vec(), b"3".to_vec())]);
         own.end_fence();
         assert_eq!(own.get(b"a"), None);
         assert_eq!(own.get(b"b"), Some(b"3".to_vec()));

@@ -5,6 +5,9 @@ use std::mem;
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::Arc;
+
+use crate::replies::Replies;
 
 /// A connected stream socket, inherited or opened by this process.
 ///
@@ -18,6 +21,8 @@ pub(crate) struct Socket {
     /// programs in the same script use it.
     _own: Option<OwnedFd>,
     received: Option<OwnedFd>,
+    /// Set once threads wait for ends of fences while others make requests.
+    shared: Option<Arc<Replies>>,
 }
 
 /// Room for the one descriptor that ScELA sends, and one more.
@@ -33,7 +38,7 @@ impl Socket {
         if option(descriptor, libc::SO_TYPE)? != libc::SOCK_STREAM {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(Self { descriptor, _own: None, received: None })
+        Ok(Self { descriptor, _own: None, received: None, shared: None })
     }
 
     /// Connects to the server's port.
@@ -42,7 +47,7 @@ impl Socket {
         // Small requests, each followed by a wait for its reply: Nagle's algorithm would delay them.
         stream.set_nodelay(true)?;
         let own = OwnedFd::from(stream);
-        Ok(Self { descriptor: own.as_raw_fd(), _own: Some(own), received: None })
+        Ok(Self { descriptor: own.as_raw_fd(), _own: Some(own), received: None, shared: None })
     }
 
     /// Returns the descriptor, which is valid while this socket lives.
@@ -63,6 +68,11 @@ impl Socket {
     /// Takes the descriptor that arrived with the data.
     pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
         self.received.take()
+    }
+
+    /// Lets other threads read from this socket too. Must be called while no reply is outstanding.
+    pub(crate) fn share(&mut self) -> &Arc<Replies> {
+        self.shared.get_or_insert_with(|| Arc::new(Replies::new(self.descriptor)))
     }
 
     fn store_descriptors(&mut self, message: &libc::msghdr) {
@@ -88,6 +98,9 @@ impl Socket {
 
 impl Read for Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(replies) = &self.shared {
+            return replies.read(buffer);
+        }
         const { assert!(mem::size_of::<Control>() >= 16 + DESCRIPTORS_MAX * mem::size_of::<RawFd>()) };
         let mut control = Control([0; 64]);
         let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -145,6 +158,18 @@ fn wait_after_failure(descriptor: RawFd, events: i16) -> io::Result<()> {
         io::ErrorKind::Interrupted => Ok(()),
         io::ErrorKind::WouldBlock => poll(descriptor, events, -1).map(drop),
         _ => Err(error),
+    }
+}
+
+/// Reads what has arrived, and waits for the first byte. The socket passes no descriptors.
+pub(crate) fn receive(descriptor: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        // SAFETY: the kernel writes at most as many bytes as the buffer has.
+        let read = unsafe { libc::recv(descriptor, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        match usize::try_from(read) {
+            Ok(read) => return Ok(read),
+            Err(_) => wait_after_failure(descriptor, libc::POLLIN)?,
+        }
     }
 }
 
@@ -207,7 +232,7 @@ mod tests {
     fn pair() -> (UnixStream, Socket) {
         let (server, rank) = UnixStream::pair().unwrap();
         let own = OwnedFd::from(rank);
-        (server, Socket { descriptor: own.as_raw_fd(), _own: Some(own), received: None })
+        (server, Socket { descriptor: own.as_raw_fd(), _own: Some(own), received: None, shared: None })
     }
 
     #[test]

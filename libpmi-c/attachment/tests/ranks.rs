@@ -7,11 +7,12 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use attachment::{Attachment, Environment, Error, Member, ServerAddress, Version};
-use pmi::{Conversation, Epoch, JobAttributes, Rank, segment, v1};
+use pmi::{Conversation, Epoch, JobAttributes, Rank, Ranks, segment, v1};
 
 mod agent;
 
@@ -243,6 +244,97 @@ fn threads_get_while_others_are_in_fences() {
     });
 }
 
+/// Runs a call in a thread, whose end `done` reports.
+fn in_thread(done: &mpsc::Sender<()>, call: impl FnOnce() + Send + 'static) {
+    let done = done.clone();
+    thread::spawn(move || {
+        call();
+        let _ = done.send(());
+    });
+}
+
+/// Each rank has three threads in three fences, which the ranks enter in different orders.
+#[test]
+fn threads_are_in_fences_of_groups_and_of_all_ranks_at_the_same_time() {
+    for has_segment in [true, false] {
+        let agent = Agent::new(2, has_segment);
+        // Never freed: if the test fails, threads are left that use them.
+        let processes: [&'static Process; 2] =
+            [0, 1].map(|rank| &*Box::leak(Box::new(Process::of(&agent, Version::One, rank, 2))));
+        for process in processes {
+            process.initialize();
+        }
+        let pair = Ranks::range(0..2);
+        let (done, is_done) = mpsc::channel();
+        let group = |process: &'static Process, tag: u32| {
+            let (pair, me) = (pair.clone(), process.environment.rank);
+            in_thread(&done, move || {
+                process.put(&format!("{me}-{tag}"), "v");
+                process.attachment.fence_group(process.member(), &pair, tag).expect("the fence of the group failed");
+                assert_eq!(process.get(&format!("{}-{tag}", 1 - me)), some("v"));
+            });
+        };
+        let all = |process: &'static Process| in_thread(&done, || process.fence());
+        let wait_for = |count: usize| {
+            (0..count).for_each(|_| is_done.recv_timeout(Duration::from_secs(60)).expect("a thread waits for ever"));
+        };
+        for _ in 0..3 {
+            group(processes[0], 1);
+            group(processes[1], 2);
+            while agent.state().open_groups() < 2 {
+                thread::yield_now();
+            }
+            assert!(matches!(processes[0].attachment.finalize(), Err(Error::Busy)));
+            // Other requests are answered meanwhile.
+            for process in processes {
+                in_thread(&done, || assert_eq!(process.attachment.universe_size().expect("no answer"), 16));
+            }
+            wait_for(2);
+            group(processes[0], 2);
+            group(processes[1], 1);
+            wait_for(4);
+            // In the same order with the fence of all ranks, and twice in the same group.
+            all(processes[0]);
+            while agent.state().arrived() == 0 {
+                thread::yield_now();
+            }
+            for _ in 0..2 {
+                in_thread(&done, {
+                    let pair = pair.clone();
+                    move || processes[0].attachment.fence_group(processes[0].member(), &pair, 3).expect("it failed")
+                });
+            }
+            for _ in 0..2 {
+                processes[1].attachment.fence_group(processes[1].member(), &pair, 3).expect("it failed");
+            }
+            all(processes[1]);
+            wait_for(4);
+        }
+        processes.iter().for_each(|process| process.attachment.finalize().expect("finalisation failed"));
+    }
+}
+
+#[test]
+fn a_thread_in_the_fence_of_a_group_notices_that_the_agent_has_disconnected() {
+    for has_segment in [true, false] {
+        let agent = Agent::new(2, has_segment);
+        let process = Process::of(&agent, Version::One, 0, 2);
+        let member = process.initialize();
+        let (pair, attachment) = (&Ranks::range(0..2), &process.attachment);
+        thread::scope(|scope| {
+            let waiters = [1, 2].map(|tag| scope.spawn(move || attachment.fence_group(member, pair, tag)));
+            while agent.state().open_groups() < 2 {
+                thread::yield_now();
+            }
+            process.socket.shutdown(std::net::Shutdown::Both).unwrap();
+            for waiter in waiters {
+                assert!(matches!(waiter.join().unwrap(), Err(Error::Disconnected)));
+            }
+        });
+        assert!(attachment.fence_group(member, pair, 3).is_err());
+    }
+}
+
 #[test]
 fn a_waiting_rank_notices_that_the_agent_has_disconnected() {
     for version in [Version::One, Version::Two] {
@@ -276,7 +368,7 @@ fn calls_in_a_forked_child_fail_without_blocking() {
         while agent.state().arrived() == 0 {
             thread::yield_now();
         }
-        // The lock of the fence is held by a thread that the child does not have.
+        // The child does not have the thread that waits in the fence.
         let attachment = &process.attachment;
         // SAFETY: the child makes calls that must not block or use anything of the parent's, and then
         // calls _exit.

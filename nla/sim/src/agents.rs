@@ -259,6 +259,7 @@ impl World {
             | Notice::Moved(_)
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
+            | Notice::SecondJoiner(..)
             | Notice::Bound(..)
             | Notice::LowLimits(_)
             | Notice::Stopped(..)

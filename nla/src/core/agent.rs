@@ -258,6 +258,10 @@ impl Agent {
                 let agent = self.id();
                 turn.push(Action::ToParent(Up::Busy { agent, text: one_line(text) }));
             }
+            Input::SecondJoiner(rank, text) => {
+                let agent = self.id();
+                turn.push(Action::ToParent(Up::SecondJoiner { agent, rank, text: one_line(text) }));
+            }
             Input::Staged if self.staging == Staging::Here => self.staging = Staging::Below,
             Input::Staged => {}
             Input::NotStaged(why) => {

@@ -140,9 +140,9 @@ impl GroupFences {
     }
 
     /// So many ranks of the namespace have died. Closes all fences, and returns the ranks that wait in each.
-    pub(super) fn on_deaths(&mut self, deaths: u64) -> impl Iterator<Item = Ranks> + use<> {
+    pub(super) fn on_deaths(&mut self, deaths: u64) -> impl Iterator<Item = (RankGroup, Ranks)> + use<> {
         self.deaths = deaths;
-        std::mem::take(&mut self.open).into_values().map(|open| open.arrived)
+        std::mem::take(&mut self.open).into_iter().map(|(group, open)| (group, open.arrived))
     }
 
     /// The contributions that have been passed on to a parent, which may have been lost with it.
@@ -191,7 +191,7 @@ pub(super) fn release<P: Parent>(
     turn.extend(with_ranks.map(|(child, _)| {
         P::send(*child, Down::GroupReleased { namespace, group: group.clone(), payload: payload.clone() })
     }));
-    place.answer_group((namespace, &group.ranks), Some(payload), turn);
+    place.answer_group(namespace, group, &group.ranks, Some(payload), turn);
 }
 
 /// A child reports that all ranks that a group has in its subtree have arrived.
@@ -275,7 +275,7 @@ mod tests {
     fn all_open_fences_fail_with_a_death() {
         let (mut fences, below) = (GroupFences::default(), ranks("0-3"));
         assert_eq!(fences.arrive(&group("0-1", 0), &ranks("0"), b"x", &below), Ok(GroupStep::Wait));
-        assert_eq!(fences.on_deaths(1).collect::<Vec<_>>(), [ranks("0")]);
+        assert_eq!(fences.on_deaths(1).collect::<Vec<_>>(), [(group("0-1", 0), ranks("0"))]);
         assert_eq!((fences.deaths(), fences.on_deaths(2).count()), (1, 0));
     }
 }

@@ -202,6 +202,16 @@ pub enum Up {
         /// How long it is silent.
         time: Duration,
     },
+    /// A process was refused that joined as one of an agent's ranks while another one is that rank. Sent once for each rank.
+    SecondJoiner {
+        /// The agent.
+        agent: AgentId,
+        /// The rank.
+        rank: Rank,
+        /// Both processes.
+        #[serde(deserialize_with = "deserialize_one_line")]
+        text: String,
+    },
     /// An agent of the subtree has chosen the processors of its ranks. Comes before the namespace's `Started`.
     Bound {
         /// The agent.

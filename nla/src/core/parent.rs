@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::{LookUpResult, Puts, Ranks, RootRequest};
+use pmi::{LookUpResult, Puts, Rank, Ranks, RootRequest};
 
 use super::binding::BindingReport;
 use super::cause::{Cause, Failure};
@@ -14,7 +14,7 @@ use super::children::{Children, EndReport};
 use super::exchange::Exchange;
 use super::failure_policy::FailurePolicy;
 use super::fence::FenceError;
-use super::group;
+use super::group::{self, RankGroup};
 use super::heritage::Heritage;
 use super::ids::{AgentId, NamespaceId, Time};
 use super::leftovers::{FileReport, LeftProcesses};
@@ -119,8 +119,15 @@ pub(super) trait Parent: Sized {
     /// `fences`: the open fence of each namespace that it knows.
     fn missed(&self, now: Time, child: Subtree, has_plan: bool, fences: &[OpenFence]) -> Vec<Down>;
 
-    /// Answers this agent's own of `ranks`, which wait in a group fence: with its payload, or that it failed.
-    fn answer_group(&mut self, of: (NamespaceId, &Ranks), payload: Option<&Bytes>, turn: &mut Turn<'_, Self::Action>);
+    /// Answers this agent's own of `ranks`, which wait in the fence of a group: with its payload, or that it failed.
+    fn answer_group(
+        &mut self,
+        namespace: NamespaceId,
+        group: &RankGroup,
+        ranks: &Ranks,
+        payload: Option<&Bytes>,
+        turn: &mut Turn<'_, Self::Action>,
+    );
 
     /// Ranks of the subtree have died, and the session goes on. If the open fence is complete without them, it goes up,
     /// or is released.
@@ -171,6 +178,9 @@ pub(super) trait Parent: Sized {
     /// An agent below waits for the kernel to start or to end a process.
     fn on_busy(&mut self, agent: AgentId, text: String, turn: &mut Turn<'_, Self::Action>);
 
+    /// An agent below has refused a second process as this rank.
+    fn on_second_joiner(&mut self, agent: AgentId, rank: Rank, text: String, turn: &mut Turn<'_, Self::Action>);
+
     /// An agent below has chosen the processors of its ranks.
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_, Self::Action>);
 
@@ -213,6 +223,7 @@ pub(super) trait Parent: Sized {
                     self.on_silent(agent, time, turn);
                 }
             }
+            Up::SecondJoiner { agent, rank, text } => self.on_second_joiner(agent, rank, text, turn),
             Up::Bound { agent, report } => self.on_bound(agent, report, turn),
             Up::LowLimits(limits) => {
                 let limits = self.children().subtree(from).map(|child| limits.within(child)).unwrap_or_default();

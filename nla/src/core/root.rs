@@ -231,6 +231,8 @@ pub enum Notice {
     FilesLeft(AgentId, FileReport),
     /// An agent waits for the kernel to start or to end a process.
     Busy(AgentId, String),
+    /// An agent has refused a process that joined as this rank while another one is that rank. The text names both.
+    SecondJoiner(AgentId, Rank, String),
     /// An agent has chosen the processors of its ranks.
     Bound(AgentId, Box<BindingReport>),
     /// Agents give their ranks lower limits than the user's shell has.
@@ -274,6 +276,7 @@ impl Notice {
             | Self::Silent(_)
             | Self::FilesLeft(..)
             | Self::Busy(..)
+            | Self::SecondJoiner(..)
             | Self::Bound(..)
             | Self::LowLimits(_)
             | Self::Leftovers(..) => {}

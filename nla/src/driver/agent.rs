@@ -9,7 +9,7 @@ mod events;
 mod pmix;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::thread;
@@ -33,7 +33,7 @@ use super::pulse::Pulse;
 use super::queue::{Alarm, QUEUE_EVENTS_MAX, Queue};
 use super::recorder::Recorder;
 use super::rejoin::Rejoining;
-use super::serving::RankEvent;
+use super::serving::{RankEvent, Waiter};
 use super::shutdown::Sweep;
 use super::staging::{StageHub, Staging};
 use super::startup::{Local, Startup};
@@ -44,7 +44,7 @@ use super::uplink::Uplink;
 use crate::bootstrap::{BootOrder, ChildLinks, Joined, Processes, Starter};
 use crate::core::{
     Action, Agent, AgentId, Cause, DriverCounts, Exit, Failure, Input, LossReason, NamespaceId, NotStartedReason,
-    SignalWay, Subtree, TraceSpan, Traffic, Up,
+    RankGroup, SignalWay, Subtree, TraceSpan, Traffic, Up,
 };
 use crate::link::{Accepted, Admission, Authenticator, Clock, LinkEvent, Receipt, StreamSink};
 use crate::sys::{self, Ended, GuardianLink, NestedGuardians, SegmentReader, SignalSender, ToldSignals};
@@ -106,6 +106,8 @@ pub(super) struct AgentDriver {
     forgotten: DriverCounts,
     /// Ranks that wait for an answer of the core.
     waiting: HashMap<Key, oneshot::Sender<Answer>>,
+    /// The ranks in fences beside other requests: of a group, or with `None` of all ranks.
+    fences: BTreeMap<(Key, Option<RankGroup>), oneshot::Sender<Answer>>,
     /// Ranks to be released from a fence, in this order.
     releases: VecDeque<(Key, Answer)>,
     /// The processors that this process may use.
@@ -196,6 +198,7 @@ impl AgentDriver {
             namespaces: HashMap::new(),
             forgotten: DriverCounts::default(),
             waiting: HashMap::new(),
+            fences: BTreeMap::new(),
             releases: VecDeque::new(),
             processors: sys::cores(),
             ranks: Queue::new(),
@@ -366,7 +369,7 @@ impl AgentDriver {
         if let Some(startup) = &self.startup {
             let in_segment = self.namespaces.values().any(|local| local.in_segment > 0);
             // Ranks that are being released do not wait. Otherwise a new wait could begin before the last one has ended.
-            let waits = self.waiting.len() > self.releases.len() || in_segment;
+            let waits = self.waiting.len() > self.releases.len() || !self.fences.is_empty() || in_segment;
             startup.pump.set_pmi_waits(waits);
             startup.pump.flush();
         }
@@ -485,8 +488,18 @@ impl AgentDriver {
     fn on_rank(&mut self, event: RankEvent) {
         match event {
             RankEvent::Asked { key, request, answer } => {
-                if let Some(answer) = answer {
-                    self.waiting.insert(key, answer);
+                match answer {
+                    None => {}
+                    Some(Waiter::Alone(answer)) => drop(self.waiting.insert(key, answer)),
+                    Some(Waiter::Beside(answer)) => {
+                        let group = match &request {
+                            Request::GroupFence { ranks, tag, .. } => {
+                                Some(RankGroup { ranks: ranks.clone(), tag: *tag })
+                            }
+                            _ => None,
+                        };
+                        self.fences.insert((key, group), answer);
+                    }
                 }
                 if let (Request::Fence { in_segment: true, .. }, Some(local)) =
                     (&request, self.namespaces.get_mut(&key.0))
@@ -495,8 +508,10 @@ impl AgentDriver {
                 }
                 self.take_request(key, request);
             }
+            RankEvent::SecondJoiner { key, text } => self.handle(Input::SecondJoiner(key.1, text)),
             RankEvent::Ended { key, exit } => {
                 self.waiting.remove(&key);
+                self.fences.retain(|(waiting, _), _| *waiting != key);
                 if let Some(startup) = &self.startup {
                     startup.pump.on_ended(key.0, key.1, exit != Exit::Code(0));
                 }
@@ -526,6 +541,7 @@ impl AgentDriver {
         let all: Vec<_> = self.namespaces.keys().copied().collect();
         all.into_iter().for_each(|namespace| self.forget(namespace));
         self.waiting.clear();
+        self.fences.clear();
         self.releases.clear();
         self.first_failure = None;
         if let Some(startup) = &mut self.startup {

@@ -13,6 +13,7 @@ mod children;
 mod collector;
 mod guarding;
 mod input;
+mod joiners;
 mod leftovers;
 mod node_devices;
 mod node_topology;

@@ -29,7 +29,9 @@ use tokio::task::{AbortHandle, JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Span;
 
-use super::serving::Connection;
+use super::serving::{Connection, INIT_REFUSED, RankEvent, refusal_text};
+use super::table::Key;
+use crate::core::NamespaceId;
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME};
 use crate::link::{RefusalLog, Unproven, listen_at, next_connection};
 use crate::sys::{self, SocketDiag};
@@ -41,33 +43,62 @@ const FIRST_LINE_BYTES_MAX: usize = 128;
 /// The ranks that may connect.
 #[derive(Default)]
 struct Expected {
-    /// The queue of each rank's task, and whether the rank has connected.
-    ranks: LiteMap<Rank, (mpsc::Sender<Connection>, bool)>,
+    ranks: LiteMap<Rank, ExpectedRank>,
     /// The number of ranks that have not connected.
     missing: usize,
 }
 
+struct ExpectedRank {
+    namespace: NamespaceId,
+    /// The queue of the rank's task.
+    task: mpsc::Sender<Connection>,
+    /// The address of the rank's last connection.
+    peer: Option<SocketAddr>,
+    /// Set by the rank's task while a connected process has joined and has not finalized.
+    has_joined: Rc<Cell<bool>>,
+    /// A second process has been refused as this rank.
+    was_refused: bool,
+}
+
 impl Expected {
-    fn add(&mut self, rank: Rank, task: mpsc::Sender<Connection>) {
-        if !matches!(self.ranks.insert(rank, (task, false)), Some((_, false))) {
+    fn add(&mut self, (namespace, rank): Key, task: mpsc::Sender<Connection>, has_joined: Rc<Cell<bool>>) {
+        let expected = ExpectedRank { namespace, task, peer: None, has_joined, was_refused: false };
+        let before = self.ranks.insert(rank, expected);
+        if before.is_none_or(|before| before.peer.is_some()) {
             self.missing += 1;
         }
     }
 
-    /// Notes that `rank` has connected. Returns the queue of its task, or `None` for a rank that is not here.
-    fn connect(&mut self, rank: Rank) -> Option<mpsc::Sender<Connection>> {
-        let (task, has_connected) = self.ranks.get_mut(&rank)?;
-        if !std::mem::replace(has_connected, true) {
+    /// Notes that `rank` has connected from an address, unless a process has joined as this rank whose end of the connection
+    /// is still open.
+    fn connect(&mut self, rank: Rank, peer: SocketAddr, is_open: impl Fn(SocketAddr) -> bool) -> Admission {
+        let Some(expected) = self.ranks.get_mut(&rank) else { return Admission::Unknown };
+        if let Some(first) = expected.peer.filter(|first| expected.has_joined.get() && is_open(*first)) {
+            let is_new = !std::mem::replace(&mut expected.was_refused, true);
+            return Admission::Refused { key: (expected.namespace, rank), first, is_new };
+        }
+        if expected.peer.replace(peer).is_none() {
             self.missing -= 1;
         }
-        Some(task.clone())
+        Admission::Admitted(expected.task.clone())
     }
+}
+
+/// What becomes of a connection that has named its rank.
+enum Admission {
+    /// It belongs to the task with this queue.
+    Admitted(mpsc::Sender<Connection>),
+    /// The rank is not here.
+    Unknown,
+    /// A process has joined as this rank, over a connection from the address `first`.
+    Refused { key: Key, first: SocketAddr, is_new: bool },
 }
 
 /// The ranks and connections of a port.
 struct Port {
     attributes: Arc<JobAttributes>,
     expected: RefCell<Expected>,
+    events: mpsc::Sender<RankEvent>,
     unproven: RefCell<Unproven>,
     /// The tasks of the connections that have not been passed on, by number.
     running: RefCell<LiteMap<u64, AbortHandle>>,
@@ -97,13 +128,18 @@ pub(super) struct PortServer {
 
 impl PortServer {
     /// Opens a port for the namespace that `attributes` describe.
-    pub(super) fn start(attributes: Arc<JobAttributes>, tasks: &Tasks) -> io::Result<Self> {
-        Self::with(attributes, tasks, Owners::open, TIMES)
+    pub(super) fn start(
+        attributes: Arc<JobAttributes>,
+        events: mpsc::Sender<RankEvent>,
+        tasks: &Tasks,
+    ) -> io::Result<Self> {
+        Self::with(attributes, events, tasks, Owners::open, TIMES)
     }
 
     /// Does the same. `owners` makes the check for the port's address.
     fn with(
         attributes: Arc<JobAttributes>,
+        events: mpsc::Sender<RankEvent>,
         tasks: &Tasks,
         owners: impl FnOnce(SocketAddr) -> Owners,
         times: Times,
@@ -114,6 +150,7 @@ impl PortServer {
         let port = Rc::new(Port {
             attributes,
             expected: RefCell::default(),
+            events,
             unproven: RefCell::new(Unproven::of_this_process()),
             running: RefCell::default(),
             refusals: RefCell::default(),
@@ -125,9 +162,9 @@ impl PortServer {
         Ok(Self { address, port, task })
     }
 
-    /// Makes the port send the connections of `rank` to `task`.
-    pub(super) fn expect(&self, rank: Rank, task: mpsc::Sender<Connection>) {
-        self.port.expected.borrow_mut().add(rank, task);
+    /// Makes the port send the connections of a rank to `task`, and refuse them while `has_joined` is set.
+    pub(super) fn expect(&self, key: Key, task: mpsc::Sender<Connection>, has_joined: &Rc<Cell<bool>>) {
+        self.port.expected.borrow_mut().add(key, task, Rc::clone(has_joined));
     }
 }
 
@@ -282,9 +319,24 @@ impl Port {
         }
         line.pop();
         let rank = initack::parse(&line).map_err(io::Error::other)?;
-        let task = self.expected.borrow_mut().connect(rank);
-        let task = task.ok_or_else(|| io::Error::other("it names a rank that is not here"))?;
+        let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+        // The task of a rank whose program has ended may not have noticed that.
+        let is_open = |first| !matches!(sys::uid_in_table(local, first), Ok(None));
+        let admission = self.expected.borrow_mut().connect(rank, peer, is_open);
         self.unproven.borrow_mut().remove(number);
+        let task = match admission {
+            Admission::Admitted(task) => task,
+            Admission::Unknown => return Err(io::Error::other("it names a rank that is not here")),
+            Admission::Refused { key, first, is_new } => {
+                if is_new {
+                    let process = |peer| sys::process_of_peer(local, peer);
+                    let text = refusal_text(process(peer), process(first), "refused");
+                    let _ = self.events.send(RankEvent::SecondJoiner { key, text }).await;
+                }
+                let reply = [&*initack::reply(&self.attributes, rank), INIT_REFUSED].concat();
+                return stream.write_all(&reply).await;
+            }
+        };
         stream.write_all(&initack::reply(&self.attributes, rank)).await?;
         stream.set_nodelay(true)?;
         let stream: OwnedFd = stream.into_std()?.into();
@@ -354,7 +406,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         LocalSet::new().block_on(&runtime, async {
             let tasks = Panics::new("test").tasks();
-            test(PortServer::with(attributes(), &tasks, owners, times).expect("a port")).await;
+            test(PortServer::with(attributes(), mpsc::channel(8).0, &tasks, owners, times).expect("a port")).await;
         });
     }
 
@@ -362,7 +414,7 @@ mod tests {
     fn silent_connections_keep_no_rank_out() {
         run(Owners::open, async |port| {
             let (task, mut connections) = mpsc::channel(1);
-            port.expect(Rank(2), task);
+            port.expect((NamespaceId::FIRST, Rank(2)), task, &Rc::default());
             let mut silent = Vec::new();
             for _ in 0..UNAUTHENTICATED_MAX + 1 {
                 silent.push(connect(&port).await);
@@ -392,7 +444,7 @@ mod tests {
             |_| Owners::by_table(in_table),
             async |port| {
                 let (task, mut connections) = mpsc::channel(1);
-                port.expect(Rank(2), task);
+                port.expect((NamespaceId::FIRST, Rank(2)), task, &Rc::default());
                 let mut silent = connect(&port).await;
                 assert_eq!(admitted(&port, 2).await, "cmd=initack rc=0\n");
                 assert!(connections.recv().await.is_some());
@@ -407,7 +459,7 @@ mod tests {
         let owners = |address| Owners { in_table: |_, _| panic!("the table was read"), ..Owners::open(address) };
         run(owners, async |port| {
             let (task, mut connections) = mpsc::channel(1);
-            port.expect(Rank(2), task);
+            port.expect((NamespaceId::FIRST, Rank(2)), task, &Rc::default());
             assert_eq!(admitted(&port, 2).await, "cmd=initack rc=0\n");
             assert!(connections.recv().await.is_some());
         });
@@ -481,11 +533,38 @@ mod tests {
     fn a_line_that_names_no_rank_is_refused() {
         run(Owners::open, async |port| {
             let (task, _connections) = mpsc::channel(1);
-            port.expect(Rank(2), task);
+            port.expect((NamespaceId::FIRST, Rank(2)), task, &Rc::default());
             assert_eq!(admitted(&port, 3).await, "");
             let mut stream = connect(&port).await;
             stream.write_all(&[b'x'; FIRST_LINE_BYTES_MAX + 1]).await.expect("the port reads");
             assert!(is_closed(&mut stream).await);
+        });
+    }
+
+    #[test]
+    fn a_second_connection_of_a_rank_is_refused_while_the_first_has_joined() {
+        run(Owners::open, async |port| {
+            let (task, mut connections) = mpsc::channel(1);
+            let has_joined = Rc::new(Cell::new(false));
+            port.expect((NamespaceId::FIRST, Rank(2)), task, &has_joined);
+            let mut admitted = async || {
+                let mut stream = connect(&port).await;
+                stream.write_all(b"cmd=initack pmiid=2\n").await.expect("the port reads");
+                assert!(timeout(LONG, connections.recv()).await.is_ok_and(|connection| connection.is_some()));
+                stream
+            };
+            let first = admitted().await;
+            has_joined.set(true);
+            let mut second = connect(&port).await;
+            second.write_all(b"cmd=initack pmiid=2\n").await.expect("the port reads");
+            let mut reply = String::new();
+            timeout(LONG, second.read_to_string(&mut reply)).await.expect("an end in time").expect("text");
+            assert!(reply.ends_with(std::str::from_utf8(INIT_REFUSED).expect("text")), "{reply}");
+            // The first has ended, which its task has not noticed.
+            drop(first);
+            let _third = admitted().await;
+            has_joined.set(false);
+            let _fourth = admitted().await;
         });
     }
 
@@ -496,7 +575,7 @@ mod tests {
             let mut tasks = BTreeMap::new();
             for rank in 0..count {
                 let (task, connections) = mpsc::channel(1);
-                port.expect(Rank(rank), task);
+                port.expect((NamespaceId::FIRST, Rank(rank)), task, &Rc::default());
                 tasks.insert(rank, connections);
             }
             let mut streams = Vec::new();

@@ -6,18 +6,23 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::fmt::Display;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use nix::errno::Errno;
-use nix::unistd;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{self, Pid};
 use pmi::{Answer, Conversation, Request, RootRequest};
 use tokio::io::unix::AsyncFdReadyGuard;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 
 use super::board::SharedBoard;
+use super::joiners::{Joiners, Verdict};
 use super::table::Key;
 use super::topology_file::TopologyFile;
 use super::turns::Turns;
@@ -31,15 +36,25 @@ const READ_BYTES_MAX: usize = 64 * 1024;
 /// An event of a rank's task for the actor.
 pub(super) enum RankEvent {
     /// The rank has sent a request. `answer` is set if the request has an answer.
-    Asked { key: Key, request: Request, answer: Option<oneshot::Sender<Answer>> },
+    Asked { key: Key, request: Request, answer: Option<Waiter> },
+    /// A second process has joined as the rank, and is refused for the first time.
+    SecondJoiner { key: Key, text: String },
     /// The rank's process has exited, and all its requests have been read.
     Ended { key: Key, exit: Exit },
+}
+
+/// The receiver of a request's answer.
+pub(super) enum Waiter {
+    /// The rank makes no other request before the answer.
+    Alone(oneshot::Sender<Answer>),
+    /// The rank is in a fence, and makes other requests meanwhile.
+    Beside(oneshot::Sender<Answer>),
 }
 
 /// A rank's PMI connection: an inherited socket, or in port mode an accepted one.
 ///
 /// The task clears its readiness itself: a read that did not fill the buffer has emptied the socket. That saves each get
-/// the read(2) that would return EAGAIN.
+/// the read that would return EAGAIN. Only bytes of another process may be left, which the next request brings up.
 pub(super) type Connection = Watched;
 
 /// The source of a rank's connections.
@@ -79,10 +94,14 @@ pub(super) struct Serving {
     pub(super) key: Key,
     pub(super) conversation: Conversation,
     pub(super) board: Rc<RefCell<SharedBoard>>,
-    /// The connection is TCP, which cannot pass descriptors.
-    pub(super) by_port: bool,
+    /// Set in port mode: the connection is TCP, which cannot pass descriptors, and the port refuses further connections of a
+    /// rank that has joined.
+    pub(super) has_joined: Option<Rc<Cell<bool>>>,
+    pub(super) joiners: Joiners,
     /// The rank has been sent the shared segment.
     pub(super) has_segment: bool,
+    /// The answers to fences that the rank is in beside other requests.
+    pub(super) fences: RefCell<Vec<oneshot::Receiver<Answer>>>,
     /// The rank's last request to the actor, for surveys.
     pub(super) last_call: Rc<Cell<LastCall>>,
     /// The file that describes the node to hwloc, if the rank may be given one.
@@ -90,6 +109,13 @@ pub(super) struct Serving {
     pub(super) scratch: Rc<RefCell<Scratch>>,
     pub(super) turns: Rc<Turns>,
     pub(super) events: mpsc::Sender<RankEvent>,
+}
+
+/// A process that is refused, and the process that is the rank. `is_new`: none was refused as this rank before.
+struct SecondJoiner {
+    second: u32,
+    first: u32,
+    is_new: bool,
 }
 
 /// The reason why the task stops serving a connection.
@@ -111,9 +137,13 @@ impl Serving {
                 biased;
                 next = connections.next(), if more => match next {
                     None => more = false,
-                    Some(connection) => if let Err(Stop::Ended(exit)) = self.serve(&connection, &mut ended).await {
-                        break exit;
-                    },
+                    Some(connection) => {
+                        let stop = self.serve(&connection, &mut ended).await;
+                        self.has_joined.iter().for_each(|has_joined| has_joined.set(false));
+                        if let Err(Stop::Ended(exit)) = stop {
+                            break exit;
+                        }
+                    }
                 },
                 exit = &mut ended => break exit.ok(),
             }
@@ -137,7 +167,7 @@ impl Serving {
                     let path = self.topology_file.as_ref().and_then(|file| file.path());
                     let answer = Answer::Got(path.map(|path| path.as_bytes().into()));
                     self.conversation.answer(answer, &mut self.scratch.borrow_mut().outgoing);
-                } else if let Some(answer) = self.request(request, ended).await? {
+                } else if let Some(answer) = self.request(request, connection, ended).await? {
                     let mut scratch = self.scratch.borrow_mut();
                     self.conversation.answer(answer, &mut scratch.outgoing);
                     send(connection, &mut scratch.outgoing);
@@ -151,9 +181,15 @@ impl Serving {
                     self.read_last_requests(connection).await;
                     return Err(Stop::Ended(exit.ok()));
                 }
+                answer = self.next_fence_end() => {
+                    let mut scratch = self.scratch.borrow_mut();
+                    self.conversation.answer(answer, &mut scratch.outgoing);
+                    send(connection, &mut scratch.outgoing);
+                }
                 ready = self.when_due(connection) => match ready {
                     Ok(mut guard) => match self.read(connection) {
-                        Ok(0) => return Err(Stop::Closed),
+                        Ok((0, _)) => return Err(Stop::Closed),
+                        Ok((_, Some(refusal))) => self.refuse(connection, refusal).await,
                         Ok(_) if self.scratch.borrow().has_emptied => guard.clear_ready(),
                         // `readable` has no budget: without this, a process that floods the socket stops the agent.
                         Ok(_) => yield_now().await,
@@ -173,11 +209,29 @@ impl Serving {
         Ok(ready)
     }
 
+    /// Waits for the end of a fence that the rank is in beside other requests. Cancel-safe.
+    async fn next_fence_end(&self) -> Answer {
+        poll_fn(|context| {
+            let mut fences = self.fences.borrow_mut();
+            for at in (0..fences.len()).rev() {
+                if let Poll::Ready(answer) = Pin::new(&mut fences[at]).poll(context) {
+                    fences.swap_remove(at);
+                    if let Ok(answer) = answer {
+                        return Poll::Ready(answer);
+                    }
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
     /// Handles buffered lines up to a request for the actor. Sends as much of the replies as the connection takes
     /// without blocking, and leaves the rest in the scratch buffer.
     fn advance(&mut self, connection: &Connection) -> Option<Request> {
         let mut scratch = self.scratch.borrow_mut();
         let request = self.conversation.advance(self.board.borrow().board(), &mut scratch.outgoing);
+        self.has_joined.iter().for_each(|has_joined| has_joined.set(self.conversation.is_active()));
         if !scratch.outgoing.is_empty() {
             tracing::trace!(rank = %self.key.1, S = %shown(&scratch.outgoing), "PMI");
         }
@@ -185,18 +239,44 @@ impl Serving {
         request
     }
 
-    fn read(&mut self, connection: &Connection) -> Result<usize, Errno> {
+    /// Reads from the connection. Returns the number of bytes, and whether they are of a second process that is refused.
+    fn read(&mut self, connection: &Connection) -> Result<(usize, Option<SecondJoiner>), Errno> {
         let mut scratch = self.scratch.borrow_mut();
-        let count = unistd::read(connection.get_ref(), &mut scratch.incoming)?;
+        let (count, sender) = sys::read_with_sender(connection.get_ref().as_fd(), &mut scratch.incoming)?;
         let received = &scratch.incoming[..count];
         tracing::trace!(rank = %self.key.1, C = %shown(received), "PMI");
-        self.conversation.receive(received);
+        let is_alive = |pid| !matches!(sys::process_state(pid), None | Some(b'Z' | b'X' | b'x'));
+        let refused = match self.joiners.judge(sender, received, self.conversation.is_active(), is_alive) {
+            Verdict::Take => {
+                self.conversation.receive(received);
+                None
+            }
+            Verdict::Drop => None,
+            Verdict::Refuse { first, is_new } => sender.map(|second| SecondJoiner { second, first, is_new }),
+        };
         let length = scratch.incoming.len();
         scratch.has_emptied = count < length;
         if !scratch.has_emptied {
             scratch.incoming.resize((2 * length).min(READ_BYTES_MAX), 0);
         }
-        Ok(count)
+        Ok((count, refused))
+    }
+
+    /// Refuses a second process that has joined as this rank over the inherited socket.
+    ///
+    /// Both processes read from one socket. While the first one waits for a reply, each might read what is for the other, so
+    /// the second one is killed instead.
+    async fn refuse(&self, connection: &Connection, SecondJoiner { second, first, is_new }: SecondJoiner) {
+        let must_end = self.conversation.is_waiting() || !self.fences.borrow().is_empty();
+        let text = refusal_text(Some(second), Some(first), if must_end { "killed" } else { "refused" });
+        if must_end {
+            let _ = kill(Pid::from_raw(second as i32), Signal::SIGKILL);
+        } else {
+            send(connection, &mut INIT_REFUSED.to_vec());
+        }
+        if is_new {
+            let _ = self.events.send(RankEvent::SecondJoiner { key: self.key, text }).await;
+        }
     }
 
     /// Handles the requests that the rank sent before it exited, most importantly an abort.
@@ -205,7 +285,7 @@ impl Serving {
     async fn read_last_requests(&mut self, connection: &Connection) {
         let mut unread = sys::unread_bytes(connection.get_ref().as_fd()).unwrap_or(0);
         while unread > 0
-            && let Ok(count @ 1..) = self.read(connection)
+            && let Ok((count @ 1.., _)) = self.read(connection)
         {
             unread = unread.saturating_sub(count);
             while let Some(request) = self.advance(connection) {
@@ -225,7 +305,7 @@ impl Serving {
     /// Replies to the request for the shared segment, with the segment's descriptor if the board is shared. All earlier
     /// replies have been sent.
     async fn send_segment(&mut self, connection: &Connection, ended: &mut oneshot::Receiver<Exit>) -> Result<(), Stop> {
-        let descriptor = if self.by_port { None } else { self.board.borrow_mut().open() };
+        let descriptor = if self.has_joined.is_some() { None } else { self.board.borrow_mut().open() };
         let mut reply = Vec::new();
         self.conversation.answer(Answer::Segment(descriptor.is_some()), &mut reply);
         if let Some(descriptor) = descriptor {
@@ -258,25 +338,69 @@ impl Serving {
     }
 
     /// Sends a request to the actor, and waits for the answer if the request has one.
-    async fn request(&self, request: Request, ended: &mut oneshot::Receiver<Exit>) -> Result<Option<Answer>, Stop> {
+    ///
+    /// Reads meanwhile what a second process of the rank sends: it would take the rank's reply. Of the rank itself, which
+    /// waits as well, it reads no more than once.
+    async fn request(
+        &mut self,
+        request: Request,
+        connection: &Connection,
+        ended: &mut oneshot::Receiver<Exit>,
+    ) -> Result<Option<Answer>, Stop> {
+        let is_fence = matches!(request, Request::Fence { in_segment: false, .. } | Request::GroupFence { .. });
+        let (answer, mut answered) = oneshot::channel();
         if !self.conversation.is_waiting() {
-            self.ask(request, None).await;
+            if is_fence {
+                self.fences.borrow_mut().push(answered);
+            }
+            self.ask(request, is_fence.then_some(Waiter::Beside(answer))).await;
             return Ok(None);
         }
-        let (answer, answered) = oneshot::channel();
-        self.ask(request, Some(answer)).await;
-        tokio::select! {
-            biased;
-            Ok(answer) = answered => Ok(Some(answer)),
-            exit = &mut *ended => Err(Stop::Ended(exit.ok())),
+        self.ask(request, Some(Waiter::Alone(answer))).await;
+        let (mut is_open, mut watches) = (true, self.has_joined.is_none());
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answered, if is_open => match answer {
+                    Ok(answer) => return Ok(Some(answer)),
+                    Err(_) => is_open = false,
+                },
+                exit = &mut *ended => return Err(Stop::Ended(exit.ok())),
+                ready = connection.readable(), if watches => match ready {
+                    Ok(mut guard) => match self.read(connection) {
+                        Ok((1.., Some(refusal))) => self.refuse(connection, refusal).await,
+                        Err(Errno::EAGAIN | Errno::EINTR) => guard.clear_ready(),
+                        // The main loop handles it after the answer.
+                        Ok(_) | Err(_) => watches = false,
+                    },
+                    Err(_) => watches = false,
+                },
+            }
         }
     }
 
-    async fn ask(&self, request: Request, answer: Option<oneshot::Sender<Answer>>) {
+    async fn ask(&self, request: Request, answer: Option<Waiter>) {
         self.last_call.set(call_of(&request));
         // The queue is closed only when the agent is leaving.
         let _ = self.events.send(RankEvent::Asked { key: self.key, request, answer }).await;
     }
+}
+
+/// The reply to the `init` of a second process.
+pub(super) const INIT_REFUSED: &[u8] =
+    b"cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=another_process_is_this_rank\n";
+
+/// Returns the report about a second process that has joined as a rank, without the rank and the host.
+pub(super) fn refusal_text(second: Option<u32>, first: Option<u32>, fate: &str) -> String {
+    let named = |pid: Option<u32>, unknown: &str| match pid {
+        None => unknown.to_owned(),
+        Some(pid) => {
+            let name = sys::program_of(pid).map_or(String::new(), |name| format!(" ({name})"));
+            format!("process {pid}{name}")
+        }
+    };
+    let (second, first) = (named(second, "another process"), named(first, "a process that runs"));
+    format!("{second} tried to join as this rank, which {first} still is, and was {fate}")
 }
 
 /// Formats bytes of a rank for the log, without characters that a terminal acts on.

@@ -3,7 +3,7 @@
 //! Ranks are ordered in groups from the spawner threads, and the agent serves the running ranks in between: one start
 //! takes most of a millisecond, and the first ranks speak PMI long before the last one is started.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::binder::{Binder, binding_failed};
 use super::board::SharedBoard;
 use super::input::InputHub;
+use super::joiners::Joiners;
 use super::output::OutputPump;
 use super::port::PortServer;
 use super::serving::{Connection, Connections, RankEvent, Scratch, Serving};
@@ -109,7 +110,7 @@ enum PendingPmi {
     /// Over the socket that it inherits; this is our end.
     Inherited(OwnedFd),
     /// Over connections to the port.
-    Accepted(mpsc::Receiver<Connection>),
+    Accepted(mpsc::Receiver<Connection>, Rc<Cell<bool>>),
 }
 
 /// Starts the ranks of a session on this agent.
@@ -258,7 +259,8 @@ impl Startup {
             spawner: plan.spawner.as_ref().map(|(kvsname, _)| kvsname.clone()),
             puts_at_once: self.session.cache.puts_at_once(),
         });
-        let port = self.session.pmi_port.then(|| PortServer::start(Arc::clone(&attributes), &self.tasks));
+        let port =
+            self.session.pmi_port.then(|| PortServer::start(Arc::clone(&attributes), self.events.clone(), &self.tasks));
         let port = port
             .and_then(|port| port.inspect_err(|error| tracing::error!(%error, "the PMI port cannot be opened")).ok());
         let address = port.as_ref().map(|port| port.address.to_string());
@@ -416,7 +418,7 @@ impl Startup {
         // The first process of a rank has read the input.
         let reads_input = job.incarnation.is_none() && shared.plan.stdin.contains(rank);
         let input = if reads_input { Some(sys::input_pipe().map_err(machine)?) } else { None };
-        let socket = if shared.port.is_none() { Some(sys::socket_pair().map_err(machine)?) } else { None };
+        let socket = if shared.port.is_none() { Some(sys::socket_pair_with_senders().map_err(machine)?) } else { None };
         let inode = socket.as_ref().map(|(_, theirs)| sys::inode(theirs.as_fd())).transpose().map_err(machine)?;
         let mut variables = own_variables(&shared.plan, rank, inode, job.incarnation);
         if self.session.pmix.is_some() {
@@ -432,8 +434,9 @@ impl Startup {
             (None, port) => {
                 let (to_task, connections) = mpsc::channel(1);
                 // Before the start: the rank may connect before its start is known here.
-                port.iter().for_each(|port| port.expect(rank, to_task.clone()));
-                PendingPmi::Accepted(connections)
+                let has_joined = Rc::new(Cell::new(false));
+                port.iter().for_each(|port| port.expect((shared.plan.id, rank), to_task.clone(), &has_joined));
+                PendingPmi::Accepted(connections, has_joined)
             }
         };
         let start = StartOrder {
@@ -489,20 +492,21 @@ impl Startup {
         let (ended, on_end) = oneshot::channel();
         let span = tracing::debug_span!("rank", %rank, pid = child.pid());
         let last_call = table.insert(key, child, ended);
-        let by_port = matches!(pmi, PendingPmi::Accepted(_));
-        let connections = match pmi {
+        let (connections, has_joined) = match pmi {
             PendingPmi::Inherited(socket) => {
                 let machine = |error: io::Error| shared.refused(&error);
-                Connections::Inherited(Some(sys::watch(socket).map_err(machine)?))
+                (Connections::Inherited(Some(sys::watch(socket).map_err(machine)?)), None)
             }
-            PendingPmi::Accepted(connections) => Connections::Accepted(connections),
+            PendingPmi::Accepted(connections, has_joined) => (Connections::Accepted(connections), Some(has_joined)),
         };
         let serving = Serving {
             key,
             conversation,
             board: Rc::clone(&shared.board),
-            by_port,
+            has_joined,
+            joiners: Joiners::default(),
             has_segment: false,
+            fences: RefCell::default(),
             last_call,
             topology_file: shared.may_describe_node.then(|| Rc::clone(&self.topology_file)),
             scratch: Rc::clone(&self.scratch),

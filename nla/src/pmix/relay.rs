@@ -36,6 +36,8 @@ pub enum Step {
     /// Hand a request of a rank to the core, or answer a get from this agent's board. Pass the answer to
     /// [`Relay::on_answer`].
     Ask(NamespaceId, Rank, Request),
+    /// Report that a second process was refused as this rank, with the pids of the second and of the first.
+    SecondJoiner((NamespaceId, Rank), u32, u32),
     /// Start the ranks of the namespace with these variables; or do not start them, for this reason.
     Prepared(NamespaceId, Result<Vec<Variable>, String>),
     /// Answer the rank of another node that has asked for data.
@@ -192,6 +194,11 @@ impl Relay {
             ToAgent::Joined(process) => {
                 self.note_connected(&process, true);
                 self.report(&process, Request::Joined, steps);
+            }
+            ToAgent::SecondJoiner((name, rank), second, first) => {
+                if let (Some(known), Some(rank)) = (self.known.iter().find(|known| known.name == name), rank) {
+                    steps.push(Step::SecondJoiner((known.id, Rank(rank)), second, first));
+                }
             }
             ToAgent::Finalized(call, process) => {
                 self.note_connected(&process, false);

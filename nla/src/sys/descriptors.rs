@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl, open};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, setsockopt, socketpair, sockopt,
+};
 use nix::sys::stat::Mode;
 
 use super::child::KEPT;
@@ -73,6 +75,40 @@ pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     set_flags(ours.as_fd(), OFlag::O_NONBLOCK)?;
     Ok((ours, theirs))
+}
+
+/// Like [`socket_pair`], for [`read_with_sender`] from our end.
+pub fn socket_pair_with_senders() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = socket_pair()?;
+    setsockopt(&ours, sockopt::PassCred, &true)?;
+    Ok((ours, theirs))
+}
+
+/// Reads bytes that one process has sent, and returns their number and its pid. The pid is `None` on other sockets than
+/// those of [`socket_pair_with_senders`], and for a process outside of this pid namespace.
+pub fn read_with_sender(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Option<u32>), Errno> {
+    /// Room for the credentials, and for no descriptor.
+    #[repr(C, align(8))]
+    struct Control([u8; 32]);
+    let mut control = Control([0; 32]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all zeros are a valid header: null pointers and lengths of 0.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = size_of::<Control>() as _;
+    // SAFETY: the header points to buffers of the given lengths, which outlive the call.
+    let read = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let read = usize::try_from(Errno::result(read)?).unwrap_or(0);
+    // SAFETY: the kernel has filled in the header and the buffer, which holds a whole `ucred` if it says so.
+    let sender = unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        let is_ucred = !header.is_null()
+            && ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS);
+        is_ucred.then(|| libc::CMSG_DATA(header).cast::<libc::ucred>().read_unaligned().pid)
+    };
+    Ok((read, sender.and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0)))
 }
 
 /// Sets the flags of a new file.

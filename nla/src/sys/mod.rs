@@ -81,8 +81,9 @@ pub use cgroup_files::{memory_limits, usable_cores};
 pub use cpu_marks::CpuMarks;
 pub use descriptors::{
     LOW_MAX, close_inherited, dev_null, inode, input_pipe, leave_to_program, make_room, open_descriptors,
-    open_files_limit, open_files_max, pipe, raise_limit, read_more, reserve_low, send_descriptor, set_nonblocking,
-    socket_pair, take_inherited, terminal_columns, unread_bytes, widen_pipe, write_ready,
+    open_files_limit, open_files_max, pipe, raise_limit, read_more, read_with_sender, reserve_low, send_descriptor,
+    set_nonblocking, socket_pair, socket_pair_with_senders, take_inherited, terminal_columns, unread_bytes, widen_pipe,
+    write_ready,
 };
 pub use end_signals::EndSignalsHeld;
 pub use epoll_set::{EpollSet, Waker};
@@ -139,6 +140,6 @@ pub use stage_directory::{StageDirectory, StageRoom, is_in_memory, set_modified,
 pub use survivors::{end_guardians, end_marked, machine, start_of};
 pub use task_limits::{TaskLimit, TaskLimitPlace, processes_of_session, reached_limit};
 pub use tcp_pace::{Acks, Delivery, acks, delivery, limit_rate};
-pub use tcp_peer::{SocketDiag, uid_in_table};
+pub use tcp_peer::{SocketDiag, process_of_peer, uid_in_table};
 pub use timer::Timer;
 pub use told_signals::{SignalSender, ToldSignals, block_all_deadly_signals};

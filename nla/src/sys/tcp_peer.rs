@@ -8,10 +8,11 @@
 //! orphans) with uid 0, so any user would count as root.
 
 use std::cell::Cell;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, connect, recv, send, socket,
@@ -167,9 +168,25 @@ fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
 /// Does the same as [`SocketDiag::uid_of_tcp_peer`] by reading /proc/net/tcp and tcp6, up to the socket's line. Takes the
 /// longer the more sockets there are.
 pub fn uid_in_table(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
+    Ok(peer_in_tables(local, peer)?.map(|(uid, _)| uid))
+}
+
+/// Returns a process of this user that has the peer's end of an accepted loopback connection open. Looks at all processes.
+pub fn process_of_peer(local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    let (_, inode) = peer_in_tables(local, peer).ok()??;
+    let link = PathBuf::from(format!("socket:[{inode}]"));
+    let has_it = |pid: &u32| {
+        let mut descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        descriptors.any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|found| found == link))
+    };
+    super::processes().into_iter().find(has_it)
+}
+
+/// Returns the user and the inode of the peer's socket.
+fn peer_in_tables(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<(u32, u64)>> {
     let mut denied = None;
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        match File::open(table).and_then(|table| owner_in_table(BufReader::new(table), peer, local)) {
+        match File::open(table).and_then(|table| socket_in_table(BufReader::new(table), peer, local)) {
             Ok(None) => {}
             Ok(owner) => return Ok(owner),
             // A kernel without IPv6 has no tcp6.
@@ -180,19 +197,19 @@ pub fn uid_in_table(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u3
     denied.map_or(Ok(None), Err)
 }
 
-/// Finds the owner of the socket from `near` to `far` in the text of /proc/net/tcp or tcp6.
-fn owner_in_table(mut table: impl BufRead, near: SocketAddr, far: SocketAddr) -> io::Result<Option<u32>> {
+/// Finds the owner and the inode of the socket from `near` to `far` in the text of /proc/net/tcp or tcp6.
+fn socket_in_table(mut table: impl BufRead, near: SocketAddr, far: SocketAddr) -> io::Result<Option<(u32, u64)>> {
     let mut line = String::new();
     while table.read_line(&mut line)? > 0 {
-        if let Some(uid) = owner_in_line(&line, near, far) {
-            return Ok(Some(uid));
+        if let Some(found) = socket_in_line(&line, near, far) {
+            return Ok(Some(found));
         }
         line.clear();
     }
     Ok(None)
 }
 
-fn owner_in_line(line: &str, near: SocketAddr, far: SocketAddr) -> Option<u32> {
+fn socket_in_line(line: &str, near: SocketAddr, far: SocketAddr) -> Option<(u32, u64)> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
     if !matches!(u8::from_str_radix(state, 16), Ok(ESTABLISHED | CLOSE_WAIT)) {
@@ -202,7 +219,7 @@ fn owner_in_line(line: &str, near: SocketAddr, far: SocketAddr) -> Option<u32> {
     if inode == "0" || !is_address(local, near) || !is_address(remote, far) {
         return None;
     }
-    uid.parse().ok()
+    Some((uid.parse().ok()?, inode.parse().ok()?))
 }
 
 /// Returns whether `text` ("0100007F:1F90") is the address. Its words are in the machine's byte order, the port is
@@ -431,7 +448,8 @@ mod tests {
         };
         let near: SocketAddr = "127.0.0.1:8080".parse().expect("an address");
         let far: SocketAddr = "127.0.0.1:49152".parse().expect("an address");
-        let owner = |text: &str, near, far| owner_in_table(text.as_bytes(), near, far).expect("text");
+        let owner =
+            |text: &str, near, far| socket_in_table(text.as_bytes(), near, far).expect("text").map(|(uid, _)| uid);
         assert_eq!(owner(&line("01", "77"), near, far), Some(1000));
         assert_eq!(owner(&line("01", "77"), far, near), None);
         assert_eq!(owner(&line("06", "77"), near, far), None);

@@ -79,7 +79,9 @@ impl Server {
                 }
                 Answer::Released
             }
-            Request::GroupFence { payload, .. } => Answer::GroupFenced(Some(payload.clone())),
+            Request::GroupFence { ranks, tag, payload } => {
+                Answer::GroupFenced { ranks: ranks.clone(), tag: *tag, payload: Some(payload.clone()) }
+            }
             Request::Ring { to_left, to_right } => {
                 Answer::Ring { position: 0, from_left: to_right.clone(), from_right: to_left.clone() }
             }

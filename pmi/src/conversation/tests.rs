@@ -10,7 +10,9 @@ mod segment;
 mod versions;
 
 use super::*;
-use crate::limits::{ABORT_MESSAGE_BYTES_MAX, ECHO_BYTES_MAX, KEY_BYTES_MAX, PENDING_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::limits::{
+    ABORT_MESSAGE_BYTES_MAX, ECHO_BYTES_MAX, FENCES_BESIDE_MAX, KEY_BYTES_MAX, PENDING_BYTES_MAX, VALUE_BYTES_MAX,
+};
 use crate::v1::initack;
 use crate::{Epoch, Puts, Ranks, RootRequest, SpawnedJob};
 
@@ -105,11 +107,10 @@ impl World {
 fn wants_answer(request: &Request) -> bool {
     match request {
         Request::Fence { in_segment, .. } => !in_segment,
-        Request::GroupFence { .. } | Request::Ring { .. } | Request::NodePut { .. } | Request::NodeGet { .. } => true,
+        Request::Ring { .. } | Request::NodePut { .. } | Request::NodeGet { .. } => true,
         Request::Get { .. } | Request::TopologyFile | Request::Segment | Request::Ask(_) => true,
-        Request::Put { .. } | Request::Joined | Request::Abort { .. } | Request::Finalized | Request::Broken { .. } => {
-            false
-        }
+        Request::Put { .. } | Request::GroupFence { .. } | Request::Joined | Request::Abort { .. } => false,
+        Request::Finalized | Request::Broken { .. } => false,
     }
 }
 
@@ -346,6 +347,55 @@ fn pipelined_requests_are_served_in_order() {
     assert_eq!(out, "cmd=get_result rc=0 value=1\n");
     world.answer(Answer::Released, "cmd=barrier_out rc=0");
     assert_eq!(world.say("").1, "cmd=appnum rc=0 appnum=1\n");
+}
+
+#[test]
+fn fences_of_several_threads_end_in_any_order_beside_other_requests() {
+    let mut world = World::joined();
+    world.say("cmd=put kvsname=k key=a value=1\n");
+    let pair = Ranks::range(0..2);
+    let fenced = |ranks: &Ranks, tag, payload: Option<&Puts>| Answer::GroupFenced {
+        ranks: ranks.clone(),
+        tag,
+        payload: payload.map(|puts| puts.bytes().to_vec().into()),
+    };
+    let (requests, out) = world.say("cmd=barrier_in group=0,1:7 thrid=1\ncmd=barrier_in group=0,1:8 thrid=2\n");
+    assert!(matches!(&requests[..], [Request::GroupFence { tag: 7, .. }, Request::GroupFence { tag: 8, .. }]));
+    assert_eq!((out.as_str(), world.conversation.is_waiting()), ("", false));
+    world.conversation.receive(b"cmd=barrier_in thrid=3\n");
+    let request = world.conversation.advance(&world.board, &mut Vec::new());
+    assert!(matches!(request, Some(Request::Fence { in_segment: false, .. })) && !world.conversation.is_waiting());
+    let again = "cmd=barrier_out rc=-1 thrid=4 msg=the_process_is_in_this_fence_already";
+    world.check("cmd=barrier_in thrid=4", again);
+    world.check("cmd=barrier_in group=0-1:8 thrid=4", again);
+    world.check("cmd=get kvsname=k key=b", "cmd=get_result rc=-1 msg=key_b_not_found value=unknown");
+    let mut puts = Puts::new();
+    puts.push(Rank(1), b"b", b"2");
+    world.answer(fenced(&pair, 8, Some(&puts)), "cmd=barrier_out rc=0 thrid=2");
+    world.check("cmd=get kvsname=k key=b", "cmd=get_result rc=0 value=2");
+    world.answer(Answer::FenceFailed, "cmd=barrier_out rc=-1 thrid=3 msg=a_process_has_died");
+    let failed = "cmd=barrier_out rc=-1 thrid=1 msg=a_process_of_the_group_has_died_or_does_not_exist";
+    world.answer(fenced(&pair, 7, None), failed);
+    // An answer to a fence that the rank has left.
+    let mut out = Vec::new();
+    world.conversation.answer(fenced(&pair, 7, Some(&puts)), &mut out);
+    assert!(out.is_empty());
+    // A request without thrid is one of an earlier libpmi.
+    world.say("cmd=barrier_in group=0,1:7\n");
+    world.answer(fenced(&pair, 7, Some(&puts)), "cmd=barrier_out rc=0");
+}
+
+#[test]
+fn the_fences_beside_other_requests_are_bounded() {
+    let mut world = World::joined();
+    for tag in 0..FENCES_BESIDE_MAX {
+        let (requests, out) = world.say(format!("cmd=barrier_in group=0,1:{tag} thrid={tag}\n"));
+        assert_eq!((requests.len(), out.as_str()), (1, ""));
+    }
+    world.check("cmd=barrier_in thrid=9999", "cmd=barrier_out rc=-1 thrid=9999 msg=too_many_fences_at_once");
+    world.say("cmd=finalize\n");
+    world.say(INIT);
+    assert_eq!(world.say("cmd=barrier_in group=0,1:0 thrid=1\n").0.len(), 1, "they ended with the program");
 }
 
 #[test]

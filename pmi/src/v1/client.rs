@@ -95,14 +95,16 @@ impl<S: Read + Write> Client<S> {
 
     /// Waits until all ranks of the namespace have called it. Their puts are then visible.
     pub fn barrier(&mut self) -> Result<(), ClientError> {
-        self.ask(Command::BarrierIn { group: None }, "barrier_out", |_| Some(()))
+        self.ask(Command::BarrierIn { group: None, thread: None }, "barrier_out", |_| Some(()))
     }
 
-    /// Waits until these ranks, this one among them, have called it with the same tag. Their puts are then visible to each
-    /// other. ScELA's server only: MPICH's offers it from version 1.2 on, to clients that ask for nothing else meanwhile.
-    pub fn barrier_group(&mut self, ranks: &Ranks, tag: u32) -> Result<(), ClientError> {
-        let group = format!("{ranks}:{tag}");
-        self.ask(Command::BarrierIn { group: Some(group.as_bytes()) }, "barrier_out", |_| Some(()))
+    /// Enters the barrier of these ranks with this tag, or with `None` that of all ranks, and returns at once. Other requests
+    /// may follow before the [end](barrier_end), a line with `thread`. ScELA's server only.
+    ///
+    /// After the barrier of a group, its ranks see each other's puts.
+    pub fn enter_barrier(&mut self, group: Option<(&Ranks, u32)>, thread: u32) -> Result<(), ClientError> {
+        let group = group.map(|(ranks, tag)| format!("{ranks}:{tag}"));
+        self.send(Command::BarrierIn { group: group.as_ref().map(String::as_bytes), thread: Some(thread) })
     }
 
     /// Arrives at a fence with these encoded puts ([`Puts::bytes`](crate::Puts::bytes)), at most
@@ -229,6 +231,14 @@ impl<S: Read + Write> Client<S> {
     ) -> Result<T, ClientError> {
         self.connection.line(|line| read_reply(line, expected, read))?
     }
+}
+
+/// Reads the end of a barrier that was [entered](Client::enter_barrier): its `thread` and its outcome. `None` for any other
+/// line. A server that handles one request at a time repeats no `thread`.
+pub fn barrier_end(line: &[u8]) -> Option<(Option<u32>, Result<(), ClientError>)> {
+    let reply = ReplyLine::parse(line).filter(|reply| reply.name == b"barrier_out")?;
+    let thread = reply.word("thrid").and_then(crate::wire::fields::number);
+    Some((thread, read_reply(line, "barrier_out", |_| Some(()))))
 }
 
 /// Checks a reply and returns what `read` finds in it.

@@ -62,6 +62,8 @@ pub enum Command<'a> {
     BarrierIn {
         /// `group`, of PMI 1.2: ranks and a tag, `0,3,8-9:17`, or `WORLD:17`.
         group: Option<&'a [u8]>,
+        /// `thrid`, which the reply repeats: other requests may follow before it.
+        thread: Option<u32>,
     },
     /// `publish_name`.
     Publish {
@@ -145,7 +147,10 @@ impl<'a> Command<'a> {
                     value,
                 }
             }
-            b"barrier_in" => Self::BarrierIn { group: fields::word(line, b"group") },
+            b"barrier_in" => Self::BarrierIn {
+                group: fields::word(line, b"group"),
+                thread: fields::word(line, b"thrid").and_then(fields::number),
+            },
             b"init" => Self::Init {
                 version: need_number(line, b"pmi_version", "response_to_init", "pmi_version_missing")?,
                 subversion: fields::word(line, b"pmi_subversion").and_then(fields::number).unwrap_or(0),
@@ -223,8 +228,12 @@ impl<'a> Command<'a> {
             Self::GetByIndex { index } => line(b"getbyidx", &[("idx", index.to_string().as_bytes())]),
             Self::CreateKvs => line(b"create_kvs", &[]),
             Self::DestroyKvs => line(b"destroy_kvs", &[]),
-            Self::BarrierIn { group: None } => line(b"barrier_in", &[]),
-            Self::BarrierIn { group: Some(group) } => line(b"barrier_in", &[("group", group)]),
+            Self::BarrierIn { group, thread } => {
+                let thread = thread.map(|thread| thread.to_string());
+                let group = group.map(|group| ("group", group));
+                let thread = thread.as_deref().map(|thread| ("thrid", thread.as_bytes()));
+                line(b"barrier_in", &group.into_iter().chain(thread).collect::<Vec<_>>());
+            }
             Self::Publish { service, port } => line(b"publish_name", &[("service", service), ("port", port)]),
             Self::Lookup { service } => line(b"lookup_name", &[("service", service)]),
             Self::Unpublish { service } => line(b"unpublish_name", &[("service", service)]),
@@ -379,13 +388,13 @@ mod tests {
                     8 => Command::GetByIndex { index: number.unsigned_abs() as usize },
                     9 => Command::CreateKvs,
                     10 => Command::DestroyKvs,
-                    11 => Command::BarrierIn { group: Some(a) },
+                    11 => Command::BarrierIn { group: Some(a), thread: (number > 0).then_some(7) },
                     12 => Command::Publish { service: a, port: b },
                     13 => Command::Lookup { service: text },
                     14 => Command::Unpublish { service: text },
                     15 => Command::Abort { code: Some(number), message: a },
                     16 => Command::Finalize,
-                    _ => Command::BarrierIn { group: None },
+                    _ => Command::BarrierIn { group: None, thread: Some(number.unsigned_abs()) },
                 };
                 let mut line = Vec::new();
                 command.write(&mut line);

@@ -74,6 +74,10 @@ impl Dialect for Lines {
             From::Spawned(job) => To::SpawnedPartly(&job.codes),
             From::Segment => To::Segment(true),
             From::Refused(Operation::Segment, _) => To::Segment(false),
+            From::FencedBeside { thread, refusal } => {
+                let refusal = refusal.map(refusal_text);
+                return To::BarrierOutBeside { thread, refusal: refusal.as_deref() }.write(out);
+            }
             From::Refused(operation, Refusal::Name(error)) => To::NameRefused(reply_name(operation), error),
             From::Refused(operation, refusal) => {
                 return To::Refused(reply_name(operation), &refusal_text(refusal)).write(out);
@@ -97,12 +101,15 @@ impl Turn<'_, Lines> {
         let reply = match command {
             Command::Get { key, .. } => return Ok(self.get(key)),
             Command::Put { key, value, .. } => return Ok(self.on_put(key, value)),
-            // MPICH 5 sends groups to servers of PMI 1.2 only, from several threads at once; our libpmi sends them here.
-            Command::BarrierIn { group: Some(group) } => match parse_group(group, self.state.attributes.size) {
-                Some((ranks, tag)) => return self.group_fence(ranks, tag, Violation::BarrierBeforeInit),
-                None => Reply::Refused("barrier_out", "group_invalid"),
+            Command::BarrierIn { group: None, thread: None } => return self.fence(Violation::BarrierBeforeInit),
+            Command::BarrierIn { group: None, thread } => {
+                return self.fence_beside(None, thread, Violation::BarrierBeforeInit);
+            }
+            // MPICH 5 sends groups to servers of PMI 1.2 only; our libpmi sends them here.
+            Command::BarrierIn { group: Some(group), thread } => match parse_group(group, self.state.attributes.size) {
+                Some(group) => return self.fence_beside(Some(group), thread, Violation::BarrierBeforeInit),
+                None => Reply::BarrierOutBeside { thread, refusal: Some("group_invalid") },
             },
-            Command::BarrierIn { group: None } => return self.fence(Violation::BarrierBeforeInit),
             Command::Init { version, .. } => return Ok(self.on_init(version)),
             Command::Finalize => return Ok(self.finalize()),
             Command::Abort { code, message } => {

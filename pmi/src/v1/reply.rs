@@ -64,6 +64,13 @@ pub enum Reply<'a> {
     KvsDestroyed,
     /// The fence is complete.
     BarrierOut,
+    /// A fence is over, or refused, whose request has this `thrid`.
+    BarrierOutBeside {
+        /// The `thrid` of the request, if it has one.
+        thread: Option<u32>,
+        /// Why the fence is refused or has failed.
+        refusal: Option<&'a str>,
+    },
     /// The rank is finalised.
     FinalizeAck,
     /// A name was published.
@@ -103,6 +110,16 @@ impl Reply<'_> {
             }
             Self::Put => out.extend_from_slice(b"cmd=put_result rc=0 msg=success"),
             Self::BarrierOut => out.extend_from_slice(b"cmd=barrier_out rc=0"),
+            Self::BarrierOutBeside { thread, refusal } => {
+                print(out, format_args!("cmd=barrier_out rc={}", if refusal.is_some() { -1 } else { 0 }));
+                if let Some(thread) = thread {
+                    print(out, format_args!(" thrid={thread}"));
+                }
+                if let Some(refusal) = refusal {
+                    out.extend_from_slice(b" msg=");
+                    write_word(refusal.as_bytes(), REASON_BYTES_MAX, out);
+                }
+            }
             Self::Init(2) => out.extend_from_slice(b"cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0"),
             Self::Init(_) => out.extend_from_slice(b"cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1"),
             Self::InitRefused => out.extend_from_slice(
@@ -286,6 +303,8 @@ mod tests {
             Reply::NewKvs("kvs"),
             Reply::KvsDestroyed,
             Reply::BarrierOut,
+            Reply::BarrierOutBeside { thread: None, refusal: None },
+            Reply::BarrierOutBeside { thread: Some(u32::MAX), refusal: Some("a b") },
             Reply::FinalizeAck,
             Reply::Published,
             Reply::Port(&[b'p'; PORT_BYTES_MAX]),

@@ -56,6 +56,8 @@ impl Dialect for Frames {
             Reply::Got { value, .. } => To::Got(value),
             Reply::Put => To::Put,
             Reply::Fenced => To::Fenced,
+            // PMI-2 has no command that leads to it.
+            Reply::FencedBeside { .. } => return,
             Reply::Finalized => To::Finalized,
             Reply::Published => To::Published,
             Reply::Port(port) => To::Port(port),

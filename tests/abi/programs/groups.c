@@ -1,8 +1,12 @@
 /* Groups of ranks wait for each other (PMI-1.2's PMI_Barrier_group) and see each other's values at once; the others see
- * them after the next barrier of all. */
+ * them after the next barrier of all. Threads wait in several barriers at a time. */
 #include "either.h"
 
+#include <pthread.h>
+
 #define ROUNDS 3
+#define THREADS 3
+#define THREAD_ROUNDS 50
 
 static void name(char *text, int who, int round)
 {
@@ -17,6 +21,34 @@ static int members(int group[], int groups)
         if (other % groups == rank % groups)
             group[count++] = other;
     return count;
+}
+
+/* Each thread has a group of its own. No thread waits for another one of its process, so the order in which a rank enters
+ * the barriers differs from that of others. */
+static void *work(void *argument)
+{
+    const char *tag = argument;
+    int group[64];
+    for (int round = 0; round < THREAD_ROUNDS; round++) {
+        char key[64];
+        int count = members(group, 1);
+        sprintf(key, "%s%d-%d", tag, rank, round);
+        put(key, key);
+        must(PMI_Barrier_group(group, count, tag), "a thread's group");
+        sprintf(key, "%s%d-%d", tag, group[0], round);
+        expect(key, key);
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    pthread_t threads[THREADS];
+    char *tags[THREADS] = {"x", "y", "z"};
+    for (int thread = 0; thread < THREADS; thread++)
+        pthread_create(&threads[thread], NULL, work, tags[thread]);
+    for (int thread = 0; thread < THREADS; thread++)
+        pthread_join(threads[thread], NULL);
 }
 
 int main(void)
@@ -46,6 +78,7 @@ int main(void)
             expect(key, key);
         }
     must(PMI_Barrier_group(PMI_GROUP_WORLD, 0, "tag"), "all ranks with a tag");
+    threads();
     printf("%d: groups exchanged\n", rank);
     end();
     return 0;

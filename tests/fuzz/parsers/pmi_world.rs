@@ -101,7 +101,9 @@ fn check_request(request: &Request) {
 fn answer_to(request: &Request) -> Option<Answer> {
     Some(match request {
         Request::Fence { in_segment: false, .. } => Answer::Released,
-        Request::GroupFence { payload, .. } => Answer::GroupFenced(Some(payload.clone())),
+        Request::GroupFence { ranks, tag, payload } => {
+            Answer::GroupFenced { ranks: ranks.clone(), tag: *tag, payload: Some(payload.clone()) }
+        }
         Request::Ring { to_left, to_right } => {
             Answer::Ring { position: 0, from_left: to_right.clone(), from_right: to_left.clone() }
         }

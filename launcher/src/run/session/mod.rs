@@ -54,7 +54,7 @@ use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{
     Reporter, dropped_text, goes_on_text, killed_text, leftovers_text, moved_text, no_spare_text, restart_text,
-    revival_text, silent_text, step_text, stopped_text,
+    revival_text, second_joiner_text, silent_text, step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::staged_memory::StagedMemory;
@@ -384,6 +384,8 @@ struct Session {
     phases: Phases,
     /// An agent has reported a file system that does not answer.
     files_stall: bool,
+    /// The number of ranks as which a second process has joined.
+    second_joiners: u64,
     reports: Reports,
 }
 
@@ -517,6 +519,14 @@ impl Session {
                 self.has_joined = true;
             }
             Notice::Busy(..) => self.files_stall = true,
+            Notice::SecondJoiner(agent, rank, text) => {
+                self.second_joiners += 1;
+                if let Some(text) =
+                    second_joiner_text(self.second_joiners, *rank, self.locations.of_agent(*agent), text)
+                {
+                    self.reporter.note(&text);
+                }
+            }
             Notice::Bound(agent, report) => self.bindings.add(self.locations.of_agent(*agent), report),
             Notice::Started(NamespaceId::FIRST, _) => {
                 self.has_started = true;

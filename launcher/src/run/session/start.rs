@@ -193,6 +193,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         refresh,
         phases: Phases::default(),
         files_stall: false,
+        second_joiners: 0,
         reports: Reports {
             demo,
             timing: options.timing,

@@ -1,6 +1,7 @@
 //! An agent of one node without a tree, for tests and measurements of libpmi that need no real agent.
 //! It serves ranks over socket pairs by [`pmi::Conversation`] and shares its board with them.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -11,7 +12,7 @@ use std::thread;
 
 use pmi::segment::{ALIGNMENT, FAILED_AT, LOG_AT, MAGIC, PUBLISHED_AT, Published, RELEASED_AT, directory};
 use pmi::{
-    Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, PmixAnswer, Puts, Rank, Request,
+    Answer, Board, Conversation, Epoch, JobAttributes, Mapping, NameError, PmixAnswer, Puts, Rank, Ranks, Request,
     RootRequest, SpawnedJob,
 };
 
@@ -39,6 +40,10 @@ pub(crate) struct State {
     names: Vec<(Vec<u8>, Vec<u8>)>,
     node: Vec<(Vec<u8>, Vec<u8>)>,
     ring: Vec<Option<(Vec<u8>, Vec<u8>)>>,
+    /// The groups whose fences are open, with their tags: how many ranks have arrived, and their puts.
+    groups: BTreeMap<(Ranks, u32), (u32, Vec<u8>)>,
+    /// How many fences of a group have ended, and the puts of the last one.
+    groups_ended: BTreeMap<(Ranks, u32), (u64, Vec<u8>)>,
     /// The requests other than fences, as text with the rank.
     pub(crate) requests: Vec<String>,
 }
@@ -66,6 +71,8 @@ impl Agent {
             names: Vec::new(),
             node: Vec::new(),
             ring: vec![None; size as usize],
+            groups: BTreeMap::new(),
+            groups_ended: BTreeMap::new(),
             requests: Vec::new(),
         };
         let entries = attributes.entries();
@@ -99,23 +106,41 @@ impl Agent {
     }
 
     fn converse(&self, rank: u32, mut stream: UnixStream) {
-        let mut conversation = Conversation::new(Arc::clone(&self.0.attributes), Rank(rank), 3);
+        let conversation = Conversation::new(Arc::clone(&self.0.attributes), Rank(rank), 3);
+        let conversation = Arc::new(Mutex::new(conversation));
+        let lock = || conversation.lock().expect("a thread has panicked");
         let mut chunk = [0; 64 * 1024];
         loop {
             let Ok(read @ 1..) = stream.read(&mut chunk) else { return };
-            conversation.receive(&chunk[..read]);
+            lock().receive(&chunk[..read]);
             loop {
                 let mut out = Vec::new();
                 let board = self.state().board.clone();
-                let request = conversation.advance(&board, &mut out);
+                let (request, is_waiting) = {
+                    let mut conversation = lock();
+                    (conversation.advance(&board, &mut out), conversation.is_waiting())
+                };
                 if stream.write_all(&out).is_err() {
                     return;
                 }
                 let Some(request) = request else { break };
+                if !is_waiting
+                    && matches!(request, Request::Fence { in_segment: false, .. } | Request::GroupFence { .. })
+                {
+                    let (agent, conversation) = (self.clone(), Arc::clone(&conversation));
+                    let mut stream = stream.try_clone().expect("dup failed");
+                    thread::spawn(move || {
+                        let Some(answer) = agent.answer(rank, request) else { return };
+                        let mut out = Vec::new();
+                        conversation.lock().expect("a thread has panicked").answer(answer, &mut out);
+                        let _ = stream.write_all(&out);
+                    });
+                    continue;
+                }
                 let descriptor = (request == Request::Segment && self.0.has_segment).then_some(());
                 let Some(answer) = self.answer(rank, request) else { continue };
                 let mut out = Vec::new();
-                conversation.answer(answer, &mut out);
+                lock().answer(answer, &mut out);
                 let sent = match descriptor {
                     Some(()) => self.state().segment.send(&stream, &out),
                     None => stream.write_all(&out),
@@ -155,7 +180,23 @@ impl Agent {
                     self.0.released.wait_while(state, |state| state.epochs == epoch).expect("a thread has panicked");
                 if state.failed == Some(epoch) { Answer::FenceFailed } else { Answer::Released }
             }
-            Request::GroupFence { .. } => Answer::GroupFenced(None),
+            Request::GroupFence { ranks, tag, payload } => {
+                let group = (ranks.clone(), tag);
+                let ended = |state: &State| state.groups_ended.get(&group).map_or(0, |(count, _)| *count);
+                let before = ended(&state);
+                let open = state.groups.entry(group.clone()).or_default();
+                open.0 += 1;
+                open.1.extend_from_slice(&payload);
+                if u64::from(open.0) == ranks.len() {
+                    let all = state.groups.remove(&group).map(|(_, payload)| payload).unwrap_or_default();
+                    state.groups_ended.insert(group.clone(), (before + 1, all));
+                    self.0.released.notify_all();
+                }
+                let state =
+                    self.0.released.wait_while(state, |state| ended(state) == before).expect("a thread has panicked");
+                let payload = state.groups_ended.get(&group).map(|(_, payload)| payload.clone().into());
+                Answer::GroupFenced { ranks, tag, payload }
+            }
             Request::Ring { to_left, to_right } => {
                 state.ring[rank as usize] = Some((to_left, to_right));
                 self.0.released.notify_all();
@@ -212,6 +253,11 @@ impl Agent {
 }
 
 impl State {
+    /// Returns how many fences of groups are open.
+    pub(crate) fn open_groups(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Returns how many ranks wait in the fence.
     pub(crate) fn arrived(&self) -> u32 {
         self.arrived

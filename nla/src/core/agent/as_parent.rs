@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::{Answer, Entry, LookUpResult, Ranks, RootRequest, SpawnedJob};
+use pmi::{Answer, Entry, LookUpResult, Rank, Ranks, RootRequest, SpawnedJob};
 
 use super::{Action, Agent, Turn};
 use crate::core::binding::BindingReport;
@@ -11,6 +11,7 @@ use crate::core::cause::Failure;
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::failure_policy::FailurePolicy;
+use crate::core::group::RankGroup;
 use crate::core::heritage::Heritage;
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::{FileReport, LeftProcesses};
@@ -74,8 +75,15 @@ impl Parent for Agent {
         turn.push(Action::ToParent(message));
     }
 
-    fn answer_group(&mut self, of: (NamespaceId, &Ranks), payload: Option<&Bytes>, turn: &mut Turn<'_>) {
-        self.answer_waiting_in_group(of, payload, turn);
+    fn answer_group(
+        &mut self,
+        namespace: NamespaceId,
+        group: &RankGroup,
+        ranks: &Ranks,
+        payload: Option<&Bytes>,
+        turn: &mut Turn<'_>,
+    ) {
+        self.answer_waiting_in_group(namespace, group, ranks, payload, turn);
     }
 
     fn on_failure(&mut self, failure: Failure, turn: &mut Turn<'_>) {
@@ -234,6 +242,10 @@ impl Parent for Agent {
 
     fn on_silent(&mut self, agent: AgentId, time: Duration, turn: &mut Turn<'_>) {
         turn.push(Action::ToParent(Up::Silent { agent, time }));
+    }
+
+    fn on_second_joiner(&mut self, agent: AgentId, rank: Rank, text: String, turn: &mut Turn<'_>) {
+        turn.push(Action::ToParent(Up::SecondJoiner { agent, rank, text }));
     }
 
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {

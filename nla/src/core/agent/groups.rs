@@ -27,11 +27,11 @@ impl Agent {
         let is_whole = group.ranks.last().is_none_or(|last| last.0 < ns.size) && ns.dead.is_disjoint(&group.ranks);
         let ranks: Ranks = std::iter::once(rank).collect();
         let entered = !moves_ranks && is_whole && {
-            let entered = group::arrive(self, namespace, group, (&ranks, payload), turn);
+            let entered = group::arrive(self, namespace, group.clone(), (&ranks, payload), turn);
             entered.inspect_err(|error| tracing::debug!(rank = rank.0, %error, "a group fence is refused")).is_ok()
         };
         if !entered {
-            self.answer_group((namespace, &ranks), None, turn);
+            self.answer_group(namespace, &group, &ranks, None, turn);
         }
     }
 
@@ -52,20 +52,25 @@ impl Agent {
     /// The root has broadcast that ranks have died: all open fences of groups fail.
     pub(super) fn fail_groups(&mut self, namespace: NamespaceId, turn: &mut Turn<'_>) {
         let Some(ns) = self.namespaces.get_mut(&namespace) else { return };
-        for waiting in ns.exchange.groups.on_deaths(ns.dead.len()) {
-            self.answer_group((namespace, &waiting), None, turn);
+        for (group, waiting) in ns.exchange.groups.on_deaths(ns.dead.len()) {
+            self.answer_group(namespace, &group, &waiting, None, turn);
         }
     }
 
-    /// Answers this agent's ranks among `ranks`.
+    /// Answers this agent's ranks among `ranks`, which are in the fence of the group.
     pub(super) fn answer_waiting_in_group(
         &self,
-        (namespace, ranks): (NamespaceId, &Ranks),
+        namespace: NamespaceId,
+        group: &RankGroup,
+        ranks: &Ranks,
         payload: Option<&Bytes>,
         turn: &mut Turn<'_>,
     ) {
         let Some(ns) = self.namespaces.get(&namespace) else { return };
         let waiting = ns.at(super::Stage::Running).intersection(ranks);
-        turn.extend(waiting.iter().map(|rank| Action::Answer(namespace, rank, Answer::GroupFenced(payload.cloned()))));
+        turn.extend(waiting.iter().map(|rank| {
+            let RankGroup { ranks, tag } = group.clone();
+            Action::Answer(namespace, rank, Answer::GroupFenced { ranks, tag, payload: payload.cloned() })
+        }));
     }
 }

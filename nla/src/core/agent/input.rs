@@ -78,6 +78,8 @@ pub enum Input {
     FilesLeft(FileReport),
     /// The kernel has not started, or ended, a process of this agent for a while.
     Busy(String),
+    /// A second process joined as this rank of this agent, and was refused. The text names both.
+    SecondJoiner(Rank, String),
     /// This agent has all files of the session's plan.
     Staged,
     /// A file of the session's plan cannot be stored here. The text names it and says why.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use pmi::{LookUpResult, Ranks, RootRequest};
+use pmi::{LookUpResult, Rank, Ranks, RootRequest};
 
 use super::{Notice, Phase, Root, RootAction, SIGTERM, Turn};
 use crate::core::binding::BindingReport;
@@ -11,6 +11,7 @@ use crate::core::cause::{Failure, Outcome};
 use crate::core::children::Children;
 use crate::core::exchange::Exchange;
 use crate::core::failure_policy::FailurePolicy;
+use crate::core::group::RankGroup;
 use crate::core::heritage::{Heritage, forgotten, missed};
 use crate::core::ids::{AgentId, NamespaceId, Time};
 use crate::core::leftovers::{FileReport, LeftProcesses};
@@ -211,7 +212,7 @@ impl Parent for Root {
     }
 
     /// The root has no ranks.
-    fn answer_group(&mut self, _: (NamespaceId, &Ranks), _: Option<&Bytes>, _: &mut Turn<'_>) {}
+    fn answer_group(&mut self, _: NamespaceId, _: &RankGroup, _: &Ranks, _: Option<&Bytes>, _: &mut Turn<'_>) {}
 
     fn plan(&self, namespace: NamespaceId) -> Option<&NamespacePlan> {
         self.namespaces.get(&namespace).map(|ns| &ns.plan)
@@ -267,6 +268,10 @@ impl Parent for Root {
 
     fn on_silent(&mut self, agent: AgentId, time: Duration, turn: &mut Turn<'_>) {
         self.silences.add(turn.now, agent, time);
+    }
+
+    fn on_second_joiner(&mut self, agent: AgentId, rank: Rank, text: String, turn: &mut Turn<'_>) {
+        turn.push(RootAction::Notice(Notice::SecondJoiner(agent, rank, text)));
     }
 
     fn on_bound(&mut self, agent: AgentId, report: Box<BindingReport>, turn: &mut Turn<'_>) {

@@ -67,7 +67,9 @@ fn each_group_exchanges_its_payloads_in_every_tree() {
                 for group in &groups {
                     for rank in group.iter() {
                         let answer = tree.answer(NS, rank.0);
-                        let Some(Answer::GroupFenced(Some(payload))) = answer else { panic!("{rank}: {answer:?}") };
+                        let Some(Answer::GroupFenced { payload: Some(payload), .. }) = answer else {
+                            panic!("{rank}: {answer:?}")
+                        };
                         is_of(&payload, group);
                     }
                 }
@@ -88,7 +90,7 @@ fn a_group_below_one_agent_sends_no_message() {
         }
         tree.settle();
         for rank in group.iter() {
-            assert!(matches!(tree.answer(NS, rank.0), Some(Answer::GroupFenced(Some(_)))));
+            assert!(matches!(tree.answer(NS, rank.0), Some(Answer::GroupFenced { payload: Some(_), .. })));
         }
         tree.messages - before
     };
@@ -106,11 +108,12 @@ fn a_missing_rank_is_waited_for_and_an_unknown_one_is_refused() {
     tree.ask(NS, 1, fence(&pair, 0, 1));
     tree.settle();
     assert_eq!(tree.answer(NS, 1), None);
-    let refused = Some(Answer::GroupFenced(None));
-    assert_eq!(tree.answer_to(0, fence(&Ranks::range(0..5), 0, 0)), refused, "there is no rank 4");
-    assert_eq!(tree.answer_to(0, fence(&Ranks::range(1..3), 0, 0)), refused, "rank 0 is not in the group");
-    assert!(matches!(tree.answer_to(2, fence(&pair, 0, 2)), Some(Answer::GroupFenced(Some(_)))));
-    assert!(matches!(tree.answer(NS, 1), Some(Answer::GroupFenced(Some(_)))));
+    let refused = |ranks| Some(Answer::GroupFenced { ranks, tag: 0, payload: None });
+    let (beyond, others) = (Ranks::range(0..5), Ranks::range(1..3));
+    assert_eq!(tree.answer_to(0, fence(&beyond, 0, 0)), refused(beyond), "there is no rank 4");
+    assert_eq!(tree.answer_to(0, fence(&others, 0, 0)), refused(others), "rank 0 is not in the group");
+    assert!(matches!(tree.answer_to(2, fence(&pair, 0, 2)), Some(Answer::GroupFenced { payload: Some(_), .. })));
+    assert!(matches!(tree.answer(NS, 1), Some(Answer::GroupFenced { payload: Some(_), .. })));
 }
 
 /// Ranks die at random moments. Each fence of a group with a dead rank fails, no other rank waits for ever, and later groups
@@ -143,7 +146,8 @@ fn deaths_fail_the_open_fences_and_no_later_ones_of_living_ranks() {
                 }
                 tree.settle();
                 for rank in &alive {
-                    assert_eq!(tree.answer(NS, *rank), Some(Answer::GroupFenced(None)), "rank {dies} has died");
+                    let failed = Answer::GroupFenced { ranks: group.clone(), tag: 0, payload: None };
+                    assert_eq!(tree.answer(NS, *rank), Some(failed), "rank {dies} has died");
                 }
                 let group: Ranks = alive.iter().copied().map(Rank).collect();
                 for rank in &alive {
@@ -151,8 +155,10 @@ fn deaths_fail_the_open_fences_and_no_later_ones_of_living_ranks() {
                 }
                 tree.settle();
                 for rank in &alive {
-                    let Some(Answer::GroupFenced(Some(payload))) = tree.answer(NS, *rank) else { panic!("{rank}") };
-                    is_of(&payload, &group);
+                    match tree.answer(NS, *rank) {
+                        Some(Answer::GroupFenced { payload: Some(payload), .. }) => is_of(&payload, &group),
+                        other => panic!("{rank}: {other:?}"),
+                    }
                 }
             }
         }

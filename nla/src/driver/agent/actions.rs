@@ -14,7 +14,9 @@ use tokio::time::Instant;
 
 use super::AgentDriver;
 use crate::core::limits::GATHER_WINDOW;
-use crate::core::{Action, Input, NamespaceId, NamespacePlan, NotStartedReason, SessionPlan, Subtree, Time, Up, elect};
+use crate::core::{
+    Action, Input, NamespaceId, NamespacePlan, NotStartedReason, RankGroup, SessionPlan, Subtree, Time, Up, elect,
+};
 use crate::driver::accelerators::Accelerators;
 use crate::driver::binder::Binder;
 use crate::driver::output::OutputPump;
@@ -320,7 +322,15 @@ impl AgentDriver {
 
     fn answer(&mut self, key: Key, answer: Answer) {
         let Some(answer) = self.relay_answer(key, answer) else { return };
-        if let Some(waiting) = self.waiting.remove(&key) {
+        let fence = match &answer {
+            _ if self.fences.is_empty() => None,
+            Answer::Released | Answer::Passed | Answer::FenceFailed => self.fences.remove(&(key, None)),
+            Answer::GroupFenced { ranks, tag, .. } => {
+                self.fences.remove(&(key, Some(RankGroup { ranks: ranks.clone(), tag: *tag })))
+            }
+            _ => None,
+        };
+        if let Some(waiting) = fence.or_else(|| self.waiting.remove(&key)) {
             // A rank that has exited meanwhile needs no answer.
             let _ = waiting.send(answer);
         }

@@ -8,6 +8,7 @@ mod abi;
 mod accept;
 mod completion;
 mod library;
+mod second;
 mod upcalls;
 
 use std::ffi::{CStr, CString, c_char, c_void};

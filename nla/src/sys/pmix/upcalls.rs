@@ -14,6 +14,7 @@ use super::abi::{
     Status, c_array, c_text,
 };
 use super::completion::{Callback, Completion, InfoDone, LookupDone, ModexDone, OperationDone, SpawnDone, packed};
+use super::second::both_processes;
 
 /// Bytes of a text that a rank passes to an abort; a longer one is left out.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -51,6 +52,8 @@ pub struct Question {
 pub enum Upcall {
     /// A rank has initialized PMIx.
     Joined(Process),
+    /// A second process was refused as this rank: the pids of the second and of the first. Once for each rank.
+    SecondJoiner(Process, u32, u32),
     /// A rank has finalized PMIx. It goes on when the call is completed.
     Finalized(Process, Completion),
     /// A rank has called `PMIx_Abort`. It goes on when the call is completed.
@@ -243,27 +246,30 @@ pub(super) fn is_connected(process: &Process) -> bool {
 /// Forgets the connected ranks of a namespace that has ended.
 pub(super) fn forget_connected(namespace: &str) {
     connected().retain(|process| process.namespace != namespace);
+    refused().retain(|process| process.namespace != namespace);
 }
 
-fn on_connected(raw: Raw) -> Status {
-    let process = process(raw);
-    connected().extend(process.clone());
-    tell(process.map(Upcall::Joined))
+/// The ranks as which a second process was refused.
+static REFUSED: Mutex<BTreeSet<Process>> = Mutex::new(BTreeSet::new());
+
+fn refused() -> MutexGuard<'static, BTreeSet<Process>> {
+    REFUSED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// An error makes libpmix close the connection. From `client_connected2` it would not in version 4.
 extern "C" fn client_connected(raw: Raw, _server_object: Data, _done: Data, _data: Data) -> Status {
-    on_connected(raw)
-}
-
-extern "C" fn client_connected2(
-    raw: Raw,
-    _server_object: Data,
-    _infos: Infos,
-    _count: usize,
-    _done: Data,
-    _data: Data,
-) -> Status {
-    on_connected(raw)
+    let Some(process) = process(raw) else { return ERROR };
+    // A process that ended without finalizing gives way to the next one.
+    if is_connected(&process)
+        && let Some((first, second)) = both_processes(&process)
+    {
+        if refused().insert(process.clone()) {
+            report(Upcall::SecondJoiner(process, second, first));
+        }
+        return ERROR;
+    }
+    connected().insert(process.clone());
+    tell(Some(Upcall::Joined(process)))
 }
 
 extern "C" fn client_finalized(raw: Raw, _server_object: Data, done: Option<OperationDone>, data: Data) -> Status {
@@ -543,6 +549,5 @@ pub(super) fn module() -> Module {
     slots[15] = query as *const c_void;
     slots[19] = job_control as *const c_void;
     slots[25] = group as *const c_void;
-    slots[27] = client_connected2 as *const c_void;
     Module { slots }
 }

@@ -30,7 +30,8 @@ fn a_childs_message_for_the_launcher_is_passed_on() {
     let busy = Up::Busy { agent: AgentId(3), text: "exec".into() };
     let bound = Up::Bound { agent: AgentId(3), report: Box::default() };
     let silent = Up::Silent { agent: AgentId(3), time: Duration::from_secs(20) };
-    for message in [ask, busy, bound, silent] {
+    let second = Up::SecondJoiner { agent: AgentId(3), rank: Rank(2), text: "process 7".into() };
+    for message in [ask, busy, bound, silent, second] {
         assert_eq!(world.after(T, Input::FromChild(AgentId(2), message.clone())), [Action::ToParent(message)]);
     }
 }

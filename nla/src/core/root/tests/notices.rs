@@ -88,6 +88,11 @@ fn an_agent_that_waits_for_the_kernel_is_named() {
     let mut world = World::running();
     let actions = world.up(T, 1, Up::Busy { agent: AgentId(1), text: "exec".into() });
     assert_eq!(actions, [RootAction::Notice(Notice::Busy(AgentId(1), "exec".into()))]);
+    let second = || (AgentId(1), Rank(0), "process 7".to_owned());
+    let (agent, rank, text) = second();
+    let actions = world.up(T, 1, Up::SecondJoiner { agent, rank, text });
+    let (agent, rank, text) = second();
+    assert_eq!(actions, [RootAction::Notice(Notice::SecondJoiner(agent, rank, text))]);
 }
 
 #[test]
