@@ -163,7 +163,7 @@ fn a_stopped_agent_whose_guardian_was_killed_ends() {
 /// The agent sees at its next tick that its guardian is stopped, and a second later that it still is.
 #[test]
 fn a_stopped_guardian_is_noticed_by_its_agent() {
-    let (running, tree) = start_seven_agents_with(&["--dead-time", "1"]);
+    let (running, tree) = start_seven_agents_with(&["--dead-time", "300", "--heartbeat", "0.5"]);
     let guardian = Process::of(tree.process(running.world(), tree.leaf()).parent).unwrap();
     guardian.signal(Signal::SIGSTOP);
     let outcome = running.finish();

@@ -405,7 +405,11 @@ impl World {
         }
         self.oracle.check_end(over, &outcome, self.expected_end, &self.casualties)?;
         let last_fault = self.setup.faults.faults.last();
-        let last = last_fault.map_or(0, |timed| timed.at + timed.detected_after[0].max(timed.detected_after[1]));
+        let last = last_fault.map_or(0, |timed| {
+            let is_lost_late = matches!(timed.fault, Fault::Stall { .. }) && self.is_noticed(timed.fault);
+            let limit = if is_lost_late { STOP_TIME.as_nanos() as u64 } else { 0 };
+            timed.at + limit + timed.detected_after[0].max(timed.detected_after[1])
+        });
         if self.setup.checked && over > last + END_AFTER_FAULT_MAX {
             let late = (over - last) / 1_000_000_000;
             return fail(format!("the session ended only {late} s after the last fault"));

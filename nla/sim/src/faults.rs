@@ -158,13 +158,14 @@ impl Survivor<'_> {
         self.timed(at, fault)
     }
 
-    /// A long stall. It is the only fault: agents below a lost one do not wait for an ancestor that is stopped.
+    /// A long stall. It is the only fault: agents below a lost one do not wait for an ancestor that is stopped. If its agent is not to
+    /// be lost, it is shorter than an agent may take to end its ranks.
     fn draw_stall(&mut self) -> TimedFault {
         let at = self.time(None);
         let agent = self.random.below(self.tree.size().into()) as u32;
         let is_lost = agent > 0 && self.random.once_in(4);
-        let least = if is_lost { STOPPED } else { DEAD / 5 * 6 };
-        let nanoseconds = self.random.between(least, least + 7 * DEAD);
+        let (least, most) = if is_lost { (STOPPED, STOPPED + 8 * DEAD) } else { (DEAD / 5 * 6, DEAD / 10 * 19) };
+        let nanoseconds = self.random.between(least, most);
         self.timed(at, Fault::Stall { agent, nanoseconds })
     }
 
