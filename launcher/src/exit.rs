@@ -10,7 +10,7 @@ pub const OUTPUT_LOST: u8 = 1;
 pub const COPIES: u8 = 1;
 /// The command line cannot be followed.
 pub const USAGE: u8 = 2;
-/// The time of `--timeout` was over.
+/// The time of `--timeout` or `--exit-timeout` was over.
 pub const TIMED_OUT: u8 = 124;
 /// The programs could not be started.
 pub const NOT_LAUNCHED: u8 = 251;
@@ -26,7 +26,7 @@ pub const EXIT_CODES: &[(&str, &str)] = &[
     ("1", "the ranks of an MPI program ended with 0, and none used PMI or PMIx"),
     ("1", "output could not be written"),
     ("128+n", "signal n killed the rank that failed first, or ended scela-run or an agent"),
-    ("124", "--timeout expired"),
+    ("124", "--timeout or --exit-timeout expired"),
     ("2", "the command line is invalid, or asks for the impossible"),
     ("251", "the programs could not be started"),
     ("252", "a node or an agent was lost"),
@@ -70,7 +70,7 @@ pub fn code(outcome: &Outcome, are_copies: bool) -> u8 {
     match outcome {
         Outcome::Success if are_copies => COPIES,
         Outcome::Success => SUCCESS,
-        Outcome::TimedOut { .. } => TIMED_OUT,
+        Outcome::TimedOut { .. } | Outcome::LeftBehind { .. } => TIMED_OUT,
         Outcome::OutputLost => OUTPUT_LOST,
         Outcome::Interrupted { signal } => signalled(*signal),
         Outcome::Failed { first, .. } | Outcome::Survived { first, .. } => match &first.cause {
@@ -132,7 +132,10 @@ mod tests {
     fn the_table() {
         assert_eq!(code(&Outcome::Success, false), 0);
         assert_eq!(code(&Outcome::Success, true), 1);
-        assert_eq!(code(&Outcome::TimedOut { limit: Duration::from_secs(1) }, false), 124);
+        let limit = Duration::from_secs(1);
+        assert_eq!(code(&Outcome::TimedOut { limit }, false), 124);
+        let (left, running) = (pmi::Ranks::range(0..1), pmi::Ranks::range(1..2));
+        assert_eq!(code(&Outcome::LeftBehind { limit, left, running }, false), 124);
         assert_eq!(code(&Outcome::Interrupted { signal: 2 }, false), 130);
         assert_eq!(code(&Outcome::OutputLost, false), 1);
         assert_eq!(failed(Cause::Code(3)), 3);

@@ -440,6 +440,7 @@ fn run(request: Request, session: &mut Session) -> Run {
         Lent::Nothing => match sys::fork_guardians(guardians, planned.plan.agents(), &label) {
             Ok(Forked::Launcher(guardians)) => Ok(guardians),
             Ok(Forked::Guardian) => return guard_forked(planned.secrets, dead_time, session),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => Err(error),
             Err(error) => {
                 let tasks = needs::tasks(planned.plan.size(), planned.plan.agents());
                 let advice = raises_after_failure(tasks).map_or_else(

@@ -14,7 +14,7 @@ use launcher::pool::waits::{Needs, Room, Sharing, Unusable, Wait, Why};
 use launcher::run::front::{FromJob, FromLauncher, ToJob, ToLauncher};
 use nla::bootstrap::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, Place, RemoteProgram, Sent,
-    StartFailure, StartPhase,
+    StartFailure, StartPhase, StartTimes,
 };
 use nla::core::{
     AcceleratorPlan, Agent, AgentId, BindingNote, BindingPolicy, BindingReport, Blob, BoundRanks, CachePolicy, Cause,
@@ -460,7 +460,7 @@ fn boot() -> Vec<Vec<u8>> {
         hosts: vec![host("n2"), host("n3")],
         method: Method::RemoteShell { words: words.clone(), lasts: true, program: program.clone() },
         batch: Some(8),
-        timeout: Duration::from_secs(60),
+        times: StartTimes { hosts: Duration::from_secs(600), start: Duration::from_secs(60) },
     };
     let order = BootOrder {
         session: SessionId(7),
@@ -511,6 +511,7 @@ fn boot() -> Vec<Vec<u8>> {
         encode(&here),
         encode(&BootReport::Joining),
         encode(&BootReport::Joined { took: Duration::from_millis(3) }),
+        encode(&BootReport::NotReached(failure.clone())),
         encode(&BootReport::NotStarted(failure.clone())),
         encode(&below(below(BootReport::NotStarted(failure)))),
     ]

@@ -186,6 +186,25 @@ fn spares_replace_bad_hosts() {
     outcome.has_code(0).says("node002: Connection refused").wrote_lines(["0 node001", "1 node003"]);
 }
 
+/// One host has no name yet, and another no sshd. Both come while the launch waits, which says for whom; a host that never comes is
+/// named at the end.
+#[test]
+fn hosts_that_come_late_are_waited_for() {
+    let Some(cluster) = Cluster::new_or_skip(3) else { return };
+    cluster.host(1).break_as(Broken::NameUnknown);
+    cluster.host(2).break_as(Broken::Refused);
+    let job = |time| on(&cluster).np(3).args(["-ppn", "1", "--wait-for-hosts", time]).program(sh("echo $(hostname)"));
+    let run = job("60").spawn();
+    run.wait_for_error("waiting for 2 of 3 hosts: 3 s of 60 s (--wait-for-hosts)");
+    run.wait_for_error("node003: Connection refused");
+    cluster.host(1).name_again();
+    cluster.host(2).restart_sshd(&[]);
+    let outcome = run.finish();
+    outcome.has_code(0).says("all hosts can be reached").wrote_lines(["node001", "node002", "node003"]);
+    cluster.host(2).break_as(Broken::Refused);
+    job("1").run().has_code(251).says("1 of 3 hosts could not be started\n  node003: Connection refused");
+}
+
 #[test]
 fn lost_agents_are_reported_by_host() {
     let Some(cluster) = Cluster::new_or_skip(3) else { return };

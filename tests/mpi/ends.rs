@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tests::Outcome;
 
-use crate::library::{ALL, Library};
+use crate::library::{ALL, Library, debian_mpich};
 
 /// The maximum time of a run, well below the deadline of one that hangs. Most of it is for the start: see
 /// [`Library::scela`].
@@ -98,4 +99,19 @@ fn an_exit_code_after_finalize_is_reported() {
         let outcome = run_until_one_ends(&mpi, "after", 6, 3);
         outcome.has_code(3).says(&format!("error: rank 6 on {} exited with code 3", nla::sys::host_name()));
     }
+}
+
+/// Without the variables of PMI each rank is the only one of its world, and waits.
+#[test]
+fn ranks_that_do_not_find_pmi_are_named() {
+    let Some(mpi) = debian_mpich() else { return };
+    let words = ["env", "-i"].into_iter().map(Into::into).chain(mpi.c("ends", &["wait", "0", "0"]));
+    let running = mpi.scela().np(2).args(["--stuck-after", "1"]).program(words.collect()).spawn();
+    let host = nla::sys::host_name();
+    let named = format!(
+        "2 ranks have not spoken PMI so far: ranks 0-1 on {host}, which run 'env', which names the MPI program '"
+    );
+    running.wait_for_error(&named);
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
 }

@@ -361,6 +361,18 @@ fn sigquit_says_who_has_not_joined() {
     running.finish().has_code(143);
 }
 
+/// libpmix does not say which ranks of one node wait, so the report comes when nothing was heard of them.
+#[test]
+fn stuck_after_reports_the_ranks_of_one_node() {
+    let Some(mpi) = open_mpi_5() else { return };
+    let run = mpi.scela().np(1).args(["--stuck-after", "1"]).program(mpi.c("world", &[]));
+    let running = run.and(1, sh("exec sleep 1000")).spawn();
+    running.wait_for_error("scela-run: 2 ranks run; on no node have all ranks arrived at a fence\n");
+    running.wait_for_error(&format!("rank 1 on {}: sleeping, has not joined PMIx so far\n", host_name()));
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}
+
 #[test]
 fn the_survivors_of_a_death_finish_on_one_node() {
     let Some(mpi) = open_mpi_5() else { return };

@@ -16,7 +16,7 @@ fn start_stalled_with(call: Call, options: &[&str]) -> Option<(Running, Stalling
     let run = scela().np(1).args(["-v", "--dead-time", "2"]).args(options);
     let wait = format!("echo here; while ! test -e {}; do sleep 0.1; done", run.world().file("go").display());
     let program = match call {
-        Call::Exec | Call::LookUp => vec![files.program().into()],
+        Call::Exec | Call::LookUp | Call::Plan => vec![files.program().into()],
         Call::Directory => ["-wdir".into(), files.directory().into()].into_iter().chain(sh("echo ran")).collect(),
     };
     let running = run.program(sh(&wait)).and(1, program).spawn();
@@ -84,4 +84,19 @@ fn the_time_limit_ends_a_session_with_a_stalled_exec() {
         .unwrap_or_else(|| running.fail("late"));
     files.answer();
     running.finish_killed().has_code(124).says("the job ran longer than 8 s (--timeout) and was ended");
+}
+
+/// The script's file does not answer. The launcher looks at it for longer than an agent waits for an order at this dead time, and then
+/// goes on without it.
+#[test]
+fn a_file_that_a_script_names_delays_a_job_for_a_bounded_time() {
+    let Some(files) = StallingFiles::mount(Call::Plan).inspect_err(|why| skip(why)).ok() else { return };
+    let script = format!(": {}; echo ran", files.program().display());
+    let run = |kind| scela().np(1).args(["--dead-time", "1", "--mpi", kind]).program(sh(&script));
+    run("none").run().is_quiet_success().wrote("ran\n");
+    let running = run("auto").spawn();
+    running.wait_for("ran");
+    // The kernel does not let the launcher exit before that.
+    files.answer();
+    running.finish().has_code(0).says("the files that 'sh' names were not found within 4 s");
 }

@@ -86,3 +86,32 @@ fn hosts_that_are_being_started_are_reported() {
     running.signal(Signal::SIGINT);
     running.finish().has_code(130);
 }
+
+/// These ranks speak no PMI, so no wait is seen. One leaves.
+#[test]
+fn ranks_that_run_on_after_another_has_left_are_named() {
+    let run = || scela().np(3).program(sh("[ $PMI_RANK = 0 ] && exit 0; exec sleep 1000"));
+    let running = run().args(["--stuck-after", "0.5"]).spawn();
+    let host = nla::sys::host_name();
+    running.wait_for_error(&format!(
+        "scela-run: rank 0 has left, and ranks 1-2 on {host} run on 0 s after the first exit\n"
+    ));
+    running.wait_for_error("scela-run: 2 ranks run, and none waits in a fence\n");
+    running.wait_for_error(&format!("scela-run:   ranks 1-2 on {host}: sleeping, no PMI call so far\n"));
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143).never_says("have not spoken PMI so far");
+    let words = "rank 0 had left, and ranks 1-2 were still running 0.5 s after the first exit (--exit-timeout): the job was ended";
+    run().args(["--exit-timeout", "0.5"]).run().has_code(124).says(words);
+}
+
+/// Ranks 0 and 1 wait in the first fence, so rank 2 should have spoken PMI.
+#[test]
+fn a_rank_that_others_wait_for_and_that_does_not_speak_pmi_is_named_with_its_program() {
+    let run = scela().np(2).args(["--stuck-after", "1"]).program(script(["init", "fence", "finalize"]));
+    let running = run.and(1, sh("exec sleep 1000")).spawn();
+    let host = nla::sys::host_name();
+    running
+        .wait_for_error(&format!("scela-run: 1 rank has not spoken PMI so far: rank 2 on {host}, which runs 'sh'\n"));
+    running.signal(Signal::SIGTERM);
+    running.finish().has_code(143);
+}

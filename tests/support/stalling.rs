@@ -41,6 +41,8 @@ pub enum Call {
     Exec,
     /// The agent's look-up of the program, before its start.
     LookUp,
+    /// The launcher's open(2) of the program, which it reads while it makes the plan.
+    Plan,
     /// chdir(2) of a rank to the directory, before its exec.
     Directory,
 }
@@ -104,6 +106,7 @@ fn serve(mut device: File, stalled: Call, gate: &(Mutex<bool>, Condvar)) {
         let (opcode, unique, node) = (word(&request, 4), long(&request, 8), long(&request, 16));
         let call = match opcode {
             OPEN if word(body, 0) & OPEN_FOR_EXEC != 0 => Some(Call::Exec),
+            OPEN if is_of_launcher(word(&request, 32)) => Some(Call::Plan),
             LOOKUP if is_of_spawner(word(&request, 32)) => Some(Call::LookUp),
             ACCESS if is_of_starting_rank(word(&request, 32)) => Some(Call::Directory),
             _ => None,
@@ -140,6 +143,12 @@ fn serve(mut device: File, stalled: Call, gate: &(Mutex<bool>, Condvar)) {
 /// Returns whether this is an agent's thread that starts ranks. The launcher looks for the program too.
 fn is_of_spawner(thread: u32) -> bool {
     fs::read_to_string(format!("/proc/{thread}/comm")).is_ok_and(|name| name == "spawner\n")
+}
+
+/// Returns whether this is a launcher's main thread, or the one that looks at the files of a script.
+fn is_of_launcher(thread: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+    ["scela-run\n", "mpi-search\n"].contains(&&*name)
 }
 
 /// Returns whether this is a rank that the thread starts, which has its name until exec, and not the thread itself.

@@ -22,7 +22,7 @@ use crate::plan::request::{BootstrapKind, Options, StdinTo};
 const ONLY_WITH_POOL: [Global; 6] =
     [Global::Priority, Global::NoWait, Global::Nodes, Global::Exclusive, Global::Detach, Global::OrphanTime];
 /// The options that a pool fixes at its start.
-const CHOICES_OF_POOL: [Global; 17] = [
+const CHOICES_OF_POOL: [Global; 18] = [
     Global::HostFile,
     Global::HostList,
     Global::Exclude,
@@ -40,6 +40,7 @@ const CHOICES_OF_POOL: [Global; 17] = [
     Global::MinNodes,
     Global::Spares,
     Global::StartTimeout,
+    Global::WaitForHosts,
 ];
 
 /// Fails on the first contradiction between typed options. `options` is their result, in which the last of

@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use super::limits::{IFACE_BYTES_MAX, START_TIMEOUT_MAX};
+use super::limits::{HOSTS_TIME_MAX, IFACE_BYTES_MAX, START_TIMEOUT_MAX};
 use super::text::shown;
-use super::values::{OPTION, Parsed, choice, decimal, described, some, some_time};
+use super::values::{OPTION, Parsed, choice, decimal, described, some, some_time, time};
 use crate::cluster::hosts::NAME_BYTES_MAX;
 use crate::cluster::manager::{Manager, ManagerChoice};
 use crate::plan::request::{BootstrapKind, LaunchShape};
@@ -120,6 +120,11 @@ pub(super) fn ports(value: &OsStr) -> Parsed<(u16, u16)> {
 /// Parses `--start-timeout`: more than zero.
 pub(super) fn start_timeout(value: &OsStr) -> Parsed<Duration> {
     some_time(value, START_TIMEOUT_MAX, "the usual time")
+}
+
+/// Parses `--wait-for-hosts`, which may be zero.
+pub(super) fn wait_for_hosts(value: &OsStr) -> Parsed<Duration> {
+    time(value, HOSTS_TIME_MAX)
 }
 
 #[cfg(test)]

@@ -34,6 +34,8 @@ pub(super) const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
 pub(super) const HEARTBEAT_MAX: Duration = Duration::from_secs(1200);
 /// The longest `--start-timeout`, a day.
 pub const START_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest `--wait-for-hosts`, a day.
+pub(super) const HOSTS_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The longest `--label`, in bytes. It goes into process titles, which are short.
 pub const LABEL_BYTES_MAX: usize = 64;
 /// The highest priority of a job in a pool; the lowest is its negative.

@@ -46,6 +46,7 @@ pub(super) enum Global {
     ErrfilePattern,
     Timeout,
     Signal,
+    ExitTimeout,
     StuckAfter,
     KillGrace,
     DeadTime,
@@ -103,6 +104,7 @@ pub(super) enum Global {
     MinNodes,
     Spares,
     StartTimeout,
+    WaitForHosts,
     Explain,
     Pool,
     Priority,
@@ -365,6 +367,9 @@ pub(super) const OPTIONS: &[Spec] = &[
         "keep N nodes of the list to replace those that fail"),
     spec(Id::Global(Global::StartTimeout), &["start-timeout"], &["TIME"], group::LAUNCH,
         "how long agents may take to report: seconds, or 2m"),
+    spec(Id::Global(Global::WaitForHosts), &["wait-for-hosts"], &["TIME"], group::LAUNCH,
+        "try hosts that cannot be reached again for TIME: 5m\n\
+         (default: 0; in Kubernetes 10m)"),
     spec(Id::Mode(Mode::Calibrate), &["calibrate"], &["LIST"], group::LAUNCH,
         "run nothing; measure the constants of the model of\n\
          start-up times on these hosts, and store them"),
@@ -408,6 +413,8 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::Signal), &["signal"], &["SIGNAL@TIME"], group::ENDING,
         "with --timeout: send the ranks SIGNAL, such as USR1,\n\
          TIME before it ends them (@60 if it is left out)"),
+    spec(Id::Global(Global::ExitTimeout), &["exit-timeout"], &["TIME"], group::ENDING,
+        "end the session TIME after the first rank has ended"),
     spec(Id::Global(Global::StuckAfter), &["stuck-after"], &["TIME"], group::ENDING,
         "when ranks have waited in a fence for TIME, report\n\
          which ranks are missing; so does SIGQUIT (Ctrl-\\)"),

@@ -200,6 +200,7 @@ fn options_of_the_session() {
     check_options(&["-usize 64", "--usize 64"], |o| o.universe = Some(Universe::Ranks(64)));
     check_options(&["-usize INFINITE", "-usize infinite"], |o| o.universe = Some(Universe::Infinite));
     check_options(&["-usize SYSTEM"], |o| o.universe = Some(Universe::System));
+    check_options(&["--exit-timeout 90", "-exit-timeout 1.5m"], |o| o.exit_timeout = Some(Duration::from_secs(90)));
     check_options(&["--stuck-after 90", "-stuck-after 1.5m"], |o| o.stuck_after = Some(Duration::from_secs(90)));
     check_options(&["-kill-grace 0.5", "--kill-grace=.5"], |o| {
         o.kill_grace = Some(Duration::from_millis(500));

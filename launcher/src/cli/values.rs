@@ -128,6 +128,11 @@ pub(super) fn timeout(value: &OsStr) -> Parsed<Duration> {
     some_time(value, TIMEOUT_MAX, "a session without a time limit")
 }
 
+/// Parses `--exit-timeout`: more than zero.
+pub(super) fn exit_timeout(value: &OsStr) -> Parsed<Duration> {
+    some_time(value, TIMEOUT_MAX, "a session whose last ranks may run on")
+}
+
 /// Parses `--orphan-time`.
 pub(super) fn orphan_time(value: &OsStr) -> Parsed<Duration> {
     some_time(value, TIMEOUT_MAX, "a job that ends with scela-run")
@@ -243,7 +248,7 @@ fn time_within(value: &OsStr, min: Duration, max: Duration) -> Parsed<Duration> 
 }
 
 /// Parses digits, with an optional fraction and an optional unit: `90`, `1.5h`, `.5`, `30m`, `10s`.
-fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
+pub(super) fn time(value: &OsStr, max: Duration) -> Parsed<Duration> {
     const NANOS: u128 = 1_000_000_000;
     let not_a_time = || {
         let hint = format!("write seconds, or a number with s, m or h, as in '{OPTION} 1.5h'");

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use nla::bootstrap::{Links, NodeChoice};
+use nla::core::CommandPlan;
 use nla::figures::counted;
 use nla::sys;
 
@@ -23,9 +25,9 @@ use crate::plan::placing;
 use crate::plan::pmix;
 use crate::plan::profile;
 use crate::plan::remote_launch::{self, Recommended, RemoteLaunch};
-use crate::plan::request::{BootstrapKind, Options, Request};
+use crate::plan::request::{BootstrapKind, Mpi, Options, Request};
 use crate::plan::stage;
-use crate::plan::wrapper::mpi_users;
+use crate::plan::wrapper::{SEARCH_TIME, mpi_users};
 use crate::plan::{Plan, plan};
 use crate::refusal::Refusal;
 
@@ -111,7 +113,7 @@ impl Located {
         let Self { request, nodes, own, remarks } = self;
         let allocation = nodes.allocation().cloned();
         let (mut plan, agent_hosts) = match nodes {
-            NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes)?, AgentHosts::Local),
+            NodeList::Local { .. } => (plan_with_mpi(&request, machine, &nodes, None)?, AgentHosts::Local),
             NodeList::Named { .. } => {
                 let (plan, remote) = prepare_remote(request, machine.clone(), nodes, own.as_ref(), recommend)?;
                 (plan, AgentHosts::Remote(Box::new(remote)))
@@ -172,7 +174,7 @@ pub fn prepare_remote(
     check_count("--spares", launch.spares, all.len() - 1, "besides the one that must run, the list has")?;
     let spares = launch.spares as usize;
     let held_back: BTreeSet<usize> = (all.len() - spares..all.len()).collect();
-    let mut plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back))?;
+    let mut plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back), None)?;
     let used: BTreeSet<usize> = plan.node_of_agent.iter().copied().collect();
     let least = launch.min_nodes.map_or(used.len(), |least| (least as usize).min(used.len()));
     let (nodes_used, ppn) = plan.extent();
@@ -183,7 +185,7 @@ pub fn prepare_remote(
         // No more agents than the fan-out: all are children of the launcher.
         let fanout = fanout.filter(|fanout| *fanout < plan.agents());
         request.options.fanout = Some(fanout.unwrap_or(plan.agents().max(1)));
-        plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back))?;
+        plan = plan_with_mpi(&request, &machine, &nodes.without(&held_back), plan.mpi_users)?;
         (Links::RemoteShells, fanout)
     } else {
         if typed.is_none() {
@@ -212,12 +214,14 @@ pub fn prepare_remote(
         max: used.len(),
         is_one_tree: links == Links::RemoteShells && fanout.is_some(),
     };
-    let (batch, timeout) = (launch.batch, remote_launch::timeout(launch));
+    let times = remote_launch::times(launch, &Process { environment: &machine.environment });
+    let batch = launch.batch;
     // The job keeps its size when nodes fail.
     let request = plan.with_sizes(&request);
+    let mpi_users = plan.mpi_users.clone();
     let replan = move |left_out: &BTreeSet<usize>| {
-        let mut plan =
-            plan_with_mpi(&request, &machine, &nodes.without(left_out)).map_err(|error| error.with_hint())?;
+        let mut plan = plan_with_mpi(&request, &machine, &nodes.without(left_out), mpi_users.clone())
+            .map_err(|error| error.with_hint())?;
         plan.settings.packs = packs;
         Ok(plan)
     };
@@ -230,7 +234,7 @@ pub fn prepare_remote(
         fanout,
         is_fanout_typed: typed.is_some(),
         batch,
-        timeout,
+        times,
         replan: Box::new(replan),
     };
     Ok((plan, remote))
@@ -250,11 +254,27 @@ pub(super) fn asked_for(nodes: u32) -> String {
     format!("{} {} asked for", counted(nodes.into(), "node"), if nodes == 1 { "is" } else { "are" })
 }
 
-/// Makes the plan, and adds what the ranks' MPI libraries need. Refuses programs whose library cannot be served.
-fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Result<Plan, Refusal> {
+/// Makes the plan, and adds what the ranks' MPI libraries need. Refuses programs whose library cannot be served. `known` has the files
+/// that may call MPI, if a former plan has looked for them.
+fn plan_with_mpi(
+    request: &Request,
+    machine: &Machine,
+    nodes: &NodeList,
+    known: Option<Vec<Vec<MpiUser>>>,
+) -> Result<Plan, Refusal> {
     let mut planned = plan(request, machine, nodes)?;
     let (session, commands) = (&planned.settings.session, &planned.settings.first.commands);
-    let users: Vec<Vec<MpiUser>> = commands.iter().map(|command| mpi_users(session, command)).collect();
+    let mut late = Vec::new();
+    let users = known.unwrap_or_else(|| {
+        let limit = if request.options.mpi == Mpi::None { Duration::ZERO } else { SEARCH_TIME };
+        let users_of = |command| {
+            mpi_users(session, command, limit).unwrap_or_else(|| {
+                late.push(too_slow(command));
+                Vec::new()
+            })
+        };
+        commands.iter().map(users_of).collect()
+    });
     match pmix::need(&planned, &users) {
         pmix::Need::No => {}
         need => match plan_with_pmix(request, machine, nodes, &users) {
@@ -267,13 +287,26 @@ fn plan_with_mpi(request: &Request, machine: &Machine, nodes: &NodeList) -> Resu
             Err(refusal) => return Err(refusal),
         },
     }
+    planned.remarks.extend(late);
     mpi::provide(&mut planned, machine, &users)?;
     mpi::replace_slurm(&mut planned, machine, &users)?;
     let traced = profile::provide(&mut planned, machine, nodes)?;
     library::check(&planned, &users)?;
+    let is_expected = |user: &MpiUser| user.uses_mpi() && !user.is_unlikely;
+    planned.settings.expects_pmi = planned.options.mpi != Mpi::None && users.iter().flatten().any(is_expected);
+    planned.mpi_users = Some(users);
     stage::provide(&mut planned, &machine.wdir, traced.as_deref())?;
     collect::provide(&mut planned, &machine.wdir)?;
     Ok(planned)
+}
+
+/// Returns the remark about a command whose files are in a file system that does not answer in time.
+fn too_slow(command: &CommandPlan) -> String {
+    format!(
+        "the files that '{}' names were not found within {} s: they count as no MPI programs; --mpi KIND names the kind that the ranks use",
+        String::from_utf8_lossy(&command.program),
+        SEARCH_TIME.as_secs()
+    )
 }
 
 /// Makes the plan of a job that is served by PMIx.

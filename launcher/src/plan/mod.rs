@@ -13,7 +13,7 @@ pub mod launch;
 pub(crate) mod library;
 pub mod machine;
 pub mod mpi;
-mod mpi_user;
+pub(crate) mod mpi_user;
 pub(crate) mod needs;
 mod overwrites;
 pub mod pattern;
@@ -48,6 +48,7 @@ use crate::cluster::placement::Rule;
 use crate::cluster::placement::talk::Talked;
 use crate::plan::environment::{environment, is_foreign, search_path};
 use crate::plan::machine::Machine;
+use crate::plan::mpi_user::MpiUser;
 use crate::plan::request::{Command, Options, Program, Request, StdinTo, Universe};
 use crate::refusal::Refusal;
 
@@ -75,6 +76,8 @@ pub struct Plan {
     pub label: String,
     /// The source of standard input; `None` if no rank gets any.
     pub(crate) input: Option<InputSource>,
+    /// The files by which each command may call MPI, once they have been looked for.
+    pub(crate) mpi_users: Option<Vec<Vec<MpiUser>>>,
     /// The typed options.
     pub options: Options,
     /// Whether the session is the demo.
@@ -166,6 +169,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     }
     let settings = RootSettings {
         stuck_after: options.stuck_after,
+        exit_timeout: options.exit_timeout,
+        expects_pmi: false,
         max_restarts: options.max_restarts.unwrap_or(request::MAX_RESTARTS_DEFAULT),
         packs: false,
         tree: Subtree::whole(agents, options.fanout()),
@@ -224,7 +229,8 @@ pub fn plan(request: &Request, machine: &Machine, node_list: &NodeList) -> Resul
     let label = label(options, machine);
     let (options, demo, files) = (planned, request.is_demo(), Vec::new());
     let collect_to = Vec::new();
-    Ok(Plan { settings, node_of_agent, label, input, options, demo, remarks, files, collect_to, talked })
+    let mpi_users = None;
+    Ok(Plan { settings, node_of_agent, label, input, mpi_users, options, demo, remarks, files, collect_to, talked })
 }
 
 fn command_plan(

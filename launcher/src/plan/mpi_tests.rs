@@ -9,6 +9,7 @@ use nla::sys::ShellState;
 use super::*;
 use crate::cli::{ENVIRONMENT, Typed, parse};
 use crate::plan::elf::Needs;
+use crate::plan::wrapper::{SEARCH_TIME, mpi_users};
 
 /// Returns a machine with this scela-run and these variables.
 fn machine(scela_run: &Path, environment: &[(&str, &OsStr)]) -> Machine {
@@ -36,7 +37,8 @@ fn planned(words: &str, machine: &Machine) -> Result<Plan, String> {
     };
     let mut plan = crate::plan::plan(&request, machine, &crate::cluster::node_list::NodeList::HERE).unwrap();
     let (session, commands) = (&plan.settings.session, &plan.settings.first.commands);
-    let users: Vec<_> = commands.iter().map(|command| crate::plan::wrapper::mpi_users(session, command)).collect();
+    let users_of = |command| mpi_users(session, command, SEARCH_TIME).expect("this file system answers");
+    let users: Vec<_> = commands.iter().map(users_of).collect();
     provide(&mut plan, machine, &users).map_err(|error| error.with_hint())?;
     Ok(plan)
 }

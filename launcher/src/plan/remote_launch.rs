@@ -6,17 +6,22 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use nla::bootstrap::{HostAt, Keepers, Links, Method, NodeChoice, RemoteProgram, RemoteTargets, Sent};
+use nla::bootstrap::{HostAt, Keepers, Links, Method, NodeChoice, RemoteProgram, RemoteTargets, Sent, StartTimes};
 
 use crate::cluster::hosts::fold;
 use crate::cluster::manager::Manager;
 use crate::cluster::node_list::Node;
+use crate::cluster::system::System;
 use crate::plan::Plan;
 use crate::plan::request::{BootstrapKind, LaunchOptions, LaunchShape};
 use crate::refusal::Refusal;
 
 /// How long all agents together may take to report, unless `--start-timeout` is typed.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// How long hosts that cannot be reached are tried again inside Kubernetes, unless `--wait-for-hosts` is typed. A launcher starts together
+/// with its pods there, whose images may have to be fetched.
+const HOSTS_TIME_IN_KUBERNETES: Duration = Duration::from_secs(600);
 
 /// The way to start agents that a model recommends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +73,8 @@ pub struct RemoteLaunch {
     pub is_fanout_typed: bool,
     /// How many remote shells one process opens at a time; adaptive if `None`.
     pub batch: Option<u32>,
-    /// How long all agents together may take to report.
-    pub timeout: Duration,
+    /// How long hosts that cannot be reached are tried again, and how long all agents together may then take to report.
+    pub times: StartTimes,
     /// Makes the plan again without some nodes, by their indices in the node list.
     pub replan: Replan,
 }
@@ -245,6 +250,13 @@ pub fn timeout(options: &LaunchOptions) -> Duration {
     options.deadline.unwrap_or(TIMEOUT_DEFAULT)
 }
 
+/// Returns how long hosts may take to be there, and agents to report.
+pub fn times(options: &LaunchOptions, system: &dyn System) -> StartTimes {
+    let is_in_kubernetes = || system.variable("KUBERNETES_SERVICE_HOST").is_some();
+    let by_default = || if is_in_kubernetes() { HOSTS_TIME_IN_KUBERNETES } else { Duration::ZERO };
+    StartTimes { hosts: options.wait_for_hosts.unwrap_or_else(by_default), start: timeout(options) }
+}
+
 impl RemoteLaunch {
     /// Returns the host of each target.
     pub(crate) fn hosts(&self) -> Vec<HostAt> {
@@ -275,13 +287,27 @@ impl RemoteLaunch {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
+    use crate::cluster::system::Process;
 
     fn method_of(options: LaunchOptions, manager: Option<Manager>) -> Result<String, Refusal> {
         method(&options, manager, Path::new("/opt/scela-run")).map(|method| match method {
             Method::Fork | Method::Keeper => "fork".to_owned(),
             Method::RemoteShell { words, .. } | Method::Step { words, .. } => words.join(" "),
         })
+    }
+
+    #[test]
+    fn hosts_are_waited_for_in_kubernetes_or_as_typed() {
+        let pod: [(OsString, OsString); 1] = [("KUBERNETES_SERVICE_HOST".into(), "10.96.0.1".into())];
+        let hosts = |typed: Option<u64>, environment: &[(OsString, OsString)]| {
+            let options = LaunchOptions { wait_for_hosts: typed.map(Duration::from_secs), ..LaunchOptions::default() };
+            times(&options, &Process { environment }).hosts.as_secs()
+        };
+        assert_eq!([hosts(None, &[]), hosts(None, &pod)], [0, 600]);
+        assert_eq!([hosts(Some(5), &[]), hosts(Some(0), &pod)], [5, 0]);
     }
 
     #[test]

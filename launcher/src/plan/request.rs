@@ -240,6 +240,8 @@ pub struct LaunchOptions {
     /// `--start-timeout`: the time from the first remote shell until all agents must have reported.
     /// More than zero.
     pub deadline: Option<Duration>,
+    /// `--wait-for-hosts`: how long hosts that cannot be reached are tried again, before that time begins.
+    pub wait_for_hosts: Option<Duration>,
 }
 
 /// The options about processors and memory of ranks.
@@ -334,6 +336,8 @@ pub struct Options {
     pub stdin: Option<StdinTo>,
     /// `--timeout`: how long the session may run. More than zero.
     pub timeout: Option<Duration>,
+    /// `--exit-timeout`: how long the session may run after its first rank has ended. More than zero.
+    pub exit_timeout: Option<Duration>,
     /// `--stuck-after`: how long ranks may wait in a fence before a report of those that are missing. More than zero.
     pub stuck_after: Option<Duration>,
     /// `--signal`: a signal that ranks get, and how long before `timeout` ends.

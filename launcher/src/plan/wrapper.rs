@@ -5,12 +5,18 @@
 //! the script, if its path begins with a variable or a command (`"$HERE/prog"`, `$(dirname "$0")/prog`). A word may begin with `~`,
 //! `$HOME` or `$PWD`, and may be a list with `:`. If a word names a directory, later words are looked up there too, because the
 //! script may change to it or add it to PATH.
+//!
+//! The files of a script may be in a file system that does not answer, and the job may not need them. So a thread looks at them, which
+//! is left behind when its time is over.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::FileType;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use nla::core::{CommandPlan, SessionPlan};
 
@@ -31,6 +37,8 @@ const FILES_MAX: usize = 256;
 const DEPTH_MAX: u32 = 4;
 /// The most paths that are looked up for one command. In a slow file system, each takes up to a millisecond.
 const LOOKUPS_MAX: usize = 4096;
+/// How long the search for what a script may start takes at most.
+pub(crate) const SEARCH_TIME: Duration = Duration::from_secs(4);
 /// The most directories that words name and in which further words are looked up.
 const PLACES_MAX: usize = 16;
 
@@ -87,13 +95,42 @@ const LAUNCH_PROGRAMS: [&str; 47] = [
     "xvfb-run",
 ];
 
-/// Returns the files by which a command's ranks may load an MPI library. None for a program that is not on this machine.
-pub(crate) fn mpi_users(session: &SessionPlan, command: &CommandPlan) -> Vec<MpiUser> {
-    let Ok(program) = elf::file_of(session, command) else { return Vec::new() };
-    let mut search = Search::new(session, command);
-    let arguments: Vec<&[u8]> = command.args.iter().map(Vec::as_slice).collect();
-    search.visit(&program, &arguments, 0);
-    search.users
+/// Returns the files by which a command's ranks may load an MPI library. Empty for a program that is not on this machine. `None` if
+/// the search for what a script may start has not ended within `limit`; with a limit of zero there is no such search.
+pub(crate) fn mpi_users(session: &SessionPlan, command: &CommandPlan, limit: Duration) -> Option<Vec<MpiUser>> {
+    let Ok(program) = elf::file_of(session, command) else { return Some(Vec::new()) };
+    let name = name_of(program.as_os_str().as_bytes());
+    let search = Search::new(session, command);
+    let is_other = |needs| match search.user(&program, &needs, 0) {
+        Some(user) => Some(vec![user]),
+        None => matches!(search.kind(name, &program), Kind::Other).then(Vec::new),
+    };
+    if let Some(users) = elf::needs(&program).and_then(is_other) {
+        return Some(users);
+    }
+    if limit.is_zero() {
+        return Some(Vec::new());
+    }
+    let (session, command) = (session.clone(), command.clone());
+    found_within(limit, move || {
+        let mut search = Search::new(&session, &command);
+        let arguments: Vec<&[u8]> = command.args.iter().map(Vec::as_slice).collect();
+        search.visit(&program, &arguments, 0);
+        search.users
+    })
+}
+
+/// Returns what `search` returns in a thread; `None` if that takes longer than `limit`. The thread then goes on.
+fn found_within<T: Send + 'static>(limit: Duration, search: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, found) = mpsc::channel();
+    let started = thread::Builder::new().name("mpi-search".to_owned()).spawn(move || {
+        // The receiver may have timed out.
+        let _ = sender.send(search());
+    });
+    let found = found.recv_timeout(limit).ok()?;
+    // The launcher forks agents only while it has one thread.
+    let _ = started.ok()?.join();
+    Some(found)
 }
 
 struct Search<'a> {
@@ -143,11 +180,7 @@ impl<'a> Search<'a> {
         let name = name_of(file.as_os_str().as_bytes());
         let (kind, text) = match elf::needs(file) {
             Some(needs) => {
-                // A script names the library itself in MPI4PY_LIBMPI or LD_PRELOAD.
-                let needs = if depth > 0 && mpi::is_mpi(name) { elf::Needs::of_one(file, name) } else { needs };
-                let user = MpiUser::of(file, &needs, self.variable("LD_LIBRARY_PATH"), depth == 0);
-                // Other launchers load PMIx or parts of Open MPI too.
-                if user.uses_mpi() || user.library(mpi::LIBPMI).is_some() || depth == 0 && !user.libraries.is_empty() {
+                if let Some(user) = self.user(file, &needs, depth) {
                     self.users.push(user);
                     return;
                 }
@@ -188,6 +221,19 @@ impl<'a> Search<'a> {
             }
             Kind::Other => {}
         }
+    }
+
+    /// Returns a program that needs these libraries, if they are of MPI.
+    fn user(&self, file: &Path, needs: &elf::Needs, depth: u32) -> Option<MpiUser> {
+        let name = name_of(file.as_os_str().as_bytes());
+        // A script names the library itself in MPI4PY_LIBMPI or LD_PRELOAD.
+        let of_library = (depth > 0 && mpi::is_mpi(name)).then(|| elf::Needs::of_one(file, name));
+        let needs = of_library.as_ref().unwrap_or(needs);
+        let user = MpiUser::of(file, needs, self.variable("LD_LIBRARY_PATH"), depth == 0);
+        // Other launchers load PMIx or parts of Open MPI too.
+        let is_user =
+            user.uses_mpi() || user.library(mpi::LIBPMI).is_some() || depth == 0 && !user.libraries.is_empty();
+        is_user.then_some(user)
     }
 
     fn kind(&self, name: &str, path: &Path) -> Kind {

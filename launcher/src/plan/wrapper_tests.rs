@@ -199,13 +199,30 @@ fn long_scripts_leave_lookups_to_the_script_that_starts_them() {
     assert_eq!(place.seen(&["../scripts/run.sh"]), ["bin/installed", "scripts/long.sh", "scripts/run.sh"]);
 }
 
+#[test]
+fn a_search_that_is_not_answered_ends() {
+    let (never, stuck) = mpsc::channel::<()>();
+    assert_eq!(found_within(Duration::from_millis(1), move || stuck.recv()), None);
+    drop(never);
+    assert_eq!(found_within(Duration::MAX, || 1), Some(1));
+}
+
+#[test]
+fn without_time_no_file_of_a_script_is_looked_at() {
+    let place = Place::new();
+    fs::copy("/proc/self/exe", place.at("work/libmpi.so.40")).unwrap();
+    let plan = place.plan(&["env", "MPI4PY_LIBMPI=./libmpi.so.40", "./here"]);
+    let found = |limit| mpi_users(&plan.settings.session, &plan.settings.first.commands[0], limit).unwrap().len();
+    assert_eq!([found(SEARCH_TIME), found(Duration::ZERO)], [1, 0]);
+}
+
 /// No file of a script proves that ranks use it.
 #[test]
 fn only_the_program_itself_is_certain() {
     let place = Place::new();
     let users = |words: &[&str]| {
         let plan = place.plan(words);
-        mpi_users(&plan.settings.session, &plan.settings.first.commands[0])
+        mpi_users(&plan.settings.session, &plan.settings.first.commands[0], SEARCH_TIME).expect("it answers")
     };
     assert_eq!(users(&["./here"]), [], "it needs no MPI library");
     assert_eq!(users(&["./missing"]), []);

@@ -211,7 +211,8 @@ impl Fleet {
         command.arg0("scela").arg("run").args(&self.options.words).arg("-hosts").arg(list);
         command.args(["-np", &nodes.len().to_string(), "-ppn", "1", "-s", "all", "--bind-to", "none", "--mpi", "none"]);
         // On each node this is the program of its agent.
-        command.args(["--on-failure", "continue", "/proc/self/exe", KEEPER_ARGUMENT]);
+        // The pool itself tries lost nodes again.
+        command.args(["--wait-for-hosts", "0", "--on-failure", "continue", "/proc/self/exe", KEEPER_ARGUMENT]);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         sys::end_with_this_thread(&mut command);
         command

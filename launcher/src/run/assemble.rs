@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use litemap::LiteMap;
 use nla::bootstrap::{
-    self, Bootstrap, Launch, Method, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase,
+    self, Bootstrap, Launch, Method, NodeChoice, NotAssembled, PlannedTree, StartFailure, StartPhase, StartTimes,
 };
 use nla::core::limits::AGENTS_MAX;
 use nla::core::{AgentId, Subtree, printable};
@@ -25,6 +25,7 @@ use crate::exit;
 use crate::plan::Plan;
 use crate::plan::remote_launch::{RemoteLaunch, TIMEOUT_DEFAULT};
 use crate::plan::request::LaunchOptions;
+use crate::run::host_wait::{HostWait, WaitNote};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};
@@ -36,12 +37,13 @@ const SURVEY_BYTES_MAX: usize = 200;
 /// A launch on other nodes, as [`bootstrap::assemble`] sees it.
 struct Assembling<'a> {
     remote_launch: &'a mut RemoteLaunch,
-    start: &'a dyn Fn(&RemoteLaunch, Duration) -> Bootstrap,
+    start: &'a dyn Fn(&RemoteLaunch, StartTimes) -> Bootstrap,
     plan: &'a mut Plan,
     reporter: Reporter,
     on_progress: &'a mut dyn FnMut(&Bootstrap),
     /// The user has asked how far the launch is.
     wants_survey: &'a Cell<bool>,
+    host_wait: HostWait,
 }
 
 impl Launch for Assembling<'_> {
@@ -49,8 +51,8 @@ impl Launch for Assembling<'_> {
         &mut self.remote_launch.choice
     }
 
-    fn start(&self, timeout: Duration) -> Bootstrap {
-        (self.start)(self.remote_launch, timeout)
+    fn start(&self, times: StartTimes) -> Bootstrap {
+        (self.start)(self.remote_launch, times)
     }
 
     fn replan(&mut self, failures: &BTreeMap<u32, StartFailure>, left_out: &BTreeSet<usize>) -> Result<(), String> {
@@ -94,6 +96,23 @@ impl Launch for Assembling<'_> {
             let waits_for = if waits_for.is_empty() { String::new() } else { format!(", waiting for {waits_for}") };
             self.reporter.note(&format!("{}{waits_for}", agents_line(bootstrap.progress())));
         }
+        match self.host_wait.on_progress(Instant::now(), bootstrap.not_reached().is_empty()) {
+            Some(WaitNote::Waits { time }) => {
+                let causes = causes(self.remote_launch, bootstrap.not_reached());
+                let (missing, all) = (distinct(causes.values().flatten()), host_count(self.remote_launch));
+                let missing = format!("{missing} of {}", counted(all as u64, "host"));
+                let most = self.remote_launch.times.hosts.as_secs_f32();
+                let mut text = format!("waiting for {missing}: {} s of {most} s (--wait-for-hosts)", time.as_secs());
+                for ((_, words), names) in &causes {
+                    let _ = write!(text, "\n  {}: {words}", fold(names));
+                }
+                self.reporter.note(&text);
+            }
+            Some(WaitNote::AllReached) if bootstrap.failures().is_empty() => {
+                self.reporter.note("all hosts can be reached");
+            }
+            Some(WaitNote::AllReached) | None => {}
+        }
         (self.on_progress)(bootstrap);
     }
 }
@@ -102,13 +121,13 @@ impl Launch for Assembling<'_> {
 /// are left out. Returns the locations of all agents; or reports why agents are missing and returns the exit code.
 pub(crate) async fn assemble(
     remote_launch: &mut RemoteLaunch,
-    start: impl Fn(&RemoteLaunch, Duration) -> Bootstrap,
+    start: impl Fn(&RemoteLaunch, StartTimes) -> Bootstrap,
     plan: &mut Plan,
     signals: &mut Signals,
     reporter: Reporter,
     mut on_progress: impl FnMut(&Bootstrap),
 ) -> (Bootstrap, Result<RankLocations, u8>) {
-    let timeout = remote_launch.timeout;
+    let times = remote_launch.times;
     let wants_survey = Cell::new(false);
     let mut launch = Assembling {
         remote_launch: &mut *remote_launch,
@@ -117,9 +136,10 @@ pub(crate) async fn assemble(
         reporter,
         on_progress: &mut on_progress,
         wants_survey: &wants_survey,
+        host_wait: HostWait::default(),
     };
-    let (bootstrap, targets) = bootstrap::assemble(&mut launch, timeout, asked_to_end(signals, &wants_survey)).await;
-    let failed = bootstrap.failures().iter().filter(|(_, failure)| is_unreachable(failure.phase, timeout));
+    let (bootstrap, targets) = bootstrap::assemble(&mut launch, times, asked_to_end(signals, &wants_survey)).await;
+    let failed = bootstrap.failures().iter().filter(|(_, failure)| is_unreachable(failure.phase, times.start));
     let lost = failed.map(|(target, _)| remote_launch.name(*target).to_owned()).collect();
     if let Some(note) = fault_history::remember(&plan.options.hosts, &lost) {
         reporter.note(&note);
@@ -219,19 +239,9 @@ async fn asked_to_end(signals: &mut Signals, wants_survey: &Cell<bool>) -> i32 {
 
 /// Describes all failures. Hosts with the same failure share a line; a hint follows each new kind of failure.
 pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u32, StartFailure>) -> String {
-    let mut by_cause: LiteMap<(StartPhase, &str), Vec<&str>> = LiteMap::new();
-    for (target, failure) in failures {
-        let names = by_cause.entry((failure.phase, &failure.words)).or_default();
-        let name = remote_launch.name(*target);
-        if names.last() != Some(&name) {
-            names.push(name);
-        }
-    }
-    let mut failed: Vec<&str> = by_cause.values().flatten().copied().collect();
-    failed.sort_unstable();
-    failed.dedup();
-    let all = remote_launch.choice.targets.iter().collect::<BTreeSet<_>>().len();
-    let mut text = format!("{} of {} could not be started", failed.len(), counted(all as u64, "host"));
+    let by_cause = causes(remote_launch, failures);
+    let (failed, all) = (distinct(by_cause.values().flatten()), host_count(remote_launch));
+    let mut text = format!("{failed} of {} could not be started", counted(all as u64, "host"));
     let mut hinted = None;
     for ((phase, words), names) in &by_cause {
         let _ = write!(text, "\n  {}: {words}", fold(names));
@@ -247,6 +257,30 @@ pub(crate) fn failures_text(remote_launch: &RemoteLaunch, failures: &BTreeMap<u3
     text
 }
 
+/// Returns the hosts of these targets by their failure.
+fn causes<'a>(
+    remote_launch: &'a RemoteLaunch,
+    failures: &'a BTreeMap<u32, StartFailure>,
+) -> LiteMap<(StartPhase, &'a str), Vec<&'a str>> {
+    let mut by_cause: LiteMap<(StartPhase, &str), Vec<&str>> = LiteMap::new();
+    for (target, failure) in failures {
+        let names = by_cause.entry((failure.phase, &failure.words)).or_default();
+        let name = remote_launch.name(*target);
+        if names.last() != Some(&name) {
+            names.push(name);
+        }
+    }
+    by_cause
+}
+
+fn distinct<'a>(names: impl Iterator<Item = &'a &'a str>) -> usize {
+    names.collect::<BTreeSet<_>>().len()
+}
+
+fn host_count(remote_launch: &RemoteLaunch) -> usize {
+    remote_launch.choice.targets.iter().collect::<BTreeSet<_>>().len()
+}
+
 /// Returns the command that opens a remote shell on the host NAME, if that is not ssh.
 fn other_shell(method: &Method) -> Option<String> {
     let Method::RemoteShell { words, .. } = method else { return None };
@@ -258,8 +292,12 @@ fn other_shell(method: &Method) -> Option<String> {
 fn hint(phase: StartPhase) -> &'static str {
     match phase {
         StartPhase::Command => "is the command installed here, and in PATH? --bootstrap chooses another",
-        StartPhase::Name => "check the name: 'getent hosts NAME' must print an address",
-        StartPhase::Connect | StartPhase::Refused => "check that the host is up and its sshd listens: 'ssh NAME true'",
+        StartPhase::Name => {
+            "check the name: 'getent hosts NAME' must print an address; --wait-for-hosts 5m waits for it"
+        }
+        StartPhase::Connect | StartPhase::Refused => {
+            "check that the host is up and its sshd listens: 'ssh NAME true'; --wait-for-hosts 5m waits for it"
+        }
         StartPhase::Busy => {
             "its sshd refuses connections: --batch N opens fewer at a time, MaxStartups in sshd_config allows more"
         }
@@ -360,7 +398,7 @@ mod tests {
             failures_text(&remote_launch, &failures),
             "4 of 32 hosts could not be started\n\
              \x20 node003: Name or service not known\n\
-             \x20   hint: check the name: 'getent hosts node003' must print an address\n\
+             \x20   hint: check the name: 'getent hosts node003' must print an address; --wait-for-hosts 5m waits for it\n\
              \x20 node[017,030-031]: Permission denied (publickey).\n\
              \x20   hint: check that you can log in without a password: 'ssh -o BatchMode=yes node017 true'; ssh-copy-id installs a key"
         );
@@ -386,7 +424,7 @@ mod tests {
             is_fanout_typed: false,
             fanout: None,
             batch: None,
-            timeout: Duration::from_secs(1),
+            times: StartTimes { hosts: Duration::ZERO, start: Duration::from_secs(1) },
             replan: Box::new(|_| Err(String::new())),
         }
     }

@@ -197,6 +197,7 @@ fn outcome_name(outcome: &Outcome) -> &'static str {
         Outcome::Failed { .. } => "failed",
         Outcome::Survived { .. } => "survived",
         Outcome::TimedOut { .. } => "timed_out",
+        Outcome::LeftBehind { .. } => "exit_timeout",
         Outcome::OutputLost => "output_lost",
         Outcome::Interrupted { .. } => "interrupted",
     }

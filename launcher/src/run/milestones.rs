@@ -70,6 +70,7 @@ impl Milestones {
             | Notice::Stopped(_)
             | Notice::Silent(_)
             | Notice::Surveyed(..)
+            | Notice::RanksLeft { .. }
             | Notice::FilesLeft(..)
             | Notice::Busy(..)
             | Notice::SecondJoiner(..)
@@ -132,6 +133,7 @@ fn reason(outcome: &Outcome) -> &'static str {
         Outcome::Failed { .. } => "a failure",
         Outcome::Survived { .. } => "ranks that went on have ended",
         Outcome::TimedOut { .. } => "the time limit",
+        Outcome::LeftBehind { .. } => "the time limit after the first exit",
         Outcome::OutputLost => "output or input was lost",
         Outcome::Interrupted { .. } => "a signal",
     }

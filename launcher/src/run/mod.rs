@@ -7,6 +7,7 @@ mod comm_profile;
 pub mod demo;
 mod end_report;
 pub mod front;
+mod host_wait;
 pub(crate) mod input;
 mod kill_wait;
 mod last_lines;

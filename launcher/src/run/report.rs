@@ -99,7 +99,9 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
         Notice::FilesLeft(agent, report) => files_text(&host(*agent), report),
         Notice::Busy(agent, text) => format!("{text} on {}", host(*agent)),
         Notice::Bound(..) | Notice::LowLimits(_) | Notice::SecondJoiner(..) => return None,
-        Notice::Leftovers(..) | Notice::Surveyed(..) | Notice::OutputDropped(..) => return None,
+        Notice::RanksLeft { .. } | Notice::Leftovers(..) | Notice::Surveyed(..) | Notice::OutputDropped(..) => {
+            return None;
+        }
         Notice::Killed(_) | Notice::Stopped(..) | Notice::Silent(_) => return None,
     })
 }
@@ -417,6 +419,29 @@ fn is_lack_of_tasks(words: &str, needs: Option<&HostNeeds>) -> bool {
         || is_too_low && words.contains("it ended before it wrote anything")
 }
 
+/// The longest list of ranks in a line, in bytes.
+const RANKS_BYTES_MAX: usize = 200;
+
+/// Returns ranks as the subject of a sentence, with the verb for one or several.
+fn ranks_that(ranks: &Ranks, one: &str, many: &str) -> String {
+    let (rank, verb) = if ranks.len() == 1 { ("rank", one) } else { ("ranks", many) };
+    format!("{rank} {} {verb}", shown(&ranks.to_string(), RANKS_BYTES_MAX))
+}
+
+/// Returns the note about ranks that run on since `time`, when the first of the others left. `hosts` are those of the running ones.
+pub fn left_text(namespace: NamespaceId, left: &Ranks, running: &Ranks, time: Duration, hosts: &[&str]) -> String {
+    let on = if hosts.is_empty() { String::new() } else { format!(" on {}", fold_within(hosts, NAMES_BYTES_MAX)) };
+    let (one, many) = (format!("{on} runs on"), format!("{on} run on"));
+    format!(
+        "{}{}, and {} {} s after the first exit\n  hint: --exit-timeout TIME ends a job then; \
+         Ctrl-\\ or SIGQUIT shows what its ranks do",
+        ranks_that(left, "has left", "have left"),
+        of(namespace),
+        ranks_that(running, one.trim_start(), many.trim_start()),
+        time.as_secs()
+    )
+}
+
 /// Characters of the words on a failure.
 const WORDS_MAX: usize = 4096;
 /// Bytes of a list of hosts; of a longer one only the first is named.
@@ -437,6 +462,11 @@ pub fn epilogue(
         Outcome::Success | Outcome::Interrupted { .. } | Outcome::OutputLost => None,
         Outcome::TimedOut { limit } => {
             Some(format!("the job ran longer than {} s (--timeout) and was ended", limit.as_secs_f64()))
+        }
+        Outcome::LeftBehind { limit, left, running } => {
+            let running = ranks_that(running, "was still running", "were still running");
+            let (left, limit) = (ranks_that(left, "had left", "had left"), limit.as_secs_f64());
+            Some(format!("{left}, and {running} {limit} s after the first exit (--exit-timeout): the job was ended"))
         }
         Outcome::Survived { first, dead, .. } => Some(survived(first, dead, host)),
         Outcome::Failed { first, others } => {

@@ -3,18 +3,24 @@
 use std::collections::BTreeMap;
 
 use nla::core::{
-    Activity, AgentId, Group, LastCall, NamespaceId, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Time, Wait,
+    Activity, AgentId, CommandPlan, Group, LastCall, NamespaceId, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey,
+    Time, Wait,
 };
 use pmi::Ranks;
 
 use super::rank_locations::RankLocations;
 use super::report::what_happened;
 use crate::cluster::hosts::fold_within;
+use crate::plan::mpi_user::MpiUser;
 use crate::refusal::shown;
 
 /// The most lines about one namespace, and the longest list of hosts in bytes.
 const LINES_MAX: usize = 20;
 const HOSTS_BYTES_MAX: usize = 200;
+/// The most programs that are named, and characters of a name and of a list of ranks.
+const PROGRAMS_MAX: usize = 3;
+const NAME_CHARS_MAX: usize = 200;
+const RANKS_CHARS_MAX: usize = 200;
 /// Characters of the words on a failure.
 const FAILURE_BYTES_MAX: usize = 1024;
 
@@ -54,6 +60,57 @@ pub(crate) fn survey_lines(
         lines.push("no rank runs".to_owned());
     }
     lines
+}
+
+/// Returns the text about ranks of the job that have not spoken PMI since their start, if they are expected to, or others wait for them.
+/// `commands` are those of the job, each with the files by which it may call MPI.
+pub(crate) fn silence_text(
+    survey: &Survey,
+    commands: &[(&CommandPlan, &[MpiUser])],
+    locations: &RankLocations,
+) -> Option<String> {
+    let job = survey.namespaces.iter().find(|one| one.namespace == NamespaceId::FIRST)?;
+    let is_silent = |group: &&Group| {
+        group.activity.call == LastCall::None
+            && !matches!(group.activity.process, ProcessState::NotStarted | ProcessState::Ended)
+    };
+    let mut silent = Ranks::new();
+    job.missing.iter().filter(is_silent).for_each(|group| silent.union_with(&group.ranks));
+    let others_wait = job.fence == 0 && job.arrived > 0;
+    let (mut first, mut programs) = (0, Vec::new());
+    for (command, users) in commands {
+        let ranks = Ranks::range(first..first + command.nprocs);
+        first += command.nprocs;
+        let user = users.iter().find(|user| user.uses_mpi() && !user.is_unlikely);
+        if user.is_none() && !others_wait {
+            silent = silent.difference(&ranks);
+        }
+        if silent.is_disjoint(&ranks) || programs.len() == PROGRAMS_MAX {
+            continue;
+        }
+        let program = shown(&String::from_utf8_lossy(&command.program), NAME_CHARS_MAX);
+        programs.push(match user.filter(|user| !user.is_certain) {
+            Some(user) => {
+                format!(
+                    "'{program}', which names the MPI program '{}'",
+                    shown(&user.file.to_string_lossy(), NAME_CHARS_MAX)
+                )
+            }
+            None => format!("'{program}'"),
+        });
+    }
+    if silent.is_empty() {
+        return None;
+    }
+    let (rank, has) = plural(silent.len(), ("rank", "has"), ("ranks", "have"));
+    let hosts = hosts_of(NamespaceId::FIRST, &silent, locations);
+    let (count, silent) = (silent.len(), shown(&silent.to_string(), RANKS_CHARS_MAX));
+    Some(format!(
+        "{count} {rank} {has} not spoken PMI so far: {rank} {silent}{hosts}, which {} {}\n  hint: the variables of PMI must reach \
+         the program: 'env -i' and 'sudo' remove them",
+        plural(count, "runs", "run"),
+        programs.join(" and ")
+    ))
 }
 
 /// Returns the line about something that the session waits for at the time `now`. `reported` is how many agents have reported,
@@ -191,6 +248,7 @@ mod tests {
     use nla::core::{AgentId, Cause, Failure};
 
     use super::*;
+    use crate::plan::mpi_user::Library;
 
     const SLEEPS: Activity = Activity { call: LastCall::Put, process: ProcessState::Sleeping };
     const STOPPED: Activity = Activity { call: LastCall::None, process: ProcessState::Stopped };
@@ -267,6 +325,38 @@ mod tests {
         assert_eq!(text(0, &[(SLEEPS, 0..2), (STARTING, 2..4)]), "2 ranks run, and none waits in a fence");
         assert_eq!(text(0, &[(STARTING, 2..4)]), "2 ranks are being started");
         assert_eq!(what(STARTING, false, 2), "being started");
+    }
+
+    #[test]
+    fn ranks_that_have_not_spoken_pmi_are_named_with_their_programs() {
+        let command = |program: &str, nprocs| CommandPlan {
+            nprocs,
+            program: program.into(),
+            staged: None,
+            args: Vec::new(),
+            inherit: nla::core::Inherit::All,
+            set: Vec::new(),
+            wdir: Vec::new(),
+        };
+        let mpi = |file: &str, is_certain| {
+            let library = Library { name: "libmpi.so.12".to_owned(), ..Library::default() };
+            MpiUser { file: file.into(), is_certain, libraries: vec![library], ..MpiUser::default() }
+        };
+        let (env, other) = (command("env", 2), command("./serve", 2));
+        let none = Activity { call: LastCall::None, process: ProcessState::Sleeping };
+        let text = |fence, arrived, users: &[MpiUser]| {
+            let job = NamespaceSurvey { fence, ..namespace(arrived, vec![(none, Ranks::range(0..4))]) };
+            let survey = Survey { namespaces: vec![job], silent: Vec::new() };
+            silence_text(&survey, &[(&env, users), (&other, &[])], &locations())
+        };
+        let hint = "\n  hint: the variables of PMI must reach the program: 'env -i' and 'sudo' remove them";
+        let named = "2 ranks have not spoken PMI so far: ranks 0-1 on node001, which run 'env', which names the MPI program './a'";
+        assert_eq!(text(0, 0, &[mpi("./a", false)]), Some(format!("{named}{hint}")));
+        let all = "4 ranks have not spoken PMI so far: ranks 0-3 on node001, which run 'env' and './serve'";
+        assert_eq!(text(0, 1, &[mpi("./a", true)]), Some(format!("{all}{hint}")), "others wait for them");
+        assert_eq!(text(0, 0, &[]), None, "they need no PMI");
+        let unlikely = MpiUser { is_unlikely: true, ..mpi("./a", false) };
+        assert_eq!(text(3, 1, &[unlikely]), None, "a wait in a later fence shows nothing");
     }
 
     #[test]

@@ -266,6 +266,7 @@ impl World {
             | Notice::Silent(_)
             | Notice::Killed(_)
             | Notice::Leftovers(..)
+            | Notice::RanksLeft { .. }
             | Notice::Surveyed(..) => {}
         }
     }

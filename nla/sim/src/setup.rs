@@ -70,7 +70,17 @@ pub(crate) fn root_settings(setup: &Setup, tree: Subtree) -> RootSettings {
         stdin: Ranks::new(),
     };
     let nodes = (1..=setup.agents).map(|agent| (AgentId(agent), agent - 1)).collect();
-    RootSettings { tree, session, first, nodes, stuck_after: None, max_restarts: RESTARTS_MAX, packs: setup.packs }
+    RootSettings {
+        tree,
+        session,
+        first,
+        nodes,
+        stuck_after: None,
+        exit_timeout: None,
+        expects_pmi: false,
+        max_restarts: RESTARTS_MAX,
+        packs: setup.packs,
+    }
 }
 
 /// Maps ranks to nodes. Nodes are numbered in the order of their first ranks.

@@ -30,10 +30,17 @@ use crate::wire::{Role, TreePosition, encode};
 const NOT_STARTED: u8 = 251;
 
 /// Reads the order from standard input and runs the agent with it. Reports a failure to the process that started this
-/// one. Returns the exit code. The order may take any time if `dead_time` is `None`.
-pub(crate) fn with_order(dead_time: Option<Duration>, run: impl FnOnce(&BootOrder) -> Result<u8, StartFailure>) -> u8 {
+/// one. Returns the exit code. Without a `dead_time` the order may take any time, as the plan does for which a forked agent waits.
+pub(crate) fn with_order(
+    dead_time: Option<Duration>,
+    guardian: GuardianLink,
+    run: impl FnOnce(&BootOrder, GuardianLink) -> Result<u8, StartFailure>,
+) -> u8 {
+    if dead_time.is_none() {
+        guardian.rest();
+    }
     // Nothing can be reported without the order.
-    let order = match agent_channel::take_order(dead_time) {
+    let order = match agent_channel::take_order(dead_time, &guardian) {
         Ok(order) => order,
         // The plan was refused, or the starter has ended.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return NOT_STARTED,
@@ -45,7 +52,10 @@ pub(crate) fn with_order(dead_time: Option<Duration>, run: impl FnOnce(&BootOrde
             return NOT_STARTED;
         }
     };
-    run(&order).unwrap_or_else(|failure| {
+    if dead_time.is_none() && guardian.alive().is_err() {
+        return NOT_STARTED;
+    }
+    run(&order, guardian).unwrap_or_else(|failure| {
         tracing::error!(?failure, "the agent cannot start");
         agent_channel::report_failure(&order, failure);
         NOT_STARTED

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::future::pending;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use super::shell_channel::Reader;
 use crate::core::limits::{BOOT_BYTES_MAX, ORDER_TIME_MIN, RECONNECT_TIME};
 use crate::core::{AgentId, Time};
 use crate::link::{Accepted, Address, Stream, candidates, connect};
-use crate::sys;
+use crate::sys::{self, GuardianLink};
 use crate::wire::{Role, encode, framed, read_secret_frame};
 
 /// The variable with the number of a task in its step, from 0 on.
@@ -177,12 +177,12 @@ pub(super) async fn connect_to_any(
 
 /// Reads the order from standard input, and writes the marker that precedes all reports to standard output. Fails if the
 /// whole order has not arrived within the dead time or [`ORDER_TIME_MIN`], whichever is longer: the starter's host may be
-/// lost. Without a dead time it waits until its input ends.
-pub(super) fn take_order(dead_time: Option<Duration>) -> io::Result<BootOrder> {
+/// lost. Without a dead time it waits until its input ends or its guardian has ended.
+pub(super) fn take_order(dead_time: Option<Duration>, guardian: &GuardianLink) -> io::Result<BootOrder> {
     // srun holds the input of a step back until all nodes have answered. Slurm ends a step that it cannot reach.
     let dead_time = dead_time.filter(|_| std::env::var_os(TASK).is_none());
     let limit = dead_time.map(|dead_time| dead_time.max(ORDER_TIME_MIN));
-    let mut input = Input { until: limit.map(|limit| Instant::now() + limit) };
+    let mut input = Input { until: limit.map(|limit| Instant::now() + limit), guardian: guardian.as_fd() };
     let too_long = "a message on the bootstrap channel is too long";
     let order: BootOrder = read_secret_frame(&mut input, BOOT_BYTES_MAX, too_long)?;
     order.check().map_err(io::Error::other)?;
@@ -226,20 +226,26 @@ pub(super) fn close_standard_streams(is_remote: bool) -> io::Result<()> {
 }
 
 /// Standard input without a buffer: the bytes behind a frame may be for another reader.
-struct Input {
+struct Input<'a> {
     /// When a read stops waiting for bytes.
     until: Option<Instant>,
+    /// Readable once the guardian has ended.
+    guardian: BorrowedFd<'a>,
 }
 
-impl Read for Input {
+impl Read for Input<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let input = io::stdin();
         let timeout = match self.until.map(|until| until.saturating_duration_since(Instant::now())) {
             Some(left) => PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
             None => PollTimeout::NONE,
         };
-        if poll(&mut [PollFd::new(input.as_fd(), PollFlags::POLLIN)], timeout)? == 0 {
+        let mut ready = [input.as_fd(), self.guardian].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+        if poll(&mut ready, timeout)? == 0 {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "the order did not arrive in time"));
+        }
+        if ready[0].any() != Some(true) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(nix::unistd::read(input, bytes)?)
     }

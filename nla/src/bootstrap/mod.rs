@@ -49,7 +49,7 @@ pub(crate) use processes::{Processes, Started};
 pub use program::own_program;
 pub use protocol::{
     Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, MARKER, Method, Place, RemoteProgram, Sent,
-    TargetReport,
+    StartTimes, TargetReport,
 };
 pub use root::{Bootstrap, Launch, NotAssembled, PlannedTree, RemoteTargets, assemble};
 pub use script::agent_id;

@@ -186,8 +186,17 @@ pub struct Below {
     pub method: Method,
     /// How many remote shells one process opens at a time; adaptive if `None`.
     pub batch: Option<u32>,
-    /// How long all of them together may take to report, from when this is read.
-    pub timeout: Duration,
+    /// How long that may take, from when this is read.
+    pub times: StartTimes,
+}
+
+/// How long the starts of a session's agents may take.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StartTimes {
+    /// How long a host that cannot be reached is tried again.
+    pub hosts: Duration,
+    /// How long all agents together may then take to report.
+    pub start: Duration,
 }
 
 /// A host, as remote shells are opened to it.
@@ -315,6 +324,8 @@ pub enum BootReport {
         /// How long that took since the agent was told its position.
         took: Duration,
     },
+    /// The target's host cannot be reached, and is tried again. Reported again only for a later phase.
+    NotReached(StartFailure),
     /// The agent cannot join, or was never started.
     NotStarted(StartFailure),
     /// A report of the agent at a target below.
@@ -374,11 +385,15 @@ pub(super) mod tests {
                 hosts: vec![host; hosts],
                 method: Method::Fork,
                 batch: None,
-                timeout: Duration::ZERO,
+                times: StartTimes { hosts: Duration::ZERO, start: Duration::ZERO },
             }),
             log: None,
             place: None,
         }
+    }
+
+    pub(in crate::bootstrap) fn order_with_targets_below() -> BootOrder {
+        order(1, 3, 2)
     }
 
     #[test]

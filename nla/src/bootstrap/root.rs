@@ -16,7 +16,7 @@ use super::decide::arrival_times::ArrivalTimes;
 use super::decide::assembly::{Assembly, AssemblyAction, AssemblySettings};
 use super::decide::failure::StartFailure;
 use super::decide::node_choice::NodeChoice;
-use super::protocol::{Below, BootOrder, BootReport, HostAt, Links, Method, Place, TargetReport};
+use super::protocol::{Below, BootOrder, BootReport, HostAt, Links, Method, Place, StartTimes, TargetReport};
 use super::standing::{self, STANDING_TARGET};
 use super::starter::{Keepers, Starter};
 use crate::core::{AgentId, GuardianAt, Subtree};
@@ -33,6 +33,9 @@ const ORPHANS_TIME: Duration = Duration::from_secs(3);
 const ORPHANS_PAUSE: Duration = Duration::from_millis(20);
 /// The interval at which [`Launch::on_progress`] is called.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The times of starts without a deadline.
+const FOREVER: StartTimes = StartTimes { hosts: Duration::ZERO, start: Duration::MAX };
 
 /// The targets on other nodes, and how their agents are started.
 #[derive(Clone, Debug)]
@@ -82,7 +85,7 @@ impl Bootstrap {
         let starters = Subtree::whole(agents, agents.max(1));
         let settings =
             AssemblySettings { starters, crosses_nodes: false, links: order.links, root, rejoins: order.rejoins };
-        let mut bootstrap = Self::new(order, clock, (Method::Fork, None), None, Duration::MAX, settings, tasks);
+        let mut bootstrap = Self::new(order, clock, (Method::Fork, None), None, FOREVER, settings, tasks);
         // Without remote shells, guardians are the only processes that the launcher starts. An orphan that it adopts has
         // lost its guardian and its agent.
         bootstrap.adopts_orphans = guardians.adopts_orphans;
@@ -107,14 +110,14 @@ impl Bootstrap {
         bootstrap
     }
 
-    /// Starts agents on other nodes, which wait for [`Bootstrap::commit`]. After `timeout` each has reported or has
+    /// Starts agents on other nodes, which wait for [`Bootstrap::commit`]. After `times` each has reported or has
     /// failed.
     pub fn remote(
         order: BootOrder,
         clock: Clock,
         targets: RemoteTargets,
         root: ListensAt,
-        timeout: Duration,
+        times: StartTimes,
         tasks: Tasks,
     ) -> Self {
         let RemoteTargets { hosts, method, keepers, fanout, batch, fold } = targets;
@@ -129,8 +132,8 @@ impl Bootstrap {
             root,
             rejoins: order.rejoins,
         };
-        let bootstrap = Self::new(order, clock, (method.clone(), keepers), batch, timeout, settings, tasks);
-        let below = Below { targets: count, fanout, hosts, method, batch, timeout };
+        let bootstrap = Self::new(order, clock, (method.clone(), keepers), batch, times, settings, tasks);
+        let below = Below { targets: count, fanout, hosts, method, batch, times };
         match below.method {
             Method::Step { .. } => bootstrap.starter.start_steps(&below.hosts, &own, fold),
             Method::Fork | Method::Keeper | Method::RemoteShell { .. } => bootstrap.starter.start_tree(0, &below, own),
@@ -143,12 +146,12 @@ impl Bootstrap {
         clock: Clock,
         (method, keepers): (Method, Option<Keepers>),
         batch: Option<u32>,
-        timeout: Duration,
+        times: StartTimes,
         settings: AssemblySettings,
         tasks: Tasks,
     ) -> Self {
         let assembly = Assembly::new(clock.now(), settings);
-        let starter = Starter::new(order, method, keepers, batch, timeout, tasks);
+        let starter = Starter::new(order, method, keepers, batch, times, tasks);
         Self { starter, assembly, clock, adopts_orphans: false, standing: None }
     }
 
@@ -194,6 +197,11 @@ impl Bootstrap {
     /// Returns whether the agent stood by for the session, and is to stand by for the next one.
     pub fn has_standing(&self) -> bool {
         self.starter.processes().has_staying()
+    }
+
+    /// Returns the targets whose hosts cannot be reached and are tried again, and why.
+    pub fn not_reached(&self) -> &BTreeMap<u32, StartFailure> {
+        &self.assembly.not_reached
     }
 
     /// Returns the targets that have no agent, and why.
@@ -307,7 +315,7 @@ pub trait Launch {
     fn nodes(&mut self) -> &mut NodeChoice;
 
     /// Starts the agents at the targets of [`nodes`](Self::nodes).
-    fn start(&self, timeout: Duration) -> Bootstrap;
+    fn start(&self, times: StartTimes) -> Bootstrap;
 
     /// Makes the plan again without the nodes in `left_out`, since these targets failed. The error says why that cannot
     /// be done.
@@ -341,18 +349,24 @@ pub enum NotAssembled {
 /// others their positions. Returns the target of each agent.
 ///
 /// If remote shells and links are one tree, a failure sends all agents away and starts them again without the failed
-/// nodes, within the same `timeout`. `interrupted` yields the number of a signal that gives the launch up.
+/// nodes, within the same `times`. `interrupted` yields the number of a signal that gives the launch up.
 pub async fn assemble(
     launch: &mut dyn Launch,
-    timeout: Duration,
+    times: StartTimes,
     interrupted: impl Future<Output = i32>,
 ) -> (Bootstrap, Result<Vec<u32>, NotAssembled>) {
-    let deadline = Instant::now() + timeout;
+    let hosts_until = Instant::now() + times.hosts;
+    let deadline = hosts_until + times.start;
     let mut interrupted = pin!(interrupted);
     loop {
-        let timeout = launch.nodes().timeout(deadline.saturating_duration_since(Instant::now()));
-        let mut bootstrap = launch.start(timeout);
-        let settled = bootstrap.settle(Instant::now() + timeout, |bootstrap| launch.on_progress(bootstrap));
+        let now = Instant::now();
+        let hosts = hosts_until.saturating_duration_since(now);
+        let start = deadline.saturating_duration_since(now).saturating_sub(hosts);
+        let nodes = launch.nodes();
+        let times = StartTimes { hosts: nodes.timeout(hosts), start: nodes.timeout(start) };
+        let mut bootstrap = launch.start(times);
+        let until = now + times.hosts + times.start;
+        let settled = bootstrap.settle(until, |bootstrap| launch.on_progress(bootstrap));
         tokio::select! {
             biased;
             signal = &mut interrupted => return (bootstrap, Err(NotAssembled::Interrupted(signal))),
@@ -424,7 +438,7 @@ mod tests {
             &mut self.nodes
         }
 
-        fn start(&self, _: Duration) -> Bootstrap {
+        fn start(&self, _: StartTimes) -> Bootstrap {
             unreachable!("these tests start no process")
         }
 

@@ -31,7 +31,9 @@ use super::decide::roster::steps;
 use super::decide::schedule::{Schedule, ScheduleAction, ScheduleInput, Task, tasks_below};
 use super::decide::start_limit::StartLimit;
 use super::processes::{Processes, Started};
-use super::protocol::{Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, Method, TargetReport};
+use super::protocol::{
+    Below, BootCommand, BootOrder, BootReport, HostAt, Joining, Links, Method, StartTimes, TargetReport,
+};
 use super::shell::Shell;
 use super::step::Step;
 use crate::core::{AgentId, Subtree, Time};
@@ -118,13 +120,13 @@ struct Route {
 
 impl Starter {
     /// Creates a starter that starts nothing yet. `order` is the order for each agent, without its target. `keepers` is for
-    /// [`Method::Keeper`]. `batch` fixes how many remote shells open at a time. After `timeout` each agent has reported or has failed.
+    /// [`Method::Keeper`]. `batch` fixes how many remote shells open at a time. After `times` each agent has reported or has failed.
     pub(crate) fn new(
         order: BootOrder,
         method: Method,
         keepers: Option<Keepers>,
         batch: Option<u32>,
-        timeout: Duration,
+        times: StartTimes,
         spawner: Tasks,
     ) -> Self {
         let start_limit = match method {
@@ -132,11 +134,11 @@ impl Starter {
             Method::Fork | Method::Keeper => StartLimit::new(Some(u32::MAX)),
             Method::RemoteShell { .. } | Method::Step { .. } => StartLimit::new(batch),
         };
-        // Bounded by the number of targets: each is in it once at a time, and makes at most three reports.
+        // Bounded by the number of targets: each is in it once at a time, and makes at most seven reports.
         let (inputs, incoming) = mpsc::unbounded_channel();
         let (reporting, reports) = mpsc::unbounded_channel();
         let clock = Clock::start();
-        let deadline = Deadline::after(clock.now(), timeout);
+        let deadline = Deadline::after(clock.now(), times);
         let schedule = Schedule::new(start_limit, deadline, order.marker);
         let shared = Rc::new(Shared {
             order,
@@ -181,7 +183,7 @@ impl Starter {
     pub(super) fn below(order: &BootOrder, spawner: Tasks) -> Option<Self> {
         let below = order.below.as_ref()?;
         let own = BootOrder { starter: order.target, below: None, callback: Vec::new(), ..order.clone() };
-        let starter = Self::new(own, below.method.clone(), None, below.batch, below.timeout, spawner);
+        let starter = Self::new(own, below.method.clone(), None, below.batch, below.times, spawner);
         starter.start_tree(order.target, below, Vec::new());
         Some(starter)
     }
@@ -372,6 +374,9 @@ async fn run_schedule(shared: Rc<Shared>, mut schedule: Schedule, mut inputs: mp
         for action in actions.drain(..) {
             match action {
                 ScheduleAction::Open(task) => shared.spawn(attempt::run(Rc::clone(&shared), *task)),
+                ScheduleAction::NotReached(target, failure) => {
+                    shared.report(target, BootReport::NotReached(failure));
+                }
                 ScheduleAction::GiveUp(target, failure) => shared.report(target, BootReport::NotStarted(failure)),
                 ScheduleAction::WakeAt(at) => (wake_at, wakes) = (at, true),
             }

@@ -165,6 +165,15 @@ pub enum Outcome {
         /// The limit.
         limit: Duration,
     },
+    /// `--exit-timeout` expired.
+    LeftBehind {
+        /// The limit.
+        limit: Duration,
+        /// The ranks that had ended by then.
+        left: Ranks,
+        /// The ranks that ran on.
+        running: Ranks,
+    },
     /// The launcher's standard output could not be written, or its input could not be read.
     OutputLost,
     /// A signal asked the launcher to end. A closed standard output counts as SIGPIPE.

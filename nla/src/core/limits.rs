@@ -84,6 +84,10 @@ pub const FENCE_SLOW: Duration = Duration::from_millis(250);
 /// they may wait for it inside of MPI, which no agent can see. So does a rank that ended without joining PMIx, if others of
 /// its node have joined it: they wait for it inside of libpmix.
 pub const UNFINALIZED_TIME: Duration = Duration::from_secs(2);
+/// The time from the first exit of a rank to the note that names the ranks which run on.
+pub const LEFT_TIME: Duration = Duration::from_secs(60);
+/// The time from the start of all ranks to the note that names those which have not spoken PMI, if they are to speak it.
+pub const SILENT_TIME: Duration = Duration::from_secs(30);
 /// The time between SIGKILL and the report of the end after which a subtree counts as lost.
 pub const END_MARGIN: Duration = Duration::from_secs(10);
 /// When a session that did not succeed has ended its ranks, output that no byte of which has moved for the grace and this
@@ -171,7 +175,7 @@ pub const ADDRESSES_MAX: usize = 64;
 /// Ancestors of an agent, without its parent, in a message. With a fan-out of 2, trees are at most 20 deep.
 pub const ANCESTORS_MAX: usize = 64;
 /// Reports of one agent on its bootstrap channel. An agent that makes more has failed.
-pub const REPORTS_PER_AGENT_MAX: u32 = 4;
+pub const REPORTS_PER_AGENT_MAX: u32 = 8;
 /// Bytes of an output line that are stored until its end; a longer line is shown in pieces.
 pub const PARTIAL_LINE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of all such lines of an agent together; beyond, lines are shown in pieces.

@@ -90,7 +90,7 @@ pub use stage::{
     is_inside, is_relative, is_staged_program, part_header, staged_file_word, staged_program,
 };
 pub use stats::{DriverCounts, DurationHistogram, LaneTraffic, LevelStats, Stats, Traffic};
-pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, Wait};
+pub use survey::{Activity, Group, LastCall, NamespaceSurvey, ProcessState, SURVEY_TIME, Survey, SurveyCause, Wait};
 pub use timing::{PhaseTimes, TimedPhase, Timing};
 pub use topology::Subtree;
 pub use trace::{FenceSpans, SpanKind, SpanRow, TraceScope, TraceSpan};

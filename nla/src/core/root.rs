@@ -17,6 +17,7 @@ mod root_requests;
 mod staging;
 mod stops;
 mod survey;
+mod watching;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -47,7 +48,7 @@ use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
-use super::survey::{Collecting, Survey, Wait};
+use super::survey::{Collecting, Survey, SurveyCause, Wait};
 use super::timing::Timing;
 use super::topology::Subtree;
 use super::trace::TraceScope;
@@ -225,8 +226,19 @@ pub enum Notice {
     Stopped(Duration),
     /// These agents are silent for so long, and their machines answer. At most once a minute.
     Silent(Vec<(AgentId, Duration)>),
-    /// The answer to a survey, and what the session itself waits for.
-    Surveyed(Box<Survey>, Vec<Wait>),
+    /// The answer to a survey, what the session itself waits for, and why it was made.
+    Surveyed(Box<Survey>, Vec<Wait>, SurveyCause),
+    /// Ranks of a namespace have left, and others run on.
+    RanksLeft {
+        /// The namespace.
+        namespace: NamespaceId,
+        /// The ranks that have ended.
+        left: Ranks,
+        /// The ranks that run.
+        running: Ranks,
+        /// The time since the first rank ended.
+        time: Duration,
+    },
     /// An agent has removed or found files that its ranks have left in /dev/shm.
     FilesLeft(AgentId, FileReport),
     /// An agent waits for the kernel to start or to end a process.
@@ -256,7 +268,8 @@ impl Notice {
                 name(namespace)
             }
             Self::Killed(killed) => name(&mut killed.namespace),
-            Self::Surveyed(survey, _) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
+            Self::RanksLeft { namespace, .. } => name(namespace),
+            Self::Surveyed(survey, ..) => survey.namespaces.iter_mut().for_each(|one| name(&mut one.namespace)),
             Self::Failure(failure) | Self::Reviving { failure, .. } | Self::Restarting { first: failure, .. } => {
                 name(&mut failure.namespace);
             }
@@ -300,6 +313,10 @@ pub struct RootSettings {
     pub nodes: LiteMap<AgentId, u32>,
     /// How long ranks may wait in a fence before a survey, once for each fence; `None`: for ever.
     pub stuck_after: Option<Duration>,
+    /// How long the ranks of a namespace may run after the first of them has ended.
+    pub exit_timeout: Option<Duration>,
+    /// Whether the ranks of `first` are expected to speak PMI.
+    pub expects_pmi: bool,
     /// Whether the pieces of long epochs travel packed, where that makes them shorter.
     pub packs: bool,
 }
@@ -382,10 +399,12 @@ pub struct Root {
     flow: Flow,
     output_done: bool,
     stuck_after: Option<Duration>,
+    exit_timeout: Option<Duration>,
+    expects_pmi: bool,
     /// The number of surveys so far.
     surveys: u32,
     /// The survey under way.
-    survey: Option<Collecting>,
+    survey: Option<(Collecting, SurveyCause)>,
     /// Whether the pieces of long epochs travel packed.
     packs: bool,
     wake_at: Option<Time>,
@@ -394,7 +413,8 @@ pub struct Root {
 impl Root {
     /// A session that waits for its agents. The driver begins it with a [`RootInput::Timeout`].
     pub fn new(settings: RootSettings) -> Self {
-        let RootSettings { tree, session, first, nodes, stuck_after, max_restarts, packs } = settings;
+        let RootSettings { tree, session, first, nodes, stuck_after, exit_timeout, expects_pmi, max_restarts, packs } =
+            settings;
         // The tree may have grown by spares since the plan was made.
         let trace = session.trace.map(|_| TraceScope::of(tree.size() - 1));
         let session = SessionPlan { trace, ..session };
@@ -433,6 +453,8 @@ impl Root {
             flow: Flow::default(),
             output_done: false,
             stuck_after,
+            exit_timeout,
+            expects_pmi,
             surveys: 0,
             survey: None,
             packs,
@@ -587,7 +609,7 @@ impl Root {
     }
 
     fn on_time(&mut self, turn: &mut Turn<'_>) {
-        self.survey_stuck_fences(turn);
+        self.watch(turn);
         self.tell_silences(turn);
         self.lose_ended_orphans(turn);
         self.lose_late_orphans(self.session.adoption_time(), turn);
@@ -700,7 +722,8 @@ impl Root {
             Phase::Flushing { .. } => self.unread_deadline(),
             Phase::Staging | Phase::Over => None,
         };
-        let next = next.into_iter().chain(self.survey.as_ref().map(Collecting::until)).chain(self.stuck_deadline());
+        let next = next.into_iter().chain(self.survey.as_ref().map(|(survey, _)| survey.until()));
+        let next = next.chain(self.watch_deadline());
         let next = next.chain(self.posts.deadline()).chain(self.meetings.deadline());
         let next = next.chain(self.children.orphan_deadline()).chain(self.silences.due());
         let next = next.chain(self.ends_later.iter().map(|(at, _)| *at)).min();

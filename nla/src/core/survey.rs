@@ -127,6 +127,19 @@ pub enum Wait {
     Output,
 }
 
+/// Why a survey was made.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SurveyCause {
+    /// The user has asked, or interrupts the session.
+    Asked,
+    /// Ranks have waited in a fence for long.
+    Stuck,
+    /// Nothing was heard of ranks for long. Whether they wait for each other is not known.
+    Quiet,
+    /// Ranks that are to speak PMI may not have done so since their start.
+    Silent,
+}
+
 /// The merged answer of a subtree.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Survey {
@@ -140,6 +153,11 @@ impl Survey {
     /// Whether any rank waits in a fence for others that have not arrived.
     pub fn has_open_fence(&self) -> bool {
         self.namespaces.iter().any(|one| one.arrived > 0 && !one.missing.is_empty())
+    }
+
+    /// Whether any rank runs that waits in no fence, as far as that is known.
+    pub fn has_ranks(&self) -> bool {
+        self.namespaces.iter().any(|one| !one.missing.is_empty())
     }
 
     /// Whether the number of its parts is one that an agent can have sent.

@@ -22,11 +22,12 @@ const THREADS_TIME: Duration = Duration::from_millis(500);
 
 /// Runs an agent. Its order must arrive on standard input within `dead_time` or `ORDER_TIME_MIN`, whichever is longer.
 /// Returns its exit code. Takes over the process, so call it right after [`guarded`](sys::guarded) has returned. An agent that the
-/// launcher has forked has inherited its `clock`.
+/// launcher has forked has inherited its `clock`, and waits for its order for as long as the launcher lives.
 pub fn run_agent(guardian: GuardianLink, dead_time: Duration, clock: Option<Clock>) -> u8 {
     // While the launcher makes the plan. Only the order says to whom a failure is reported.
     let prepared = prepare_process().and_then(|own| Ok((runtime()?, own)));
-    bootstrap::with_order(Some(dead_time), |order| {
+    let dead_time = clock.is_none().then_some(dead_time);
+    bootstrap::with_order(dead_time, guardian, |order, guardian| {
         let (runtime, own) = prepared.map_err(limits)?;
         // Neither is dropped: no task that still runs is worth waiting for, and the kernel frees memory faster.
         let (runtime, tasks) = (ManuallyDrop::new(runtime), ManuallyDrop::new(LocalSet::new()));
@@ -48,7 +49,7 @@ pub fn run_standing_agent(guardian: GuardianLink, clock: Clock) -> u8 {
                 return Ok(0);
             }
             let link = guardian.try_clone()?;
-            let code = bootstrap::with_order(None, |order| run_session(order, clock, link, own, &standby));
+            let code = bootstrap::with_order(None, link, |order, link| run_session(order, clock, link, own, &standby));
             // Without a guardian, nobody would end the ranks of the next session if this agent were killed.
             let is_guarded = guardian.alive().is_ok();
             let may_stay = code == 0 && is_guarded && sys::has_one_thread_within(THREADS_TIME) && !sys::has_children();

@@ -79,6 +79,9 @@ const MANAGER_TIME: Duration = Duration::from_millis(20);
 /// children belong to another user (setuid).
 const REFUSALS_MAX: u32 = 20;
 
+/// How long the kernel may list a thread that was joined.
+const JOINED_TIME: Duration = Duration::from_millis(200);
+
 /// Makes this process the guardian of an agent. Returns in the agent, a child of this process.
 ///
 /// Call it while the process has one thread: from `main` before anything else, or right after
@@ -349,8 +352,9 @@ impl Guardian {
 
 /// Forks this process. Returns the child's pid; `None` in the child. Fails if the process has several threads.
 pub fn fork_alone() -> io::Result<Option<Pid>> {
-    if identity::threads()? > 1 {
-        return Err(io::Error::other("the process has several threads"));
+    if !identity::has_one_thread_within(JOINED_TIME) {
+        let text = "a thread of this process is still busy, as with a file system that does not answer";
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
     }
     // SAFETY: without other threads, no lock is taken and no value is half-written in the child.
     match unsafe { fork() }? {

@@ -166,6 +166,8 @@ fn root() -> Root {
         first,
         nodes: nodes.collect(),
         stuck_after: None,
+        exit_timeout: None,
+        expects_pmi: false,
         max_restarts: 0,
         packs: true,
     });

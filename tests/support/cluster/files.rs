@@ -1,7 +1,7 @@
 //! The files of a cluster: those that all hosts share, and those that each host has of its own.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -107,6 +107,13 @@ impl Files {
         let is_other = |line: &&str| line.split_whitespace().nth(1) != Some(name);
         // Write into the same file instead of replacing it: the hosts have bind mounts of this very file.
         write(&path, &text.lines().filter(is_other).map(|line| format!("{line}\n")).collect::<String>());
+    }
+
+    /// Adds a name to that file again.
+    pub(super) fn remember(common: &Path, name: &str, address: impl Display) {
+        let path = common.join("hosts");
+        let text = fs::read_to_string(&path).expect("the list of names is there");
+        write(&path, &format!("{text}{address} {name}\n"));
     }
 
     fn make_host(&self, name: &str) {

@@ -221,10 +221,17 @@ impl Host {
         }
     }
 
+    /// Gives the host the name back of which [`Broken::NameUnknown`] has deprived it.
+    pub fn name_again(&self) {
+        Files::remember(&self.common, &self.name, self.address);
+    }
+
     /// Restarts the host's sshd with these lines of sshd_config in front of the others. Existing logins continue.
     #[track_caller]
     pub fn restart_sshd(&self, lines: &[&str]) {
-        self.stop_sshd();
+        if self.listens() {
+            self.stop_sshd();
+        }
         let sshd = found("sshd").unwrap_or_default().into_os_string();
         let options = lines.iter().flat_map(|line| ["-o".into(), OsString::from(line)]);
         let words = [sshd, "-f".into(), self.common.join("sshd_config").into(), "-E".into(), "/run/sshd.log".into()];

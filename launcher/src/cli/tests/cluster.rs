@@ -85,6 +85,9 @@ fn options_about_the_start_of_agents() {
     check_options(&["--no-ports", "-no-ports"], |o| o.launch.no_ports = true);
     check_options(&["--min-nodes 27"], |o| o.launch.min_nodes = Some(27));
     check_options(&["--spares 2"], |o| o.launch.spares = 2);
+    check_options(&["--wait-for-hosts 5m", "-wait-for-hosts=300s"], |o| {
+        o.launch.wait_for_hosts = Some(Duration::from_secs(300));
+    });
     check_options(&["--start-timeout 1.5m", "-start-timeout=90"], |o| {
         o.launch.deadline = Some(Duration::from_secs(90));
     });

@@ -14,7 +14,6 @@ use crate::plan::checks::missing_program_hint;
 use crate::plan::library::{explain_silence, possible_user};
 use crate::plan::needs;
 use crate::plan::process_limits::raises_after_failure;
-use crate::plan::wrapper::mpi_users;
 use crate::run::assemble::given_up_text;
 use crate::run::collect::CollectionEnd;
 use crate::run::end_report::SessionEnd;
@@ -238,8 +237,8 @@ impl Session {
             return Silent::Yes;
         }
         let commands = &self.first.commands;
-        let users: Vec<_> = commands.iter().map(|command| mpi_users(&self.plan, command)).collect();
-        let mut both = commands.iter().zip(&users);
+        let users = &self.mpi_users;
+        let mut both = commands.iter().zip(users);
         let Some(why) = both.find_map(|(command, users)| explain_silence(&self.plan, command, users)) else {
             let possible = users.iter().find_map(|users| possible_user(users));
             if let Some(file) = possible.filter(|_| self.reports.serves_mpi) {

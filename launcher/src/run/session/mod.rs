@@ -19,7 +19,7 @@ use nix::sys::signal::Signal;
 use nla::bootstrap::{Keepers, NodeChoice};
 use nla::core::{
     Cause, Failure, NamespaceId, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput,
-    SessionPlan, Subtree, Timing,
+    SessionPlan, Subtree, Survey, SurveyCause, Timing, Wait,
 };
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, Liveness, SessionKey};
@@ -37,6 +37,7 @@ use self::start::{Start, start};
 use crate::cluster::node_list::HostOptions;
 use crate::exit;
 use crate::plan::launch::AgentHosts;
+use crate::plan::mpi_user::MpiUser;
 use crate::plan::process_limits::raises_after_failure;
 use crate::plan::{InputSource, Plan, needs};
 use crate::run::assemble::{given_up_text, without_host};
@@ -53,14 +54,14 @@ use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
 use crate::run::report::{
-    Reporter, dropped_text, goes_on_text, killed_text, leftovers_text, moved_text, no_spare_text, restart_text,
-    revival_text, second_joiner_text, silent_text, step_text, stopped_text,
+    Reporter, dropped_text, goes_on_text, killed_text, left_text, leftovers_text, moved_text, no_spare_text,
+    restart_text, revival_text, second_joiner_text, silent_text, step_text, stopped_text,
 };
 use crate::run::signals::{Asked, Signals};
 use crate::run::staged_memory::StagedMemory;
 use crate::run::stats::Sink;
 use crate::run::stderr;
-use crate::run::survey_text::{survey_lines, wait_line};
+use crate::run::survey_text::{silence_text, survey_lines, wait_line};
 use crate::run::suspension::Suspension;
 use crate::run::timing::Phases;
 use crate::run::trace::TraceFile;
@@ -382,6 +383,8 @@ struct Session {
     progress: Rc<Progress>,
     refresh: Interval,
     phases: Phases,
+    /// The files by which each command may call MPI.
+    mpi_users: Vec<Vec<MpiUser>>,
     /// An agent has reported a file system that does not answer.
     files_stall: bool,
     /// The number of ranks as which a second process has joined.
@@ -505,6 +508,27 @@ impl Session {
         self.reporter.notes(&warnings);
     }
 
+    fn on_surveyed(&mut self, at: nla::core::Time, survey: &Survey, waits: &[Wait], cause: SurveyCause) {
+        let is_wanted = std::mem::take(&mut self.wants_survey);
+        let may_hang = match cause {
+            SurveyCause::Asked | SurveyCause::Stuck => survey.has_open_fence() || !survey.silent.is_empty(),
+            SurveyCause::Quiet => survey.has_ranks(),
+            SurveyCause::Silent => false,
+        };
+        if is_wanted || may_hang {
+            let line = |wait: &Wait| wait_line(wait, at, self.root.agents_progress(), &self.locations);
+            let waits = waits.iter().map(line).collect();
+            self.reporter.notes(&survey_lines(survey, waits, &self.locations, self.plan.pmix.is_some()));
+        }
+        if cause != SurveyCause::Asked {
+            let users = self.mpi_users.iter().map(Vec::as_slice).chain(std::iter::repeat(&[][..]));
+            let commands: Vec<_> = self.first.commands.iter().zip(users).collect();
+            if let Some(text) = silence_text(survey, &commands, &self.locations) {
+                self.reporter.note(&text);
+            }
+        }
+    }
+
     fn on_notice(&mut self, at: nla::core::Time, notice: &Notice) {
         self.phases.on_notice(at, notice);
         self.own.milestones.on_notice(at, notice, |agent| self.locations.of_agent(agent));
@@ -542,13 +566,11 @@ impl Session {
                     self.warn_of_limits();
                 }
             }
-            Notice::Surveyed(survey, waits) => {
-                let is_wanted = std::mem::take(&mut self.wants_survey);
-                if is_wanted || survey.has_open_fence() || !survey.silent.is_empty() {
-                    let line = |wait| wait_line(wait, at, self.root.agents_progress(), &self.locations);
-                    let waits = waits.iter().map(line).collect();
-                    self.reporter.notes(&survey_lines(survey, waits, &self.locations, self.plan.pmix.is_some()));
-                }
+            Notice::Surveyed(survey, waits, cause) => self.on_surveyed(at, survey, waits, *cause),
+            Notice::RanksLeft { namespace, left, running, time } => {
+                let is_first = *namespace == NamespaceId::FIRST;
+                let hosts = if is_first { self.locations.hosts_of(running) } else { Vec::new() };
+                self.reporter.note(&left_text(*namespace, left, running, *time, &hosts));
             }
             Notice::GoesOn(failure) => {
                 self.reporter.note(&goes_on_text(failure, self.locations.of_agent(failure.agent)));

@@ -123,7 +123,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         let (collect, to) = (&plan.settings.session.collect, plan.collect_to.clone());
         Collector::new(collect, to, &plan.label, &locations, events.clone(), &tasks)
     });
-    let Plan { mut settings, input, demo, files, .. } = plan;
+    let Plan { mut settings, input, mpi_users, demo, files, .. } = plan;
     if log.is_some() {
         // Agents read long epochs there.
         settings.session.piece_bytes = None;
@@ -192,6 +192,7 @@ pub(super) async fn start(launch: LaunchInput, clock: Clock, tasks: Tasks) -> io
         progress,
         refresh,
         phases: Phases::default(),
+        mpi_users: mpi_users.unwrap_or_default(),
         files_stall: false,
         second_joiners: 0,
         reports: Reports {
@@ -378,9 +379,9 @@ impl Starting<'_> {
             }
             Links::RemoteShells | Links::Pipes => ListensAt::default(),
         };
-        let start = |launch: &RemoteLaunch, timeout| {
+        let start = |launch: &RemoteLaunch, times| {
             let targets = launch.targets(keepers.clone());
-            let mut bootstrap = Bootstrap::remote(order.clone(), clock, targets, root.clone(), timeout, tasks.clone());
+            let mut bootstrap = Bootstrap::remote(order.clone(), clock, targets, root.clone(), times, tasks.clone());
             // It has no agent that has joined before, so this does not fail.
             let _ = bootstrap.take_links(port.joining());
             bootstrap
@@ -388,7 +389,7 @@ impl Starting<'_> {
         // The targets of one tree change when it begins again.
         let targets = if launch.choice.is_one_tree { 0 } else { launch.choice.targets.len() as u32 };
         let names: Vec<String> = (1..=targets).map(|target| launch.name(target).to_owned()).collect();
-        let (timeout, began) = (launch.timeout, clock.now());
+        let (timeout, began) = (launch.times.hosts + launch.times.start, clock.now());
         let on_progress = |bootstrap: &Bootstrap| {
             let (agents, agents_all) = bootstrap.progress();
             let failed = bootstrap.failures().len();

@@ -46,6 +46,8 @@ pub(in crate::bootstrap) struct Assembly {
     reported: u32,
     /// The targets that have no agent, and why.
     pub failures: BTreeMap<u32, StartFailure>,
+    /// The targets whose hosts cannot be reached and are tried again, and why.
+    pub not_reached: BTreeMap<u32, StartFailure>,
     /// The target of each agent with a position. The first is the launcher's.
     targets: Vec<u32>,
     /// The agents with a position on each machine whose number is known.
@@ -80,6 +82,7 @@ impl Assembly {
             states,
             reported: 0,
             failures: BTreeMap::new(),
+            not_reached: BTreeMap::new(),
             targets: vec![0],
             agents_on: HashMap::new(),
             tree: Subtree::whole(0, 1),
@@ -99,7 +102,12 @@ impl Assembly {
         actions: &mut Vec<AssemblyAction>,
     ) -> Option<(AgentId, StartFailure)> {
         let state = self.states.get_mut(target as usize).filter(|_| target != 0)?;
+        self.not_reached.remove(&target);
         match report {
+            BootReport::NotReached(failure) => {
+                self.not_reached.insert(target, failure);
+                None
+            }
             BootReport::Here { listens, reads_log, guardian, .. } => {
                 self.reads_log &= reads_log;
                 state.guardian = guardian;

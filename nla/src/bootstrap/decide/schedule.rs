@@ -20,6 +20,8 @@ use crate::link::Reach;
 /// is up to twice as long, so that hosts refused together are not tried together again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 const RETRY_DOUBLINGS: u32 = 4;
+/// The same for a host that may be there later, which is tried again for longer.
+const HOST_DOUBLINGS: u32 = 6;
 
 /// An agent to be started.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,6 +37,8 @@ pub(in crate::bootstrap) struct Task {
     pub tries: u32,
     /// Why the previous try failed.
     pub previous: Option<StartFailure>,
+    /// The latest phase in which its host was reported as not reached.
+    pub not_reached: Option<StartPhase>,
     /// The remote script asks a program that is already on the node for its version before it becomes that program.
     pub checks_version: bool,
 }
@@ -42,7 +46,7 @@ pub(in crate::bootstrap) struct Task {
 impl Task {
     /// Creates a task that was not tried before.
     pub(in crate::bootstrap) fn new(target: u32, host: Option<HostAt>, reach: Reach, below: Option<Below>) -> Self {
-        Self { target, host, reach, below, tries: 0, previous: None, checks_version: false }
+        Self { target, host, reach, below, tries: 0, previous: None, not_reached: None, checks_version: false }
     }
 }
 
@@ -64,6 +68,8 @@ pub(in crate::bootstrap) enum ScheduleInput {
 pub(in crate::bootstrap) enum ScheduleAction {
     /// Start this agent. The result is reported as [`ScheduleInput::Answered`] or [`ScheduleInput::Failed`].
     Open(Box<Task>),
+    /// Report that the target's host cannot be reached and is tried again.
+    NotReached(u32, StartFailure),
     /// Report that the target gets no agent.
     GiveUp(u32, StartFailure),
     /// Pass a [`ScheduleInput::Timeout`] at this time. Replaces an earlier one.
@@ -117,14 +123,21 @@ impl Schedule {
         }
     }
 
-    fn on_failure(&mut self, now: Time, task: Task, failure: StartFailure, actions: &mut Vec<ScheduleAction>) {
+    fn on_failure(&mut self, now: Time, mut task: Task, failure: StartFailure, actions: &mut Vec<ScheduleAction>) {
+        let wait = self.retry_time(&task, HOST_DOUBLINGS);
+        let waits_for_host = is_unreached(failure.phase) && self.deadline.waits_for_hosts(now, wait);
         let retries = retries_after(failure.phase);
-        self.start_limit.on_failure(retries > 0);
-        let wait = self.retry_time(&task);
+        // A host that is not there yet does not show that too many starts are under way.
+        self.start_limit.on_failure(retries > 0 && (!waits_for_host || failure.phase == StartPhase::Busy));
+        let wait = if waits_for_host { wait } else { self.retry_time(&task, RETRY_DOUBLINGS) };
         // Other starts may have caused this refusal, so retries are not counted while they are under way.
         let is_alone = self.start_limit.under_way() == 0;
-        let may_retry = retries > 0 && (task.tries < retries || !is_alone);
+        let may_retry = waits_for_host || retries > 0 && (task.tries < retries || !is_alone);
         if may_retry && self.deadline.allows(now, wait) {
+            if waits_for_host && task.not_reached < Some(failure.phase) {
+                task.not_reached = Some(failure.phase);
+                actions.push(ScheduleAction::NotReached(task.target, failure.clone()));
+            }
             let key = (now + wait, task.target);
             let task = Task { tries: task.tries + 1, previous: Some(failure), ..task };
             self.retries.insert(key, Box::new(task));
@@ -140,10 +153,10 @@ impl Schedule {
         actions.push(ScheduleAction::GiveUp(task.target, reason(task.previous, last)));
     }
 
-    fn retry_time(&self, task: &Task) -> Duration {
+    fn retry_time(&self, task: &Task, doublings: u32) -> Duration {
         let mut hasher = DefaultHasher::new();
         (self.seed, task.target, task.tries).hash(&mut hasher);
-        let least = RETRY_TIME * 2_u32.pow(task.tries.min(RETRY_DOUBLINGS));
+        let least = RETRY_TIME * 2_u32.pow(task.tries.min(doublings));
         least + least.mul_f64((hasher.finish() % 1024) as f64 / 1024.0)
     }
 }
@@ -169,6 +182,12 @@ fn retries_after(phase: StartPhase) -> u32 {
     }
 }
 
+/// Returns whether a start that failed in this phase has not reached its host, which may still start.
+fn is_unreached(phase: StartPhase) -> bool {
+    use StartPhase::{Busy, Connect, Name, Refused};
+    matches!(phase, Name | Connect | Refused | Busy)
+}
+
 /// Returns the reported reason of a target that is given up: a refusal, not the timeout of a final retry that began
 /// too late.
 fn reason(previous: Option<StartFailure>, last: StartFailure) -> StartFailure {
@@ -191,13 +210,19 @@ pub(in crate::bootstrap) fn tasks_below(here: u32, below: &Below, reach: Reach) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::protocol::Method;
+    use crate::bootstrap::protocol::{Method, StartTimes};
 
     const S: Duration = Duration::from_secs(1);
     const QUICK: Duration = Duration::from_millis(100);
 
     fn schedule(limit: Option<u32>) -> Schedule {
-        Schedule::new(StartLimit::new(limit), Deadline::after(Duration::ZERO, 30 * S), [7; MARKER])
+        waiting(Duration::ZERO, limit)
+    }
+
+    /// A schedule that waits so long for hosts.
+    fn waiting(hosts: Duration, limit: Option<u32>) -> Schedule {
+        let deadline = Deadline::after(Duration::ZERO, StartTimes { hosts, start: 30 * S });
+        Schedule::new(StartLimit::new(limit), deadline, [7; MARKER])
     }
 
     fn handle(schedule: &mut Schedule, now: Time, input: ScheduleInput) -> Vec<ScheduleAction> {
@@ -227,7 +252,7 @@ mod tests {
     }
 
     fn below(targets: u32, fanout: u32, hosts: Vec<HostAt>) -> Below {
-        Below { targets, fanout, hosts, method: Method::Fork, batch: None, timeout: S }
+        Below { targets, fanout, hosts, method: Method::Fork, batch: None, times: StartTimes { hosts: S, start: S } }
     }
 
     /// Fails the task's every try, from its first on. Returns when each retry was opened and the reported reason.
@@ -241,7 +266,7 @@ mod tests {
                     let input = failed((**task).clone(), phase);
                     actions = handle(schedule, now, input);
                 }
-                [ScheduleAction::WakeAt(at)] => {
+                [ScheduleAction::WakeAt(at)] | [ScheduleAction::NotReached(..), ScheduleAction::WakeAt(at)] => {
                     now = *at;
                     actions = handle(schedule, now, ScheduleInput::Timeout);
                 }
@@ -282,8 +307,51 @@ mod tests {
     fn hosts_refused_together_are_not_tried_together_again() {
         let schedule = schedule(None);
         let waits: std::collections::BTreeSet<Duration> =
-            (1..=16).map(|target| schedule.retry_time(&task(target))).collect();
+            (1..=16).map(|target| schedule.retry_time(&task(target), RETRY_DOUBLINGS)).collect();
         assert!(waits.len() > 12, "{waits:?}");
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_reached_is_tried_again_for_its_time() {
+        for phase in [StartPhase::Name, StartPhase::Connect, StartPhase::Refused, StartPhase::Busy] {
+            let (opened, reason) = fail_always(&mut waiting(60 * S, None), phase);
+            assert_eq!(reason, failure(phase));
+            assert!(opened.last().is_some_and(|last| *last > 50 * S), "{opened:?}");
+            assert!(opened.len() < 40, "the waits grow: {opened:?}");
+        }
+        assert_eq!(fail_always(&mut waiting(60 * S, None), StartPhase::Login).0.len(), 1);
+    }
+
+    #[test]
+    fn a_host_that_is_not_there_yet_reports_each_step_and_slows_no_other_down() {
+        let mut schedule = waiting(60 * S, None);
+        let first = schedule.limit();
+        let mut now = Duration::ZERO;
+        let mut next = task(1);
+        for (phase, is_news) in [
+            (StartPhase::Name, true),
+            (StartPhase::Name, false),
+            (StartPhase::Refused, true),
+            (StartPhase::Name, false),
+            (StartPhase::Refused, false),
+        ] {
+            handle(&mut schedule, now, ScheduleInput::Start(Box::new(next.clone())));
+            let actions = handle(&mut schedule, now, failed(next, phase));
+            let notice = ScheduleAction::NotReached(1, failure(phase));
+            assert_eq!(actions.contains(&notice), is_news, "{phase:?}: {actions:?}");
+            now += S;
+            next = *schedule.retries.first().map(|(_, task)| task.clone()).expect("it is tried again");
+            schedule.retries = LiteMap::new();
+        }
+        assert_eq!(schedule.limit(), first);
+        let actions = handle(&mut schedule, now, ScheduleInput::Start(Box::new(task(2))));
+        assert_eq!(actions, [open(task(2))]);
+        let actions = handle(&mut schedule, now, failed(task(2), StartPhase::Login));
+        assert_eq!(
+            actions,
+            [ScheduleAction::GiveUp(2, failure(StartPhase::Login))],
+            "a refused login is not waited for"
+        );
     }
 
     #[test]

@@ -84,6 +84,7 @@ impl Parent for Root {
         if !ns.unstarted.is_empty() {
             return;
         }
+        ns.watched.started = Some(turn.now);
         let size = ns.plan.size;
         turn.push(RootAction::Notice(Notice::Started(namespace, size)));
         if let Some(requester) = ns.requester.take() {
@@ -200,6 +201,7 @@ impl Parent for Root {
         if new.is_empty() {
             return;
         }
+        ns.watched.left.get_or_insert(turn.now);
         // The root has no ranks that wait.
         ns.exchange.groups.on_deaths(ns.dead().len()).for_each(drop);
         let message = || Down::Died { namespace, ranks: new.clone() };
@@ -223,7 +225,7 @@ impl Parent for Root {
     }
 
     fn on_surveyed(&mut self, child: AgentId, number: u32, survey: Survey) {
-        if let Some(collecting) = &mut self.survey {
+        if let Some((collecting, _)) = &mut self.survey {
             collecting.on_child(child, number, survey);
         }
     }

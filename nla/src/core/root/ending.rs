@@ -11,6 +11,7 @@ use crate::core::limits::{END_MARGIN, FAILURES_SINGLE_MAX, GATHER_WINDOW, NEIGHB
 use crate::core::message::{Down, NO_SIGNAL, Reply};
 use crate::core::parent::Parent;
 use crate::core::reason::LossReason;
+use crate::core::survey::SurveyCause;
 
 impl Root {
     /// Takes a failure. The first one opens the window in which others can arrive before the first cause is elected.
@@ -218,7 +219,7 @@ impl Root {
                 let outcome = if is_failing { self.elected() } else { Outcome::Interrupted { signal } };
                 // Asked before the ranks are signalled, so the answers are about the time before.
                 if self.namespaces.values().any(|ns| ns.waiting_since().is_some()) {
-                    self.begin_survey(turn);
+                    self.begin_survey(SurveyCause::Asked, turn);
                 }
                 self.end(outcome, signal, "the user interrupted the session", turn);
                 if signal == SIGINT {

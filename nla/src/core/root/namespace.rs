@@ -3,6 +3,7 @@
 use litemap::LiteMap;
 use pmi::{Puts, Ranks};
 
+use super::watching::Watched;
 use super::{Notice, RootAction, Turn};
 use crate::core::exchange::{Exchange, MoveIn};
 use crate::core::fence::RingPart;
@@ -35,8 +36,7 @@ pub(super) struct Namespace {
     unfinished_since: Option<Time>,
     /// A fence in which ranks wait although no child has reported its part as complete.
     pub(super) waiting: Option<(u32, Time)>,
-    /// The last fence for which there was a survey because ranks waited in it for long.
-    pub(super) surveyed: Option<u32>,
+    pub(super) watched: Watched,
     /// The rank that spawned the namespace, until it is answered.
     pub(super) requester: Option<Requester>,
 }
@@ -54,7 +54,7 @@ impl Namespace {
             dead: Ranks::new(),
             unfinished_since: None,
             waiting: None,
-            surveyed: None,
+            watched: Watched::default(),
             requester,
         }
     }
@@ -72,6 +72,7 @@ impl Namespace {
         if state.unfinished {
             self.unfinished_since.get_or_insert(now);
         }
+        self.watched.left.get_or_insert(now);
         self.exited.entry(state).or_default().union_with(ranks);
         self.gone.union_with(ranks);
     }
@@ -187,6 +188,7 @@ impl Namespace {
         let Exchange { fence, cache, children, last, piece_bytes, .. } = &mut self.exchange;
         let (namespace, number) = (self.plan.id, fence.number());
         let took = fence.since().map_or(Time::ZERO, |since| turn.now.saturating_sub(since));
+        self.watched.released = Some(turn.now);
         // A rank that died before its first fence is a member of which the others know nothing. In a ring it leaves a
         // gap. Its later fences can do without it.
         let fails = fence.has_absent() && (number == 0 || fence.is_ring());

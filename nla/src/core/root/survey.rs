@@ -5,15 +5,15 @@ use crate::core::cause::Outcome;
 use crate::core::ids::{NamespaceId, Time};
 use crate::core::message::Down;
 use crate::core::parent::Parent;
-use crate::core::survey::{Collecting, SURVEY_TIME, Survey, Wait, time_below};
+use crate::core::survey::{Collecting, SURVEY_TIME, Survey, SurveyCause, Wait, time_below};
 
 impl Root {
     /// The user asks how far the ranks are. If no rank runs, the answer is what the session waits for.
     pub(super) fn on_survey(&mut self, turn: &mut Turn<'_>) {
         if self.has_ranks() {
-            self.begin_survey(turn);
+            self.begin_survey(SurveyCause::Asked, turn);
         } else {
-            turn.push(self.surveyed(Survey::default(), turn.now));
+            turn.push(self.surveyed(Survey::default(), SurveyCause::Asked, turn.now));
         }
     }
 
@@ -22,26 +22,26 @@ impl Root {
     }
 
     /// Asks all agents how far their ranks are. Does nothing before the launch, after the end, or if a survey is under way.
-    pub(super) fn begin_survey(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn begin_survey(&mut self, cause: SurveyCause, turn: &mut Turn<'_>) {
         if self.survey.is_some() || !self.has_ranks() {
             return;
         }
         self.surveys = self.surveys.wrapping_add(1);
         let children = self.children.reachable();
         let survey = Collecting::begin(self.surveys, children, Vec::new(), false, turn.now + SURVEY_TIME);
-        self.survey = Some(survey);
+        self.survey = Some((survey, cause));
         self.to_children(&Down::Survey { number: self.surveys, within: time_below(SURVEY_TIME) }, turn);
     }
 
     /// Reports a survey once all agents have answered, or its time is over.
     pub(super) fn finish_survey(&mut self, turn: &mut Turn<'_>) {
-        if let Some(done) = self.survey.take_if(|survey| survey.is_done(turn.now)) {
-            turn.push(self.surveyed(done.finish(), turn.now));
+        if let Some((done, cause)) = self.survey.take_if(|(survey, _)| survey.is_done(turn.now)) {
+            turn.push(self.surveyed(done.finish(), cause, turn.now));
         }
     }
 
-    fn surveyed(&self, survey: Survey, now: Time) -> RootAction {
-        RootAction::Notice(Notice::Surveyed(Box::new(survey), self.waits(now)))
+    fn surveyed(&self, survey: Survey, cause: SurveyCause, now: Time) -> RootAction {
+        RootAction::Notice(Notice::Surveyed(Box::new(survey), self.waits(now), cause))
     }
 
     /// The events that the session waits for, besides those of ranks.
@@ -68,26 +68,5 @@ impl Root {
             waits.push(Wait::Dead(dead.clone(), first));
         }
         waits
-    }
-
-    /// Begins a survey, once for each fence, when ranks have waited in it for longer than the user expects.
-    pub(super) fn survey_stuck_fences(&mut self, turn: &mut Turn<'_>) {
-        if self.stuck_deadline().is_none_or(|at| turn.now < at) {
-            return;
-        }
-        self.begin_survey(turn);
-        for (_, ns) in self.namespaces.iter_mut() {
-            if ns.waiting_since().is_some() {
-                ns.surveyed = Some(ns.exchange.fence.number());
-            }
-        }
-    }
-
-    /// When the next survey is due because of a fence that does not complete.
-    pub(super) fn stuck_deadline(&self) -> Option<Time> {
-        let is_due = matches!(self.phase, Phase::Running) && self.survey.is_none();
-        let stuck_after = self.stuck_after.filter(|_| is_due)?;
-        let open = self.namespaces.values().filter(|ns| ns.surveyed != Some(ns.exchange.fence.number()));
-        open.filter_map(|ns| ns.waiting_since()).min().map(|since| since + stuck_after)
     }
 }

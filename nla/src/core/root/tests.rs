@@ -13,6 +13,7 @@ mod restarts;
 mod staging;
 mod stats;
 mod surveys;
+mod watching;
 
 use super::*;
 use crate::core::accelerators::AcceleratorPlan;
@@ -62,6 +63,8 @@ fn settings(size: u32, agents: u32, fanout: u32) -> RootSettings {
         first: plan_of(size, place(size, &ids)),
         nodes: ids.into_iter().map(|id| (id, 0)).collect(),
         stuck_after: None,
+        exit_timeout: None,
+        expects_pmi: false,
         max_restarts: 3,
         packs: true,
     }
@@ -454,6 +457,7 @@ fn answer(number: u32) -> Up {
 fn a_fence_that_does_not_complete_is_surveyed_once() {
     let mut world = World::running();
     world.root.stuck_after = Some(Duration::from_secs(10));
+    world.up(at(1000), 1, Up::Contact { namespace: NS });
     let actions = world.up(at(1000), 1, Up::Waiting { namespace: NS, number: 0 });
     assert!(actions.contains(&RootAction::WakeAt(at(11_000))), "{actions:?}");
     // A second report about the same fence changes nothing.
@@ -462,7 +466,7 @@ fn a_fence_that_does_not_complete_is_surveyed_once() {
     assert!(matches!(sent(&actions, 2)[..], [Down::Survey { number: 1, .. }]), "{actions:?}");
     assert_eq!(world.up(at(11_001), 1, answer(1)), []);
     let actions = world.up(at(11_002), 2, answer(1));
-    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::default(), Vec::new()))]);
+    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::default(), Vec::new(), SurveyCause::Stuck))]);
     assert!(!sent(&world.after(at(60_000), RootInput::Timeout), 1).into_iter().any(is_survey));
 }
 
@@ -475,7 +479,7 @@ fn agents_that_do_not_answer_a_survey_are_named_when_its_time_is_over() {
     world.up(at(1002), 2, answer(1));
     let actions = world.after(at(1000) + SURVEY_TIME, RootInput::Timeout);
     let survey = Survey { namespaces: Vec::new(), silent: vec![AgentId(1)] };
-    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::new(survey), Vec::new()))]);
+    assert_eq!(actions, [RootAction::Notice(Notice::Surveyed(Box::new(survey), Vec::new(), SurveyCause::Asked))]);
     assert_eq!(world.up(at(9000), 1, answer(1)), [], "a late answer is dropped");
 }
 

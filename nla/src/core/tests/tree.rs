@@ -109,6 +109,8 @@ impl Tree {
         let owners = owners(&placement, nodes);
         let settings = RootSettings {
             stuck_after: None,
+            exit_timeout: None,
+            expects_pmi: false,
             max_restarts: 100,
             packs: !seed.is_multiple_of(3),
             tree,
@@ -436,7 +438,7 @@ impl Tree {
                 RootAction::Adopt(orphans) => {
                     self.adopted.insert(AgentId::ROOT, orphans);
                 }
-                RootAction::Notice(Notice::Surveyed(survey, _)) => self.survey = Some(*survey),
+                RootAction::Notice(Notice::Surveyed(survey, ..)) => self.survey = Some(*survey),
                 RootAction::Notice(Notice::NoSpare) => self.has_no_spare = true,
                 RootAction::Notice(Notice::Moved(placement)) => self.moved = Some(placement),
                 RootAction::Notice(_) | RootAction::WakeAt(_) | RootAction::EndGuardian(_) => {}

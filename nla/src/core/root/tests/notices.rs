@@ -6,7 +6,7 @@ use crate::core::failure_policy::FailurePolicy;
 use crate::core::limits::{NAMESPACES_ENDED_MAX, SILENCE_TOLD, SILENCE_WINDOW};
 use crate::core::low_limits::{LowLimit, LowLimits};
 
-fn notices(actions: &[RootAction]) -> Vec<&Notice> {
+pub(super) fn notices(actions: &[RootAction]) -> Vec<&Notice> {
     let mut notices = Vec::new();
     for action in actions {
         if let RootAction::Notice(notice) = action {
@@ -206,15 +206,17 @@ fn a_lost_spare_ends_a_session_that_cannot_do_without_its_agents() {
 fn a_fence_is_not_surveyed_while_a_survey_is_under_way() {
     let mut world = World::running();
     world.root.stuck_after = Some(Duration::from_secs(10));
+    world.up(T, 1, Up::Contact { namespace: NS });
     world.up(at(1000), 1, Up::Waiting { namespace: NS, number: 0 });
-    assert_eq!(world.root.stuck_deadline(), Some(at(11_000)));
+    assert_eq!(world.root.next_survey(), Some((at(11_000), SurveyCause::Stuck)));
     world.after(at(2000), RootInput::Survey);
-    assert_eq!(world.root.stuck_deadline(), None);
+    assert_eq!(world.root.next_survey(), None);
     let mut world = World::running();
     world.root.stuck_after = Some(Duration::from_secs(10));
+    world.up(T, 1, Up::Contact { namespace: NS });
     world.up(at(1000), 1, Up::Waiting { namespace: NS, number: 0 });
     world.after(at(2000), RootInput::TimeLimit(at(2000)));
-    assert_eq!(world.root.stuck_deadline(), None, "the session ends");
+    assert_eq!(world.root.next_survey(), None, "the session ends");
 }
 
 #[test]

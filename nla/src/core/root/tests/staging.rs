@@ -90,6 +90,6 @@ fn a_survey_names_the_children_that_lack_files() {
     let mut world = World::staging();
     world.up(T, 1, Up::Staged);
     let waits = vec![Wait::Files(vec![AgentId(2)])];
-    let expected = RootAction::Notice(Notice::Surveyed(Box::default(), waits));
+    let expected = RootAction::Notice(Notice::Surveyed(Box::default(), waits, SurveyCause::Asked));
     assert_eq!(world.after(T, RootInput::Survey), [expected]);
 }

@@ -8,7 +8,7 @@ use crate::core::survey::Wait;
 /// Asks for a survey of a session without running ranks. Returns what it waits for.
 fn waits(world: &mut World, now: Time) -> Vec<Wait> {
     match &world.after(now, RootInput::Survey)[..] {
-        [RootAction::Notice(Notice::Surveyed(survey, waits))] if **survey == Survey::default() => waits.clone(),
+        [RootAction::Notice(Notice::Surveyed(survey, waits, _))] if **survey == Survey::default() => waits.clone(),
         actions => panic!("{actions:?}"),
     }
 }
@@ -21,7 +21,7 @@ fn waits_beside_ranks(world: &mut World, now: Time) -> Vec<Wait> {
     actions.extend(world.up(now, 2, answer(number)));
     actions.extend(world.after(now + SURVEY_TIME, RootInput::Timeout));
     let found = actions.into_iter().find_map(|action| match action {
-        RootAction::Notice(Notice::Surveyed(_, waits)) => Some(waits),
+        RootAction::Notice(Notice::Surveyed(_, waits, _)) => Some(waits),
         _ => None,
     });
     found.expect("an answer")
