@@ -40,7 +40,6 @@ fn finish(running: Running) {
 fn a_stopped_launcher_costs_its_time_and_not_the_job() {
     let sessions =
         [&[][..], &["--fanout", "2"], &["--agents-as-nodes"]].map(|options| start(&[&SHORT, options].concat()));
-<<<<<<< ours
     for running in &sessions {
         running.signal(Signal::SIGSTOP);
     }
@@ -48,11 +47,6 @@ fn a_stopped_launcher_costs_its_time_and_not_the_job() {
     for running in &sessions {
         running.signal(Signal::SIGCONT);
     }
-=======
-    sessions.iter().for_each(|running| _ = running.signal(Signal::SIGSTOP));
-    sessions.iter().for_each(outlive);
-    sessions.iter().for_each(|running| _ = running.signal(Signal::SIGCONT));
->>>>>>> theirs
     sessions.into_iter().for_each(finish);
 }
 
