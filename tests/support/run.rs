@@ -317,7 +317,7 @@ impl Run {
     }
 
     /// Gives a command the environment and the directory of this run.
-    pub(crate) fn set_environment(&self, command: &mut Command) {
+    pub fn set_environment(&self, command: &mut Command) {
         let (name, label) = self.world.mark();
         command.env(name, label).env("TMPDIR", self.world.temporary());
         // The history of lost hosts in the user's home must not learn of the tests' hosts.

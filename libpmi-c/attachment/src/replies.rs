@@ -141,7 +141,7 @@ impl FenceEnd {
     pub(crate) fn wait(self) -> Result<(), Error> {
         let outcome = self.replies.wait_for(|inbox| {
             let (_, outcome) = inbox.fences.iter_mut().find(|(thread, _)| *thread == self.thread)?;
-            let closed = inbox.is_closed.then(|| Err(Error::Disconnected));
+            let closed = inbox.is_closed.then_some(Err(Error::Disconnected));
             outcome.take().map(|outcome| outcome.map_err(Error::from)).or(closed)
         });
         outcome.map_err(|error| Error::from(ClientError::from(error)))?

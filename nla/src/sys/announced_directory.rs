@@ -113,6 +113,15 @@ mod tests {
     }
 
     #[test]
+    fn the_names_of_directories_cannot_be_foreseen() {
+        let (parent, note) = (tempfile::tempdir().unwrap(), DirectoryNote::new().unwrap());
+        let made = [(); 3].map(|()| AnnouncedDirectory::make(parent.path(), PREFIX, note).unwrap());
+        let random = made.each_ref().map(|made| made.path().to_string_lossy().rsplit('-').next().unwrap().to_owned());
+        assert!(random.iter().all(|random| random.len() == 16), "{random:?}");
+        assert!(random[0] != random[1] && random[1] != random[2] && random[0] != random[2]);
+    }
+
+    #[test]
     fn a_missing_parent_is_an_error() {
         let note = DirectoryNote::new().unwrap();
         let error = AnnouncedDirectory::make(Path::new("/nonexistent"), PREFIX, note).unwrap_err();

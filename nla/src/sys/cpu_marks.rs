@@ -77,21 +77,25 @@ impl CpuMarks {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
-            let marks = Self { file, session: i64::from(session) * CPUS };
-            // The process that removes the file has locked it for writing.
-            let is_set = ranges.iter().try_for_each(|(first, last)| marks.mark(*first, *last));
-            if is_set.is_ok() && marks.file.metadata()?.nlink() == 1 {
-                return Ok(marks);
+            match Self::set_on(file, session, ranges)? {
+                Some(marks) => return Ok(marks),
+                None => sleep(PAUSE),
             }
-            if let Err(error) = is_set
-                && error.kind() != io::ErrorKind::WouldBlock
-            {
-                return Err(error);
-            }
-            drop(marks);
-            sleep(PAUSE);
         }
         Err(refused("it is removed and made again and again"))
+    }
+
+    /// Sets marks in an open file; `None` if it is being removed.
+    fn set_on(file: File, session: u16, ranges: &[(u32, u32)]) -> io::Result<Option<Self>> {
+        let marks = Self { file, session: i64::from(session) * CPUS };
+        match ranges.iter().try_for_each(|(first, last)| marks.mark(*first, *last)) {
+            Ok(()) => {}
+            // The process that removes the file has locked it for writing.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let is_here = marks.file.metadata()?.nlink() == 1;
+        Ok(is_here.then_some(marks))
     }
 
     fn mark(&self, first: u32, last: u32) -> io::Result<()> {
@@ -223,6 +227,12 @@ mod tests {
     fn a_mark_is_never_in_a_file_that_is_removed() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("marks");
+        let [early, late] = [(); 2].map(|()| open(&path, true).unwrap());
+        lock(&early, libc::F_OFD_SETLK, libc::F_WRLCK, 0, i64::MAX).unwrap();
+        assert!(CpuMarks::set_on(late.try_clone().unwrap(), 1, &[(0, 0)]).unwrap().is_none(), "it is being removed");
+        drop(early);
+        remove_if_unused(&path);
+        assert!(CpuMarks::set_on(late, 1, &[(0, 0)]).unwrap().is_none(), "it was removed");
         std::thread::scope(|threads| {
             for session in 0..4 {
                 let path = &path;
