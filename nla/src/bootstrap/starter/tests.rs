@@ -7,11 +7,11 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::bootstrap::callback::CallbackListener;
-use crate::bootstrap::protocol::RemoteProgram;
+use crate::bootstrap::protocol::{RemoteProgram, StartTimes};
 use crate::bootstrap::protocol::tests::order;
 use crate::tasks::Panics;
 
-const LONG: Duration = Duration::from_secs(20);
+const TIMES: StartTimes = StartTimes { hosts: Duration::ZERO, start: Duration::from_secs(20) };
 
 /// Runs a test with a starter at target 1 of 3, whose port must be reachable from `reach`, and with what is below it.
 fn run(reach: Reach, test: impl AsyncFnOnce(Starter, Below)) {
@@ -22,7 +22,7 @@ fn run(reach: Reach, test: impl AsyncFnOnce(Starter, Below)) {
         let program = RemoteProgram::Command("none".to_owned());
         let method = Method::RemoteShell { words: vec!["none".to_owned()], lasts: false, program };
         let tasks = Panics::new("test").tasks();
-        test(Starter::new(order, method, None, None, LONG, tasks), below).await;
+        test(Starter::new(order, method, None, None, TIMES, tasks), below).await;
     });
 }
 
@@ -40,7 +40,7 @@ fn a_port_is_free_once_it_is_closed_or_dropped() {
             }
             drop(listener);
             let until_closed = async { while TcpStream::connect(address).await.is_ok() {} };
-            tokio::time::timeout(LONG, until_closed).await.expect("a dropped port");
+            tokio::time::timeout(TIMES.start, until_closed).await.expect("a dropped port");
         }
     });
 }
@@ -65,6 +65,6 @@ fn the_time_of_a_starter_passes() {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(LONG, passes).await.expect("it passes");
+        tokio::time::timeout(TIMES.start, passes).await.expect("it passes");
     });
 }
