@@ -235,6 +235,10 @@ impl Session {
         // Refused with PMIx.
         let restarts_ranks = policy == Policy::RestartRank;
         session.is_pmix = random.once_in(3) && !needs_pmi && !is_limited && !restarts_ranks && pmix_library().is_some();
+        if session.is_pmix && session.place == Place::Here {
+            // A node of such a job has one agent.
+            session.agents = 1;
+        }
         if session.is_pmix && policy == Policy::Abort && random.once_in(3) {
             let (what, at) = (session.faults[0].what, session.faults[0].at);
             if let What::Signal { party: Party::Agent, which, .. } = what {
