@@ -13,7 +13,7 @@ fn a_controller_without_one_of_its_files_ends() {
     for lost in ["p.sock", "p.lock"] {
         let above = tempfile::tempdir().unwrap();
         let directory = above.path().join("pools");
-        let place = directory::take(&[directory.clone()], "p").unwrap().expect("the name is free");
+        let place = directory::take(std::slice::from_ref(&directory), "p").unwrap().expect("the name is free");
         let [forks, served] = Packets::pair().unwrap();
         let setup = Setup {
             place,
