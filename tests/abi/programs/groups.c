@@ -6,7 +6,7 @@
 
 #define ROUNDS 3
 #define THREADS 3
-#define THREAD_ROUNDS 50
+#define THREAD_ROUNDS 10
 
 static void name(char *text, int who, int round)
 {

@@ -7,8 +7,8 @@ use tokio::task::LocalSet;
 
 use super::*;
 use crate::bootstrap::callback::CallbackListener;
-use crate::bootstrap::protocol::{RemoteProgram, StartTimes};
 use crate::bootstrap::protocol::tests::order;
+use crate::bootstrap::protocol::{RemoteProgram, StartTimes};
 use crate::tasks::Panics;
 
 const TIMES: StartTimes = StartTimes { hosts: Duration::ZERO, start: Duration::from_secs(20) };

@@ -44,11 +44,15 @@ impl Namespace {
         [self.watched.released, self.watched.left].into_iter().flatten().chain([started]).max()
     }
 
-    /// When the ranks had been started, if some may not have spoken PMI although it `is_expected` or others wait for them.
+    /// Since when some ranks should have spoken PMI and may not have: since the start if that `is_expected`, or since others have waited
+    /// for them in the first fence.
     fn silent_since(&self, is_expected: bool) -> Option<Time> {
-        let is_first_fence_open = self.exchange.fence.number() == 0 && self.waiting_since().is_some();
-        let may_be_silent = is_expected && !self.contacted || is_first_fence_open;
-        self.watched.started.filter(|_| may_be_silent && !self.is_over())
+        let started = self.watched.started.filter(|_| !self.is_over())?;
+        if is_expected && !self.contacted {
+            return Some(started);
+        }
+        let others_wait = self.waiting_since().filter(|_| self.exchange.fence.number() == 0);
+        others_wait.map(|since| since.max(started))
     }
 
     fn note_survey(&mut self, cause: SurveyCause, by_pmix: bool) {

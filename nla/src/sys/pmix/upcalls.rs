@@ -256,8 +256,8 @@ fn refused() -> MutexGuard<'static, BTreeSet<Process>> {
     REFUSED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error makes libpmix close the connection. From `client_connected2` it would not in version 4.
-extern "C" fn client_connected(raw: Raw, _server_object: Data, _done: Data, _data: Data) -> Status {
+/// Its namesake `client_connected2` gets `done` as well, but version 4 ignores its errors.
+extern "C" fn client_connected(raw: Raw, _server_object: Data, done: Option<OperationDone>, data: Data) -> Status {
     let Some(process) = process(raw) else { return ERROR };
     // A process that ended without finalizing gives way to the next one.
     if is_connected(&process)
@@ -266,10 +266,19 @@ extern "C" fn client_connected(raw: Raw, _server_object: Data, _done: Data, _dat
         if refused().insert(process.clone()) {
             report(Upcall::SecondJoiner(process, second, first));
         }
-        return ERROR;
+        return refuse(done, data);
     }
     connected().insert(process.clone());
     tell(Some(Upcall::Joined(process)))
+}
+
+/// Makes libpmix close a new connection. Version 5.0 frees it twice after an error at once, and has a callback for a later one;
+/// version 4 has no callback.
+fn refuse(done: Option<OperationDone>, data: Data) -> Status {
+    let Some(done) = done else { return ERROR };
+    // SAFETY: libpmix's own callback with its own data, which is called once and only shifts the event to its thread.
+    unsafe { done(ERROR, data) };
+    SUCCESS
 }
 
 extern "C" fn client_finalized(raw: Raw, _server_object: Data, done: Option<OperationDone>, data: Data) -> Status {

@@ -60,7 +60,8 @@ fn ranks_that_do_not_speak_pmi_are_looked_for_once_if_they_should() {
     let mut world = World::running();
     world.up(at(1000), 1, Up::Contact { namespace: NS });
     world.up(at(1000), 1, Up::Waiting { namespace: NS, number: 0 });
-    assert_eq!(survey_at(&mut world, SILENT_TIME), Some(SurveyCause::Silent), "others wait for them");
+    assert_eq!(survey_at(&mut world, SILENT_TIME), None);
+    assert_eq!(survey_at(&mut world, at(1000) + SILENT_TIME), Some(SurveyCause::Silent), "others wait for them");
     let mut world = World::running();
     world.root.expects_pmi = true;
     world.up(at(1000), 1, Up::Contact { namespace: NS });
