@@ -230,11 +230,11 @@ mod tests {
     #[test]
     fn a_fan_out_that_cannot_be_simulated_leaves_the_others() {
         let run = |fanouts: &[u32]| {
-            let latency = Some(Duration::from_secs(3));
+            let latency = Some(Duration::from_secs(4));
             let simulation = Simulation { size: (20, 1), fanouts: fanouts.to_vec(), latency, ..Simulation::default() };
             super::run(&simulation, &mut |_| {}).map_err(|error| error.to_string())
         };
-        let why = "a latency of 3.00 s is too long for the deadlines of a session; use a shorter one";
+        let why = "a latency of 4.00 s is too long for the deadlines of a session; use a shorter one";
         let text = run(&[2, 32]).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[2], format!("      2  not simulated: {why}"));

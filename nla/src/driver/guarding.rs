@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::core::Input;
 use crate::link::Ticks;
-use crate::sys::{self, DirectoryNote, GuardianLink, LOOK_PAUSE, ShmNote, Stop, Watched};
+use crate::sys::{self, DirectoryNote, GuardianLink, ShmNote, Stop, Watched};
 
 /// See the module's documentation.
 pub(super) struct Guarding {
@@ -46,10 +46,9 @@ impl Guarding {
         self.link.shm_note()
     }
 
-    /// Waits until the guardian is to be looked at between two ticks: it has ended, or it was stopped at the last look.
-    /// Cancel-safe.
+    /// Waits until the guardian has ended or the next look is due. Cancel-safe.
     pub(super) async fn due(&mut self) {
-        let (end, is_guarded, is_stopped) = (&mut self.end, self.is_guarded, self.is_guarded && self.stop.is_stopped());
+        let (end, is_guarded, next) = (&mut self.end, self.is_guarded, self.looked + self.stop.next_look());
         tokio::select! {
             ready = end.ready(Interest::PRIORITY), if is_guarded => {
                 // Before the read, which continues until the link is empty.
@@ -57,7 +56,7 @@ impl Guarding {
                     guard.clear_ready();
                 }
             }
-            () = sleep_until(self.looked + LOOK_PAUSE), if is_stopped => {}
+            () = sleep_until(next), if is_guarded => {}
             else => std::future::pending().await,
         }
     }

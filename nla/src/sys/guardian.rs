@@ -1,12 +1,15 @@
 //! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
 //! dead.
 //!
-//! **They watch each other.** Each notes in memory that they share when it last ran (`signs.rs`). That wakes neither of them. If
-//! one of them was stopped by a signal and stays so for a second in which the other runs, the other ends the ranks: a stopped guardian
-//! cleans nothing up. At each of its ticks an agent looks whether its guardian is stopped; the kernel tells a guardian of its agent. One
-//! that is not stopped and does not run is starved, or hangs. It has the session's stop time. When the guardian dies, the kernel sends SIGCONT to the agent (PR_SET_PDEATHSIG), so that a stopped agent runs on
-//! and notices. An agent that exits continues its guardian, which may
-//! have been stopped shortly before. When the agent dies, the kernel kills its ranks, even if the guardian is dead.
+//! **They watch each other.** Each notes in shared memory when it last ran (`signs.rs`). A note wakes nobody. A signal may
+//! stop one of them. If it stays stopped for a second in which the other runs, the other ends the ranks, because a
+//! stopped guardian cleans nothing up. The kernel tells the guardian that its agent is stopped. The agent looks at its
+//! guardian every second. A process that is not stopped and does not run is starved, or it hangs. It is lost
+//! after the session's stop time.
+//!
+//! When the guardian dies, the kernel sends SIGCONT to the agent (PR_SET_PDEATHSIG). A stopped agent then runs on and
+//! notices. An agent that exits continues its guardian, which may have been stopped shortly before. When the agent dies,
+//! the kernel kills its ranks, even if the guardian is dead.
 //!
 //! That leaves gaps. The kernel does not kill setuid programs, which clear the setting, nor processes that ranks have
 //! started: these survive if the agent and the guardian are killed together. If both are stopped, the ranks run on. So
@@ -153,7 +156,7 @@ impl Cause {
 impl Guardian {
     fn start(dead_time: Duration) -> io::Result<Side> {
         // EPERM: this process already leads a group or a session, which is as good unless it has a controlling
-        // terminal. In that case SIGINT and SIGHUP of the terminal end the job, as they would have done anyway.
+        // terminal. In that case SIGINT of the terminal ends the job, as it would have done anyway.
         let _ = identity::new_session();
         // Close inherited descriptors: one could be a pipe whose reader waits for end of file.
         descriptors::close_all_but(launcher_streams::kept_descriptors());

@@ -130,7 +130,7 @@ pub use shared_files::{
 };
 pub use shell::{LimitCut, ShellState, limit_name, stdout_was_closed};
 pub use shm_note::ShmNote;
-pub use signs::{LOOK_PAUSE, Stop};
+pub use signs::Stop;
 pub use spawn::{
     Child, Descriptors, Masks, PMI_FD, SpawnError, SpawnStep, Spawner, ignore_file_size_signal, let_kernel_reap,
     reset_sigchld, restore_termination_signals,

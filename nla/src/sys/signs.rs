@@ -192,8 +192,11 @@ impl Silence {
 /// the guardian and the agent one after the other.
 const STOPPED_MAX: Duration = Duration::from_secs(1);
 
+/// The time between two looks at a process that runs.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
 /// The time between two looks at a process that is stopped.
-pub const LOOK_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Decides when a process has stayed stopped for too long. One that does not get a processor is not stopped.
 #[derive(Default, Debug)]
@@ -203,9 +206,14 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Whether the process was stopped at the last look. The next one is then due after [`LOOK_PAUSE`].
+    /// Whether the process was stopped at the last look.
     pub fn is_stopped(&self) -> bool {
         self.time.is_some()
+    }
+
+    /// How long after the last look the next one is due.
+    pub fn next_look(&self) -> Duration {
+        if self.is_stopped() { LOOK_PAUSE } else { LOOK_PERIOD }
     }
 
     /// Takes a look, `elapsed` after the last one, and returns whether the process has been stopped for too long. A late look

@@ -107,7 +107,7 @@ fn times() {
         &[
             ("2,25h", "'25h' is too long, the most is 24 hours"),
             ("2,1", "the second time, '1', is shorter than the first"),
-            ("2,", "'' is not a length of time"),
+            ("2,", "the value is empty"),
             ("2,3,4", "'3,4' is not a length of time"),
             ("0", "'0' is too short, the least is 0.5 seconds"),
             ("0.499", "'0.499' is too short, the least is 0.5 seconds"),

@@ -125,6 +125,12 @@ fn a_stop_of_the_launcher_is_shown_if_an_agent_is_lost_soon_afterwards() {
 fn silent_agents_are_shown_together_once_a_minute() {
     let s = Duration::from_secs;
     let mut world = World::new(8, 4, 2);
+    for child in [1, 3] {
+        world.up(T, child, Up::Ready);
+    }
+    for child in [1, 3] {
+        world.up(T, child, Up::Started { namespace: NS });
+    }
     let silent = |world: &mut World, now, child: u32| world.after(now, RootInput::ChildSilent(AgentId(child), s(20)));
     assert_eq!(notices(&silent(&mut world, s(20), 1)), [] as [&Notice; 0]);
     let deeper = world.up(s(20), 3, Up::Silent { agent: AgentId(4), time: s(21) });
