@@ -35,11 +35,11 @@ fn finish(running: Running) {
     running.finish().has_code(0).never_says(" was lost");
 }
 
-/// Over pipes, over Unix sockets and over TCP.
+/// Over pipes and over Unix sockets, also for longer than the stop time, and over TCP.
 #[test]
 fn a_stopped_launcher_costs_its_time_and_not_the_job() {
-    let sessions =
-        [&[][..], &["--fanout", "2"], &["--agents-as-nodes"]].map(|options| start(&[&SHORT, options].concat()));
+    let sessions = [&["0.5,1"][..], &["0.5,1", "--fanout", "2"], &["0.5", "--agents-as-nodes"]]
+        .map(|options| start(&[&["--dead-time"], options].concat()));
     for running in &sessions {
         running.signal(Signal::SIGSTOP);
     }

@@ -240,7 +240,11 @@ impl Link {
         let ticker = ticks.subscribe();
         let (here, passed_on) = (ticks.here(), Vec::new());
         let writer = Writer { shared: Arc::clone(&shared), here, peer, sealer, ticker, passed_on, meter };
-        let (liveness, ticker) = (ticks.liveness(), ticks.subscribe());
+        let (mut liveness, ticker) = (ticks.liveness(), ticks.subscribe());
+        if peer == AgentId::ROOT && witness.is_stream() {
+            // The launcher of this machine may be stopped for as long as its user likes: its end closes the stream.
+            liveness.stop_time = Duration::MAX;
+        }
         tasks.spawn("link", tracing::debug_span!("link", %peer), async move {
             // The first of them to end ends the link. Their order is random, so that none of them starves another.
             let told = |silent| events.send((peer, LinkEvent::Silent(silent)));

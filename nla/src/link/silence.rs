@@ -105,7 +105,7 @@ impl Silence {
         let is_told = self.tell_at.is_some_and(|at| now < at);
         let tell_at = self.tell_at.filter(|_| is_told).unwrap_or(now + SILENCE_TOLD);
         self.tell_at = Some(tell_at);
-        self.next = tell_at.min(self.heard + stop_time);
+        self.next = self.heard.checked_add(stop_time).map_or(tell_at, |lost_at| tell_at.min(lost_at));
         if is_told { Verdict::Alive } else { Verdict::Told(silent) }
     }
 
@@ -156,6 +156,15 @@ mod tests {
         assert_eq!((silence.judge(began + s(109), There::Here), silence.next()), (Verdict::Alive, began + s(110)));
         assert_eq!(silence.judge(began + s(110), There::Here), Verdict::Told(s(20)));
         assert_eq!(silence.judge(began + s(690), There::Here), STOPPED);
+    }
+
+    #[test]
+    fn a_process_without_a_stop_time_is_never_lost_while_its_stream_is_open() {
+        let began = Instant::now();
+        let mut silence = Silence::new(Liveness { stop_time: Duration::MAX, ..LIVENESS }, began);
+        assert_eq!(silence.judge(began + s(20), There::Here), Verdict::Told(s(20)));
+        assert_eq!(silence.judge(began + s(86_400), There::Here), Verdict::Told(s(86_400)));
+        assert_eq!(silence.next(), began + s(86_460));
     }
 
     #[test]

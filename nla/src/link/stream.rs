@@ -35,6 +35,10 @@ pub(super) enum Witness {
 }
 
 impl Witness {
+    pub(super) fn is_stream(self) -> bool {
+        matches!(self, Self::Stream)
+    }
+
     /// Returns what is known. The stream must be open.
     pub(super) fn look(self) -> There {
         match self {
