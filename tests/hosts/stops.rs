@@ -33,7 +33,7 @@ fn outlive(cluster: &Cluster, running: &Running) {
     let began = Instant::now();
     running.wait_until("several dead times", || {
         let agents = cluster.hosts().iter().filter(|host| agent_on(host).is_some()).count();
-        assert_eq!(agents, 3, "an agent has ended after {:?}", began.elapsed());
+        assert_eq!(agents, 3, "an agent has ended after {:?}: {}", began.elapsed(), running.stderr().text());
         (began.elapsed() >= STOP).then_some(())
     });
 }

@@ -39,6 +39,8 @@ pub(crate) enum EventKind {
     OutputEndSent,
     /// This link to a child has failed.
     ChildLost(u32),
+    /// The child of this link is silent, and its host answers.
+    ChildSilent(u32),
     /// This link to the parent has failed.
     ParentLost(u32),
     /// The place finds that it was stopped, for so many nanoseconds.

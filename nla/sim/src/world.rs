@@ -212,6 +212,7 @@ impl World {
             EventKind::Timer if self.members[here].wake != at => return,
             EventKind::Timer => self.members[here].wake = NEVER,
             EventKind::ChildLost(link) if !self.child_is_lost(here, link) => return,
+            EventKind::ChildSilent(link) if !self.links[link as usize].parent_listens => return,
             EventKind::ParentLost(link) if !std::mem::take(&mut self.links[link as usize].child_listens) => return,
             _ => {}
         }
@@ -238,6 +239,13 @@ impl World {
                 match here {
                     0 => self.root_input(clock, RootInput::ChildLost(child, LossReason::Closed)),
                     here => self.input(here, clock, Input::ChildLost(child, LossReason::Closed)),
+                }
+            }
+            EventKind::ChildSilent(link) => {
+                let (child, time) = (AgentId(self.links[link as usize].child), self.setup.dead_time);
+                match here {
+                    0 => self.root_input(clock, RootInput::ChildSilent(child, time)),
+                    here => self.input(here, clock, Input::ChildSilent(child, time)),
                 }
             }
             EventKind::ParentLost(_) => {

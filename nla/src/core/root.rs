@@ -493,9 +493,10 @@ impl Root {
                     self.on_child_lost(agent, Cause::Lost { why }, turn);
                 }
             }
-            Phase::Ending { until, .. } if turn.now >= *until => {
+            Phase::Ending { outcome, until, .. } if turn.now >= *until => {
+                let margin = self.end_margin(outcome);
                 for agent in self.children.not_ended().collect::<Vec<_>>() {
-                    let cause = Cause::Lost { why: LossReason::NotEnded(END_MARGIN) };
+                    let cause = Cause::Lost { why: LossReason::NotEnded(margin) };
                     self.on_child_lost(agent, cause, turn);
                 }
             }

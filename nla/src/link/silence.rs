@@ -16,6 +16,10 @@ use crate::sys::Acks;
 /// Ticks and timers of a process that runs are not later than this.
 const LATE_MIN: Duration = Duration::from_millis(50);
 
+/// The shortest wait for an answer. Linux answers two probes of a closed window per second at most (tcp_invalid_ratelimit), and
+/// doubles the time between its own probes: an answer to the next one comes up to a second later.
+const ASKED_MIN: Duration = Duration::from_millis(1500);
+
 /// What is known of the machine of a silent peer.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum There {
@@ -117,7 +121,7 @@ impl Silence {
         let asked = self.asked.filter(|_| !is_answered).unwrap_or(now);
         self.asked = is_asked.then_some(asked);
         let time = self.liveness.dead_time;
-        is_asked.then(|| (asked + time / 8).max(now + time.saturating_sub(last)))
+        is_asked.then(|| (asked + ASKED_MIN.max(time / 8)).max(now + time.saturating_sub(last)))
     }
 }
 
@@ -214,6 +218,19 @@ mod tests {
         }
         assert_eq!(silence.judge(began + s(240), acks(119, true)), Verdict::Alive);
         assert_eq!(silence.judge(began + s(243), acks(122, true)), LOST, "this probe has no answer");
+    }
+
+    #[test]
+    fn a_probe_that_linux_leaves_without_an_answer_does_not_count() {
+        let ms = Duration::from_millis;
+        let began = Instant::now();
+        let mut silence = Silence::new(Liveness { dead_time: s(1), ..LIVENESS }, began);
+        // The kernel probes after 0.2, 0.6 and 1.4 s. It gets no answer to the second probe.
+        for (time, last, is_asked) in [(500, 300, false), (700, 500, true), (1390, 1190, true), (1500, 100, false)] {
+            let there = There::Acks(Acks { last: ms(last), is_asked });
+            let verdict = silence.judge(began + ms(time), there);
+            assert!(!matches!(verdict, Verdict::Lost(_)), "{time}: {verdict:?}");
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct Cache {
 impl Cache {
     /// A cache of this level; `None` if hwloc has no such level.
     pub fn new(level: u32, is_unified: bool, bytes: u64) -> Option<Self> {
-        (1..=5).contains(&level).then_some(Self { order: 5 - level, is_unified, bytes })
+        (1..=5).contains(&level).then(|| Self { order: 5 - level, is_unified, bytes })
     }
 
     /// The level, from 1 to 5.

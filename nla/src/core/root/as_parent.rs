@@ -269,7 +269,7 @@ impl Parent for Root {
     }
 
     fn on_silent(&mut self, agent: AgentId, time: Duration, turn: &mut Turn<'_>) {
-        self.silences.add(turn.now, agent, time);
+        self.await_silent(agent, time, turn.now);
     }
 
     fn on_second_joiner(&mut self, agent: AgentId, rank: Rank, text: String, turn: &mut Turn<'_>) {

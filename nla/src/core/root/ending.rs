@@ -271,7 +271,7 @@ impl Root {
         self.to_children(&Down::End { signal, grace }, turn);
         self.children.hurry(turn.now + self.session.dead_time + REJOIN_MARGIN);
         let graces = if signal == NO_SIGNAL { grace.saturating_mul(2) } else { grace };
-        let until = turn.now.saturating_add(graces).saturating_add(END_MARGIN);
+        let until = turn.now.saturating_add(graces).saturating_add(self.end_margin(&outcome));
         self.enter(Phase::Ending { outcome, until, interrupted: false }, why);
     }
 

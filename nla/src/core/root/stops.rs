@@ -5,8 +5,9 @@ use std::time::Duration;
 use litemap::LiteMap;
 
 use super::{Notice, Phase, Root, RootAction, Turn};
+use crate::core::cause::Outcome;
 use crate::core::ids::{AgentId, Time};
-use crate::core::limits::{SILENCE_TOLD, SILENCE_WINDOW};
+use crate::core::limits::{END_MARGIN, SILENCE_TOLD, SILENCE_WINDOW};
 
 /// A time in which the launcher did not run for a dead time or longer.
 #[derive(Debug)]
@@ -64,6 +65,24 @@ impl Root {
             self.stop = Some(Stop { time, given_up_until, is_told: false });
             self.children.hurry(given_up_until);
         }
+    }
+
+    /// An agent is silent although its machine answers. It has the stop time, so a deadline of a session that has not failed does not
+    /// end before the next report of its silence.
+    pub(super) fn await_silent(&mut self, agent: AgentId, time: Duration, now: Time) {
+        self.silences.add(now, agent, time);
+        if let Phase::Joining { until: Some(until) }
+        | Phase::Restarting { until, .. }
+        | Phase::Ending { outcome: Outcome::Success, until, .. } = &mut self.phase
+        {
+            *until = (*until).max(now + SILENCE_TOLD + END_MARGIN);
+        }
+    }
+
+    /// Returns how long agents may take to report the end of their ranks after KILL. If nothing has failed, that is long enough for
+    /// a report of their silence.
+    pub(super) fn end_margin(&self, outcome: &Outcome) -> Duration {
+        if *outcome == Outcome::Success { self.session.dead_time.saturating_add(END_MARGIN) } else { END_MARGIN }
     }
 
     /// Returns how long agents below a lost one may take to join, if both may have given the launcher up.

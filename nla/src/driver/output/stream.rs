@@ -9,7 +9,7 @@ use pmi::Rank;
 use super::quote::Tail;
 use super::{PIPE_BYTES, STREAM_HEADER_BYTES};
 use crate::core::NamespaceId;
-use crate::core::limits::{PARTIAL_LINE_BYTES_MAX, PARTIAL_LINES_BYTES_MAX};
+use crate::core::limits::{PARTIAL_LINE_BYTES_MAX, PARTIAL_LINES_BYTES_MAX, STREAM_BYTES_MAX};
 use crate::sys;
 
 /// Bytes read from a pipe at a time.
@@ -119,7 +119,8 @@ impl Stream {
     /// and stores the rest. `others` is the number of bytes that other streams store.
     pub(super) fn read(&mut self, buffer: &mut BytesMut, others: usize) -> Found {
         let start = self.begin_message(buffer, READ_BYTES);
-        let count = match sys::read_more(self.pipe.as_fd(), buffer, READ_BYTES) {
+        let bytes_max = READ_BYTES.min(STREAM_BYTES_MAX - start);
+        let count = match sys::read_more(self.pipe.as_fd(), buffer, bytes_max) {
             Ok(count) => count,
             Err(error) if [std::io::ErrorKind::WouldBlock, std::io::ErrorKind::Interrupted].contains(&error.kind()) => {
                 buffer.clear();
@@ -238,6 +239,11 @@ mod tests {
         let mut one = stream(0);
         assert_eq!(pass(&mut one, &[b'x'; PARTIAL_LINE_BYTES_MAX - 1], 0), []);
         assert_eq!(pass(&mut one, b"y", 0), [PARTIAL_LINE_BYTES_MAX]);
+
+        let longest = STREAM_BYTES_MAX - STREAM_HEADER_BYTES;
+        assert_eq!(pass(&mut one, &[b'x'; PARTIAL_LINE_BYTES_MAX - 1], 0), []);
+        assert_eq!(pass(&mut one, &[b'x'; READ_BYTES], 0), [longest]);
+        assert_eq!(pass(&mut one, b"\n", 0), [PARTIAL_LINE_BYTES_MAX + READ_BYTES - longest]);
 
         let others = PARTIAL_LINES_BYTES_MAX - 1;
         assert_eq!(pass(&mut one, b"1", others), [], "all lines together are as long as the bound");

@@ -145,6 +145,28 @@ fn silent_agents_are_shown_together_once_a_minute() {
 }
 
 #[test]
+fn a_silent_agent_whose_machine_answers_may_take_longer_to_end() {
+    let s = Duration::from_secs;
+    for is_silent in [false, true] {
+        let mut world = World::running();
+        for (child, ranks) in [(1, "0-1"), (2, "2-3")] {
+            world.exited(child, 0, ranks);
+        }
+        world.up(at(60), 1, Up::Ended { leftovers: 0, timing: Box::default() });
+        if is_silent {
+            world.after(s(20), RootInput::ChildSilent(AgentId(2), s(20)));
+        }
+        let actions = world.after(s(80), RootInput::Timeout);
+        let is_lost = notices(&actions).iter().any(|notice| matches!(notice, Notice::Failure(_)));
+        assert_eq!(is_lost, !is_silent, "{actions:?}");
+        if is_silent {
+            world.up(s(81), 2, Up::Ended { leftovers: 0, timing: Box::default() });
+            assert!(matches!(world.root.phase, Phase::Flushing { outcome: Outcome::Success }));
+        }
+    }
+}
+
+#[test]
 fn no_deadline_counts_time_in_which_the_launcher_did_not_run() {
     let stop = Duration::from_secs(100);
     for (stopped, is_lost) in [(false, true), (true, false)] {
