@@ -35,7 +35,10 @@ fn main() -> ExitCode {
             ("an_agent_survives_a_suspended_machine", an_agent_survives_a_suspended_machine),
             ("an_agent_sees_whether_its_guardian_runs", an_agent_sees_whether_its_guardian_runs),
             ("the_guardian_keeps_no_standard_stream_open", the_guardian_keeps_no_standard_stream_open),
-            ("the_agent_and_its_ranks_have_sessions_and_signal_masks_of_their_own", the_agent_and_its_ranks_have_sessions_and_signal_masks_of_their_own),
+            (
+                "the_agent_and_its_ranks_have_sessions_and_signal_masks_of_their_own",
+                the_agent_and_its_ranks_have_sessions_and_signal_masks_of_their_own,
+            ),
             ("a_process_with_threads_cannot_be_a_guardian", a_process_with_threads_cannot_be_a_guardian),
         ],
         &[("guardian", guardian), ("threads", threads), ("sleeper", sleeper), ("daemon", daemon)],

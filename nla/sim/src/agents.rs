@@ -369,7 +369,9 @@ impl World {
         }
         self.queue.push(at + nanoseconds, agent as u32, EventKind::Stopped(nanoseconds));
         let silent_from = at + self.setup.dead_time.as_nanos() as u64 + above;
-        for now in (silent_from..at + nanoseconds.min(limit.as_nanos() as u64)).step_by(SILENCE_TOLD.as_nanos() as usize) {
+        for now in
+            (silent_from..at + nanoseconds.min(limit.as_nanos() as u64)).step_by(SILENCE_TOLD.as_nanos() as usize)
+        {
             for (number, link) in (0..).zip(&self.links).filter(|(_, link)| link.child as usize == agent) {
                 self.queue.push(now, link.parent, EventKind::ChildSilent(number));
             }
