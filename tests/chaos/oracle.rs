@@ -105,7 +105,10 @@ fn effect(session: &Session, happened: &Happened) -> Effect {
             Signal::SIGKILL => Effect { report: None, ..Effect::ends(BY_KILL, "") },
             Signal::SIGTERM => return Effect { report: None, ..Effect::ends(BY_TERM, "") },
             Signal::SIGINT => return Effect { report: None, ..Effect::ends(BY_INT, "") },
-            _ if is_long(fault.lasts) => Effect::ends(LOST, "was lost: "),
+            // Agents on the launcher's machine wait for it without a limit.
+            _ if is_long(fault.lasts) && matches!(session.place, Place::Hosts { .. }) => {
+                Effect::ends(LOST, "was lost: ")
+            }
             _ => Effect::none(),
         },
         (What::Signal { party: Party::Rank, signal, .. }, Hit::Rank { number }) => {

@@ -481,12 +481,13 @@ impl<'a> Play<'a> {
         match fault.what {
             What::Signal { party, .. } => {
                 let left = self.others();
-                // While the tree is assembled, agents wait for a launcher that is slow.
+                // Agents wait for a stopped launcher on their machine, and while the tree is assembled.
                 let was_up = self.happened.iter().any(|happened| happened.fault == fault && happened.was_up);
                 // Under the other policies, agents look for an ancestor for two dead times and 2 s first. A remote shell
                 // cannot end before the launcher has read its output.
-                let is_piped = matches!(self.session.place, Place::Hosts { by: Way::SshPipes, .. });
-                let ends = self.session.policy == Policy::Abort && !is_piped;
+                let has_ports =
+                    matches!(self.session.place, Place::Hosts { by: Way::Ssh | Way::SshTree | Way::Enter, .. });
+                let ends = self.session.policy == Policy::Abort && has_ports;
                 let has_ended = party == Party::Launcher && oracle::is_long(fault.lasts) && was_up && ends;
                 if has_ended && !left.is_empty() {
                     return Err(format!("  beside the stopped launcher there are still\n{left}"));
