@@ -317,6 +317,25 @@ fn stop_ends_jobs_and_leaves_nothing() {
 }
 
 #[test]
+fn no_launcher_outlives_the_stop_of_its_pool() {
+    let pool = Pool::start(&["--slots", "8"]);
+    let jobs: Vec<_> = (0..8).map(|_| pool.job().np(1).program(sh(STAYS)).spawn()).collect();
+    for job in &jobs {
+        job.wait_for("here");
+    }
+    let state = pool.state();
+    let pids = state["jobs"].as_array().unwrap().iter().map(|job| job["launcher_pid"].as_i64().unwrap() as i32);
+    let launchers: Vec<Process> = pids.map(|pid| Process::of(pid).unwrap()).collect();
+    assert_eq!(launchers.len(), 8);
+    assert!(pool.scela(&["pool", "stop"]).status.success());
+    let left: Vec<_> = launchers.iter().filter_map(Process::state_now).filter(|state| *state != 'Z').collect();
+    assert_eq!(left, []);
+    for job in jobs {
+        job.finish().has_code(143);
+    }
+}
+
+#[test]
 fn a_second_stop_may_kill_what_does_not_end() {
     let pool = Pool::start(&[]);
     let runs = pool.job().np(1).args(["--kill-grace", "3600"]).program(sh(&format!("trap '' TERM\n{STAYS}"))).spawn();
