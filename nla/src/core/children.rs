@@ -35,12 +35,14 @@ struct Child {
     stage: ChildStage,
     /// By when an orphaned child must have joined.
     until: Time,
+    /// It has joined again, and gets what it has missed once it reports what it knows.
+    is_behind: bool,
     stats: Option<Box<Stats>>,
 }
 
 impl Child {
     fn new(subtree: Subtree, stage: ChildStage, until: Time) -> Self {
-        Self { id: subtree.head(), subtree, stage, until, stats: None }
+        Self { id: subtree.head(), subtree, stage, until, is_behind: stage == ChildStage::Orphaned, stats: None }
     }
 }
 
@@ -170,6 +172,16 @@ impl Children {
     /// The children to which messages can be sent.
     pub(super) fn reachable(&self) -> impl Iterator<Item = AgentId> {
         self.at(|stage| !matches!(stage, ChildStage::Expected | ChildStage::Orphaned | ChildStage::Lost))
+    }
+
+    /// The children to which messages can be sent, except those that will get what they have missed.
+    pub(super) fn up_to_date(&self) -> impl Iterator<Item = AgentId> {
+        self.reachable().filter(|id| self.all.iter().any(|child| child.id == *id && !child.is_behind))
+    }
+
+    /// The child has reported what it knows.
+    pub(super) fn on_rejoined(&mut self, child: AgentId) {
+        self.all.iter_mut().filter(|other| other.id == child).for_each(|child| child.is_behind = false);
     }
 
     pub(super) fn on_joined(&mut self, child: AgentId) {

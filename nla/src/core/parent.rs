@@ -286,6 +286,12 @@ pub(super) trait Parent: Sized {
         turn.extend(self.children().reachable().map(|child| Self::send(child, message.clone())));
     }
 
+    /// Orders the children to end their ranks before a restart. A child that is behind gets the order with what it has missed: a
+    /// second order would meet the ranks of the restart.
+    fn clear_children(&mut self, order: &Down, turn: &mut Turn<'_, Self::Action>) {
+        turn.extend(self.children().up_to_date().map(|child| Self::send(child, order.clone())));
+    }
+
     /// Sends each child its share of `plan`.
     fn launch_below(&mut self, plan: &NamespacePlan, turn: &mut Turn<'_, Self::Action>) {
         for child in self.children().subtrees() {
@@ -400,6 +406,7 @@ pub(super) trait Parent: Sized {
         if let Some(number) = self.missed_fence(subtree, fences) {
             return self.cut_off(from, Violation::Behind(number), turn);
         }
+        self.children_mut().on_rejoined(from);
         turn.extend(
             self.missed(turn.now, subtree, has_plan, fences).into_iter().map(|message| Self::send(from, message)),
         );

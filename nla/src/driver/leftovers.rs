@@ -23,7 +23,7 @@ const ENTRIES_MAX: usize = 65_536;
 /// How many releases of fences are followed by a look at /dev/shm. MPI libraries map their files in MPI_Init.
 const FENCES_NOTED: u32 = 16;
 /// How long signals to ranks may wait for a look at their mappings. Those of a rank take about 0.1 ms to read.
-const NOTE_TIME: Duration = Duration::from_millis(250);
+const NOTE_TIME: Duration = Duration::from_secs(2);
 /// After a signal has waited for a look, further ones do not wait for this long: ending the ranks may take one signal
 /// for each of many namespaces.
 const NOTE_PAUSE: Duration = Duration::from_millis(500);

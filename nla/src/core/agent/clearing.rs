@@ -63,7 +63,7 @@ impl Agent {
         if !self.is_serving() || self.clearing.is_some() {
             return;
         }
-        self.to_children(&Down::Clear { signal, grace }, turn);
+        self.clear_children(&Down::Clear { signal, grace }, turn);
         // The ends of the ranks are no failures from now on.
         self.namespaces.iter_mut().for_each(|(_, ns)| ns.undone = true);
         turn.push(Action::CancelStarts);

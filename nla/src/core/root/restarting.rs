@@ -130,8 +130,7 @@ impl Root {
         let notice = Notice::Restarting { first: first.clone(), others: *others, number, of, wait };
         turn.push(RootAction::Notice(notice));
         let order = self.order_to_clear();
-        self.to_children(&order, turn);
-        // Orphaned ones get the order when they join.
+        self.clear_children(&order, turn);
         let awaited = self.children.not_ended().collect();
         let until = turn.now.max(self.restarts.not_before()) + self.session.kill_grace + END_MARGIN;
         self.enter(Phase::Restarting { until, awaited, next }, "a failure is followed by a restart");

@@ -149,6 +149,24 @@ fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
     assert_eq!(sent(&actions, 2).len(), 0);
 }
 
+/// It gets the order with what it has missed. A second one would meet the ranks of the restart.
+#[test]
+fn an_agent_that_has_just_joined_again_is_ordered_once_to_end_its_ranks() {
+    let mut settings = settings(4, 2, 1);
+    settings.tree = Subtree::whole(3, 1);
+    settings.nodes = (1..=3).map(|agent| (AgentId(agent), agent)).collect();
+    settings.session.on_failure = FailurePolicy::Restart;
+    let mut world = World { root: Root::new(settings) };
+    world.up(T, 1, Up::Ready);
+    world.after(T, RootInput::ChildLost(AgentId(1), LossReason::Closed));
+    world.after(T, RootInput::ChildJoined(AgentId(2)));
+    let actions = world.after(T + crate::core::limits::GATHER_WINDOW, RootInput::Timeout);
+    assert!(matches!(world.root.phase, Phase::Restarting { .. }));
+    assert_eq!(sent(&actions, 2), [] as [&Down; 0]);
+    let actions = world.up(at(200), 2, Up::Rejoined { has_plan: true, fences: Vec::new() });
+    assert!(matches!(sent(&actions, 2)[..], [Down::Clear { .. }]), "{actions:?}");
+}
+
 /// The longest time that the ranks of a lost agent may run on, as the user reads it.
 fn announced(actions: &[RootAction]) -> Option<Duration> {
     actions.iter().find_map(|action| match action {
