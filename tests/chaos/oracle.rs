@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::draw::{DEAD_TIME, GRACE, Pace, Party, Place, Policy, Program, Session, Stream, What};
+use crate::draw::{DEAD_TIME, GRACE, Pace, Party, Place, Policy, Program, Session, Stream, Way, What};
 use crate::stage::{Happened, Hit, Played};
 
 /// The time in which a session must end after the last fault, or after the signal that ends it.
@@ -73,6 +73,17 @@ pub(crate) fn may_leave_directories(happened: &[Happened]) -> bool {
         })
     };
     kills(Party::Both) || kills(Party::Guardian) && happened.len() > 1
+}
+
+/// Returns the time after the last fault in which the session must end, if it must.
+pub(crate) fn end_time(session: &Session) -> Duration {
+    match (session.policy, session.place) {
+        // An ssh that has bytes for a host that is cut off gets SIGKILL after 7 s.
+        (Policy::Abort, Place::Hosts { by: Way::SshPipes, .. }) => END_TIME + Duration::from_secs(7),
+        (Policy::Abort, _) | (_, Place::Here | Place::Pool) => END_TIME,
+        // Until the ranks of a lost agent have ended for certain, nothing starts again: three dead times and 5 s.
+        (_, Place::Hosts { .. }) => END_TIME + 3 * DEAD_TIME + Duration::from_secs(5),
+    }
 }
 
 /// Returns the time after the last fault in which the processes on all hosts must end.

@@ -322,7 +322,7 @@ impl<'a> Play<'a> {
 
     /// Returns the time by which the session must end after the last fault.
     fn deadline(&self) -> Instant {
-        self.touched + oracle::END_TIME + self.lateness()
+        self.touched + oracle::end_time(self.session) + self.lateness()
     }
 
     /// Returns the time by which nothing may be left on hosts that are cut off.

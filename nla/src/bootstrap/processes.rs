@@ -170,6 +170,16 @@ impl Processes {
         }
     }
 
+    /// Sends SIGKILL to the process groups of the remote shells that SIGTERM has not ended. An ssh does not act on it while it has
+    /// bytes for a host that is cut off.
+    pub(super) fn kill_shells(&self) {
+        let all = self.0.borrow();
+        let processes = all.iter().map(|started| started.0.borrow());
+        for process in processes.filter(|process| !process.is_guardian && !process.has_ended) {
+            let _ = killpg(process.as_pid(), Signal::SIGKILL);
+        }
+    }
+
     /// Sends SIGTERM to all processes but those that stay.
     pub(super) fn end_all(&self) {
         self.0.borrow().iter().filter(|started| !started.0.borrow().stays).for_each(Started::end);
@@ -327,6 +337,21 @@ mod tests {
         assert_eq!(child.try_wait().expect("it is our child"), None, "it runs");
         child.kill().expect("it is our child");
         child.wait().expect("it is our child");
+    }
+
+    #[tokio::test]
+    async fn a_remote_shell_that_ignores_sigterm_is_killed_with_its_group() {
+        let script = "trap '' TERM; echo; sleep 1000; :";
+        let mut shell =
+            Command::new("sh").args(["-c", script]).process_group(0).stdout(Stdio::piped()).spawn().expect("sh");
+        let mut output = Receiver::from_owned_fd(shell.stdout.take().expect("a pipe").into()).expect("a pipe");
+        assert_eq!(output.read_u8().await.expect("the trap is set"), b'\n');
+        let processes = Processes::default();
+        processes.add(shell.id(), false);
+        processes.end_shells();
+        processes.kill_shells();
+        assert_eq!(processes.wait(Duration::from_secs(60)).await, 0);
+        assert_eq!(output.read(&mut [0]).await.expect("a pipe"), 0, "its child was killed, too");
     }
 
     #[test]

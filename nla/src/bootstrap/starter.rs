@@ -323,8 +323,9 @@ impl Starter {
         ended
     }
 
-    /// Ends all starts that are under way, and waits up to `timeout` for the guardians that were started here; then
-    /// sends SIGTERM to those that are left, and waits once more. Returns how many have not exited.
+    /// Ends all starts that are under way, sends SIGTERM to remote shells, and waits up to `timeout` for them and for the guardians
+    /// that were started here. Then sends SIGKILL to the shells that are left and SIGTERM to the guardians, and waits once more.
+    /// Returns how many have not exited.
     pub(crate) async fn wait(&mut self, timeout: Duration) -> usize {
         self.stop();
         let processes = &self.shared.processes;
@@ -337,6 +338,7 @@ impl Starter {
         match processes.wait(timeout).await {
             0 => 0,
             _ => {
+                processes.kill_shells();
                 processes.end_all();
                 processes.wait(timeout).await
             }
