@@ -34,23 +34,23 @@ use self::posts::Posts;
 pub use self::restarting::INCARNATION;
 use self::restarting::Restarts;
 use self::stops::{Silences, Stop};
-use super::binding::BindingReport;
+
 use super::cache::CachePeaks;
 use super::cause::{Cause, Failure, Outcome};
 use super::children::{ChildStage, Children};
 use super::exchange::Exchange;
 use super::forgotten::Forgotten;
 use super::ids::{AgentId, GuardianAt, NamespaceId, Time};
-use super::leftovers::{FileReport, LeftProcesses};
+use super::leftovers::LeftProcesses;
 use super::limits::{END_MARGIN, JOIN_TIME};
 use super::lookup::GetCounts;
-use super::low_limits::LowLimits;
+
 use super::message::{Down, Killed, NO_SIGNAL, Reply, Requester, Up};
 use super::parent::Parent;
 use super::plan::{NamespacePlan, SessionPlan};
 use super::reason::{LossReason, NotStartedReason};
 use super::stats::{DriverCounts, DurationHistogram, LevelStats, Stats};
-use super::survey::{Collecting, Survey, SurveyCause, Wait};
+use super::survey::{Collecting, SurveyCause};
 use super::timing::Timing;
 use super::topology::Subtree;
 use super::trace::TraceScope;

@@ -19,8 +19,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nla::bootstrap::{Keepers, NodeChoice};
 use nla::core::{
-    Cause, Failure, NamespaceId, NamespacePlan, NotStartedReason, Notice, Outcome, RankProgress, RootInput,
-    SessionPlan, Subtree, Survey, SurveyCause, Timing, Wait,
+    Cause, Failure, NamespacePlan, NotStartedReason, Outcome, RankProgress, RootInput, SessionPlan, Subtree, Timing,
 };
 use nla::driver::{RootDriver, RootEvent};
 use nla::link::{Clock, Liveness, SessionKey};
@@ -54,15 +53,11 @@ use crate::run::milestones::{Milestones, log_over};
 use crate::run::output::{OutputEvent, Stream, Writer};
 use crate::run::progress::{Counts, Progress};
 use crate::run::rank_locations::RankLocations;
-use crate::run::report::{
-    Reporter, dropped_text, goes_on_text, killed_text, left_text, leftovers_text, moved_text, no_spare_text,
-    restart_text, revival_text, second_joiner_text, silent_text, step_text, stopped_text,
-};
+use crate::run::report::Reporter;
 use crate::run::signals::{Asked, Signals};
 use crate::run::staged_memory::StagedMemory;
 use crate::run::stats::Sink;
 use crate::run::stderr;
-use crate::run::survey_text::{silence_text, survey_lines, wait_line};
 use crate::run::suspension::Suspension;
 use crate::run::timing::Phases;
 use crate::run::trace::TraceFile;

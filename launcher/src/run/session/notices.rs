@@ -1,6 +1,13 @@
-//! What the user reads about the steps of a session.
+//! Shows the root's notices to the user.
 
-use super::*;
+use nla::core::{Cause, NamespaceId, Notice, Survey, SurveyCause, Wait};
+
+use super::Session;
+use crate::run::report::{
+    dropped_text, goes_on_text, killed_text, left_text, leftovers_text, moved_text, no_spare_text, restart_text,
+    revival_text, second_joiner_text, silent_text, step_text, stopped_text,
+};
+use crate::run::survey_text::{silence_text, survey_lines, wait_line};
 
 impl Session {
     fn on_surveyed(&mut self, at: nla::core::Time, survey: &Survey, waits: &[Wait], cause: SurveyCause) {

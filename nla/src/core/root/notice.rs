@@ -1,6 +1,16 @@
-//! The steps of a session that the root tells the user of.
+//! What the root reports of a session, for the user, for progress and for logs.
 
-use super::*;
+use std::time::Duration;
+
+use pmi::{Rank, Ranks};
+
+use crate::core::binding::BindingReport;
+use crate::core::cause::{Failure, Outcome};
+use crate::core::ids::{AgentId, NamespaceId};
+use crate::core::leftovers::{FileReport, LeftProcesses};
+use crate::core::low_limits::LowLimits;
+use crate::core::message::Killed;
+use crate::core::survey::{Survey, SurveyCause, Wait};
 
 /// A step of the session, for progress, reports and logs.
 #[derive(Clone, Debug, PartialEq)]

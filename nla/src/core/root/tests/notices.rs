@@ -1,7 +1,7 @@
 //! The notices that the launcher shows to the user, and its requests to the root.
 
 use super::*;
-use crate::core::binding::{BindingNote, CpuSet};
+use crate::core::binding::{BindingNote, BindingReport, CpuSet};
 use crate::core::failure_policy::FailurePolicy;
 use crate::core::limits::{NAMESPACES_ENDED_MAX, SILENCE_TOLD, SILENCE_WINDOW};
 use crate::core::low_limits::{LowLimit, LowLimits};
