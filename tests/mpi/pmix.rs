@@ -170,7 +170,7 @@ fn python(mpi: &Library, nodes: u32, np: u32, script: &str, what: &str) -> Outco
 #[test]
 fn a_child_that_calls_mpi_init_is_refused_and_its_rank_goes_on() {
     let Some(mpi) = open_mpi_5() else { return };
-    let outcome = python(&mpi, 1, 2, "nested.py", "");
+    let outcome = python(&mpi, 1, 2, "nested.py", "-9");
     outcome.has_code(0).wrote_lines(["0: 2", "1: 2"]);
     outcome.says(&format!("warning: rank 0 on {}: process ", host_name())).says("which process");
     outcome.check(outcome.err().matches("tried to join").count() == 1, "it is told once");

@@ -357,9 +357,9 @@ mod tests {
             latency: Some(Duration::from_secs(seconds)),
             ..Spec::default()
         };
-        let text = run(&spec(10, 4, 32)).unwrap_err().to_string();
-        assert_eq!(text, "a latency of 10.0 s is too long for the deadlines of a session; use a shorter one");
-        assert!(matches!(run(&spec(3, 20, 2)), Err(Refusal::Late { .. })), "the levels add up");
+        let text = run(&spec(15, 4, 32)).unwrap_err().to_string();
+        assert_eq!(text, "a latency of 15.0 s is too long for the deadlines of a session; use a shorter one");
+        assert!(matches!(run(&spec(4, 20, 2)), Err(Refusal::Late { .. })), "the levels add up");
         assert!(run(&spec(5, 4, 32)).is_ok());
         let narrow = |bandwidth| Spec { bandwidth: Some(bandwidth), latency: None, ..spec(0, 4, 32) };
         let text = run(&narrow(10)).unwrap_err().to_string();

@@ -29,7 +29,7 @@ use tokio::task::{AbortHandle, JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::Span;
 
-use super::serving::{Connection, INIT_REFUSED, RankEvent, refusal_text};
+use super::serving::{Connection, INIT_REFUSED, RankEvent};
 use super::table::Key;
 use crate::core::NamespaceId;
 use crate::core::limits::{FIRST_MESSAGE_TIME, HELLO_TIME};
@@ -330,7 +330,7 @@ impl Port {
             Admission::Refused { key, first, is_new } => {
                 if is_new {
                     let process = |peer| sys::process_of_peer(local, peer);
-                    let text = refusal_text(process(peer), process(first), "refused");
+                    let text = sys::refusal_text(process(peer), process(first), "refused");
                     let _ = self.events.send(RankEvent::SecondJoiner { key, text }).await;
                 }
                 let reply = [&*initack::reply(&self.attributes, rank), INIT_REFUSED].concat();

@@ -268,7 +268,7 @@ impl Serving {
     /// the second one is killed instead.
     async fn refuse(&self, connection: &Connection, SecondJoiner { second, first, is_new }: SecondJoiner) {
         let must_end = self.conversation.is_waiting() || !self.fences.borrow().is_empty();
-        let text = refusal_text(Some(second), Some(first), if must_end { "killed" } else { "refused" });
+        let text = sys::refusal_text(Some(second), Some(first), if must_end { "killed" } else { "refused" });
         if must_end {
             let _ = kill(Pid::from_raw(second as i32), Signal::SIGKILL);
         } else {
@@ -389,19 +389,6 @@ impl Serving {
 /// The reply to the `init` of a second process.
 pub(super) const INIT_REFUSED: &[u8] =
     b"cmd=response_to_init rc=-1 pmi_version=1 pmi_subversion=1 msg=another_process_is_this_rank\n";
-
-/// Returns the report about a second process that has joined as a rank, without the rank and the host.
-pub(super) fn refusal_text(second: Option<u32>, first: Option<u32>, fate: &str) -> String {
-    let named = |pid: Option<u32>, unknown: &str| match pid {
-        None => unknown.to_owned(),
-        Some(pid) => {
-            let name = sys::program_of(pid).map_or(String::new(), |name| format!(" ({name})"));
-            format!("process {pid}{name}")
-        }
-    };
-    let (second, first) = (named(second, "another process"), named(first, "a process that runs"));
-    format!("{second} tried to join as this rank, which {first} still is, and was {fate}")
-}
 
 /// Formats bytes of a rank for the log, without characters that a terminal acts on.
 fn shown(bytes: &[u8]) -> impl Display {

@@ -176,7 +176,7 @@ fn write_all(to_send: &Receiver<Outgoing>, calls: &Calls, socket: impl Write) {
             Outgoing::Message(message) => message,
             Outgoing::Upcall(upcall) => match upcall {
                 Upcall::Joined(process) => ToAgent::Joined(name_of(process)),
-                Upcall::SecondJoiner(process, second, first) => ToAgent::SecondJoiner(name_of(process), second, first),
+                Upcall::SecondJoiner(process, text) => ToAgent::SecondJoiner(name_of(process), text),
                 Upcall::Finalized(process, done) => ToAgent::Finalized(keep(done), name_of(process)),
                 Upcall::Abort { process, code, message, done } => {
                     ToAgent::Abort(keep(done), name_of(process), code, message)

@@ -126,8 +126,8 @@ pub enum ToAgent {
     Registered(String, Result<Vec<Variable>, String>),
     /// A rank has initialized PMIx.
     Joined(ProcessName),
-    /// A second process was refused as this rank: the pids of the second and of the first. Once for each rank.
-    SecondJoiner(ProcessName, u32, u32),
+    /// A second process has joined as this rank, and was killed: the report, without the rank and the host. Once for each rank.
+    SecondJoiner(ProcessName, String),
     /// A rank has finalized PMIx.
     ///
     /// The number is that of the call, which [`ToHelper::Answer`] repeats; this holds for all calls below. The rank goes on

@@ -36,8 +36,8 @@ pub enum Step {
     /// Hand a request of a rank to the core, or answer a get from this agent's board. Pass the answer to
     /// [`Relay::on_answer`].
     Ask(NamespaceId, Rank, Request),
-    /// Report that a second process was refused as this rank, with the pids of the second and of the first.
-    SecondJoiner((NamespaceId, Rank), u32, u32),
+    /// Report that a second process has joined as this rank, in these words.
+    SecondJoiner(Rank, String),
     /// Start the ranks of the namespace with these variables; or do not start them, for this reason.
     Prepared(NamespaceId, Result<Vec<Variable>, String>),
     /// Answer the rank of another node that has asked for data.
@@ -195,9 +195,9 @@ impl Relay {
                 self.note_connected(&process, true);
                 self.report(&process, Request::Joined, steps);
             }
-            ToAgent::SecondJoiner((name, rank), second, first) => {
-                if let (Some(known), Some(rank)) = (self.known.iter().find(|known| known.name == name), rank) {
-                    steps.push(Step::SecondJoiner((known.id, Rank(rank)), second, first));
+            ToAgent::SecondJoiner((name, rank), text) => {
+                if let Some(rank) = rank.filter(|_| self.known.iter().any(|known| known.name == name)) {
+                    steps.push(Step::SecondJoiner(Rank(rank), text));
                 }
             }
             ToAgent::Finalized(call, process) => {

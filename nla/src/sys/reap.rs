@@ -160,6 +160,19 @@ pub fn program_of(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
 }
 
+/// Returns the report about a second process that has joined as a rank, without the rank and the host.
+pub fn refusal_text(second: Option<u32>, first: Option<u32>, fate: &str) -> String {
+    let named = |pid: Option<u32>, unknown: &str| match pid {
+        None => unknown.to_owned(),
+        Some(pid) => {
+            let name = program_of(pid).map_or(String::new(), |name| format!(" ({name})"));
+            format!("process {pid}{name}")
+        }
+    };
+    let (second, first) = (named(second, "another process"), named(first, "a process that runs"));
+    format!("{second} tried to join as this rank, which {first} still is, and was {fate}")
+}
+
 /// Returns a variable of a process's initial environment; `None` without it, or if the kernel does not show the environment.
 pub fn variable_of(pid: u32, name: &str) -> Option<String> {
     let mut environment = Vec::new();

@@ -7,7 +7,7 @@ use pmi::{Answer, Rank, Ranks, Request};
 use super::AgentDriver;
 use crate::core::{Input, NamespaceId, NamespacePlan};
 use crate::driver::pmix::{Pmix, PmixEvent};
-use crate::driver::serving::{call_of, refusal_text};
+use crate::driver::serving::call_of;
 use crate::driver::table::Key;
 use crate::pmix::relay::Step;
 use crate::sys;
@@ -92,10 +92,7 @@ impl AgentDriver {
                         self.take_request((namespace, rank), request);
                     }
                 },
-                Step::SecondJoiner((_, rank), second, first) => {
-                    let text = refusal_text(Some(second), Some(first), "refused");
-                    self.handle(Input::SecondJoiner(rank, text));
-                }
+                Step::SecondJoiner(rank, text) => self.handle(Input::SecondJoiner(rank, text)),
                 Step::Prepared(namespace, Ok(variables)) => {
                     pmix.note_registered(namespace);
                     if let Some(startup) = &mut self.startup {

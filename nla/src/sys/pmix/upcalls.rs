@@ -15,6 +15,7 @@ use super::abi::{
 };
 use super::completion::{Callback, Completion, InfoDone, LookupDone, ModexDone, OperationDone, SpawnDone, packed};
 use super::second::both_processes;
+use crate::sys::reap::{kill, refusal_text};
 
 /// Bytes of a text that a rank passes to an abort; a longer one is left out.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -52,8 +53,8 @@ pub struct Question {
 pub enum Upcall {
     /// A rank has initialized PMIx.
     Joined(Process),
-    /// A second process was refused as this rank: the pids of the second and of the first. Once for each rank.
-    SecondJoiner(Process, u32, u32),
+    /// A second process has joined as this rank, and was killed: the report, without the rank and the host. Once for each rank.
+    SecondJoiner(Process, String),
     /// A rank has finalized PMIx. It goes on when the call is completed.
     Finalized(Process, Completion),
     /// A rank has called `PMIx_Abort`. It goes on when the call is completed.
@@ -249,7 +250,7 @@ pub(super) fn forget_connected(namespace: &str) {
     refused().retain(|process| process.namespace != namespace);
 }
 
-/// The ranks as which a second process was refused.
+/// The ranks as which a second process has joined.
 static REFUSED: Mutex<BTreeSet<Process>> = Mutex::new(BTreeSet::new());
 
 fn refused() -> MutexGuard<'static, BTreeSet<Process>> {
@@ -263,8 +264,11 @@ extern "C" fn client_connected(raw: Raw, _server_object: Data, done: Option<Oper
     if is_connected(&process)
         && let Some((first, second)) = both_processes(&process)
     {
+        let text = refusal_text(Some(second), Some(first), "killed");
+        // If MPI_Init fails, Open MPI 5 goes on as a job of one rank, with the shared memory of the rank that it is a child of.
+        let _ = kill(second.cast_signed(), libc::SIGKILL);
         if refused().insert(process.clone()) {
-            report(Upcall::SecondJoiner(process, second, first));
+            report(Upcall::SecondJoiner(process, text));
         }
         return refuse(done, data);
     }
