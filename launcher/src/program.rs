@@ -73,6 +73,7 @@ pub enum Called {
 
 /// Runs this process to its end, and returns its exit code. To be called by `main`, first.
 pub fn main(called: Called) -> ExitCode {
+    sys::block_signals_without_meaning();
     sys::keep_freed_memory();
     stderr::queue_panic_messages();
     let (code, time) = begin(called);

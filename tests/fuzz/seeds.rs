@@ -558,7 +558,7 @@ fn pmix() -> Vec<Vec<u8>> {
         ToAgent::Ready(Ok("5.0".to_owned())),
         ToAgent::Registered("c0ffee.scela-5_0".to_owned(), Ok(vec![(b"PMIX_RANK".to_vec(), b"0".to_vec())])),
         ToAgent::Joined(rank(0)),
-        ToAgent::SecondJoiner(rank(0), 8, 7),
+        ToAgent::SecondJoiner(rank(0), "text".to_owned()),
         ToAgent::Abort(2, rank(1), 7, "why".to_owned()),
         fence,
         ToAgent::Publish { call: 3, process: rank(0), entries, once: true, range: PostRange::Node },

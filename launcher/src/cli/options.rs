@@ -368,7 +368,7 @@ pub(super) const OPTIONS: &[Spec] = &[
     spec(Id::Global(Global::StartTimeout), &["start-timeout"], &["TIME"], group::LAUNCH,
         "how long agents may take to report: seconds, or 2m"),
     spec(Id::Global(Global::WaitForHosts), &["wait-for-hosts"], &["TIME"], group::LAUNCH,
-        "try hosts that cannot be reached again for TIME: 5m\n\
+        "keep trying unreachable hosts for TIME: 5m\n\
          (default: 0; in Kubernetes 10m)"),
     spec(Id::Mode(Mode::Calibrate), &["calibrate"], &["LIST"], group::LAUNCH,
         "run nothing; measure the constants of the model of\n\

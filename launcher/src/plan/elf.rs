@@ -5,6 +5,7 @@
 //! large the file is.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read as _;
@@ -24,7 +25,7 @@ use object::read::{ReadCache, ReadRef, StringTable};
 /// The most libraries that are read from one file.
 const LIBRARIES_MAX: usize = 1024;
 /// The most bytes that are read of one file. Real ones need less than 1 MB: headers, the list of libraries and their names.
-const FILE_BYTES_MAX: u64 = 16 << 20;
+const FILE_BYTES_MAX: u64 = 2 << 20;
 /// The most bytes of a library's name: the kernel opens no longer path (PATH_MAX).
 const NAME_BYTES_MAX: u64 = 4096;
 /// The most bytes of a search path, which names many directories.
@@ -275,7 +276,9 @@ fn directories(chain: &[&Object], library_path: Option<&OsStr>) -> Vec<PathBuf> 
     let rpaths = with_rpath.filter_map(|object| Some(of_object(object, object.needs.rpath.as_deref()?)));
     let directories = rpaths.chain(library_path.map(of_environment)).chain(runpath.clone());
     // An empty entry means the working directory, where no MPI library is installed.
-    directories.flatten().filter(|directory| !directory.as_os_str().is_empty()).take(DIRECTORIES_MAX).collect()
+    let mut seen = BTreeSet::new();
+    let mut is_new = |directory: &PathBuf| !directory.as_os_str().is_empty() && seen.insert(directory.clone());
+    directories.flatten().filter(|directory| is_new(directory)).take(DIRECTORIES_MAX).collect()
 }
 
 /// Returns the paths of a library in the loader's cache. The cache's formats change; this relies only on paths being
@@ -489,8 +492,10 @@ mod tests {
             &["/opt/app/bin/../lib", "/opt/app/bin", "/x"],
         );
         check_directories(&needing(None, Some(":/usr/$LIB::/x")), None, &["/x"]);
-        let many = vec!["/e"; DIRECTORIES_MAX + 1].join(":");
-        check_directories(&needing(None, None), Some(&many), &["/e"; DIRECTORIES_MAX]);
+        let many: Vec<String> = (0..=DIRECTORIES_MAX).map(|number| format!("/{number}")).collect();
+        let first: Vec<&str> = many.iter().map(String::as_str).take(DIRECTORIES_MAX).collect();
+        check_directories(&needing(None, None), Some(&many.join(":")), &first);
+        check_directories(&needing(Some("/r:/r"), None), Some("/e:/r:/e"), &["/r", "/e"]);
     }
 
     #[test]
@@ -503,7 +508,7 @@ mod tests {
         };
         let with_rpath = object("/app/lib/libx.so", Some("$ORIGIN/x"), None);
         let with_runpath = object("/app/lib/liby.so", Some("/ignored"), Some("$ORIGIN/y"));
-        check(&with_rpath, &with_rpath, &["/app/lib/x", "/app/lib/x", "/app/bin/../lib", "/e"]);
+        check(&with_rpath, &with_rpath, &["/app/lib/x", "/app/bin/../lib", "/e"]);
         check(&with_runpath, &with_rpath, &["/e", "/app/lib/y"]);
         // The DT_RUNPATH of another object is for its own libraries only.
         check(&with_rpath, &with_runpath, &["/app/lib/x", "/app/bin/../lib", "/e"]);

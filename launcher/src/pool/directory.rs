@@ -1,8 +1,8 @@
 //! The directory with the sockets of a user's pools.
 //!
 //! It is `SCELA_POOL_DIR` if that is set. Otherwise it is `scela` in `XDG_RUNTIME_DIR` for users who linger, and
-//! `/tmp/scela-UID` for all others: systemd deletes `XDG_RUNTIME_DIR` when they log out, and a pool may outlive that. A client
-//! looks for a pool in each of them.
+//! `/tmp/scela-UID` for all others: systemd deletes `XDG_RUNTIME_DIR` when they log out, and a pool may outlive that. The last
+//! one is `.scela-pools-HOST` in `HOME`, whose name no other user can take. A client looks for a pool in each of them.
 //!
 //! The directory belongs to the user and has mode 0700, so no other user reaches the sockets. One that another user has made first
 //! is passed over, with a note, if there is another one. One of the user's own that others can reach is refused.
@@ -18,7 +18,7 @@ use std::sync::Once;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::{User, geteuid};
 use nla::core::printable;
-use nla::sys::{PacketListener, Packets};
+use nla::sys::{PacketListener, Packets, host_name};
 
 use crate::plan::pool_name::{POOL_DEFAULT, check_pool_name};
 use crate::refusal::Refusal;
@@ -50,7 +50,9 @@ pub fn directories(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> 
     // A client without the variable, in a job of cron for example, looks there as well.
     let usual = || PathBuf::from(format!("/run/user/{}", geteuid()));
     let runtime = path("XDG_RUNTIME_DIR").unwrap_or_else(usual).join("scela");
-    if lingers() { vec![runtime, temporary] } else { vec![temporary, runtime] }
+    let home = path("HOME").map(|home| home.join(format!(".scela-pools-{}", host_name())));
+    let usual = if lingers() { [runtime, temporary] } else { [temporary, runtime] };
+    usual.into_iter().chain(home).collect()
 }
 
 /// Returns whether the user's services outlive the user's logins.
@@ -62,7 +64,7 @@ fn lingers() -> bool {
 /// The reason for which a directory is not used.
 #[derive(Debug, PartialEq, Eq)]
 enum Unfit {
-    /// The directory does not exist.
+    /// The directory does not exist; after an attempt to make it, neither does the one above it.
     Missing,
     /// It was removed or replaced while it was checked: a pool that ends removes it, and one that starts makes it again.
     Replaced,
@@ -84,6 +86,9 @@ fn check(directory: &Path) -> Result<FileId, Unfit> {
     match OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory) {
         Ok(opened) => judge(directory, &opened),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Unfit::Missing),
+        Err(_) if fs::symlink_metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
+            Err(Unfit::Replaced)
+        }
         Err(error) => Err(owner_if_foreign(directory).map_or_else(|| error.into(), Unfit::Foreign)),
     }
 }
@@ -115,7 +120,10 @@ fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
 /// Fails if other users can replace what is in the directory above this one.
 fn judge_above(directory: &Path) -> Result<(), Unfit> {
     let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let above = fs::metadata(above)?;
+    let above = match fs::metadata(above) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unfit::Missing),
+        found => found?,
+    };
     if ![0, geteuid().as_raw()].contains(&above.uid()) {
         return Err(Unfit::Foreign(above.uid()));
     }
@@ -134,32 +142,35 @@ fn while_replaced<T>(mut attempt: impl FnMut() -> Result<T, Unfit>) -> Result<T,
     Err(Unfit::Refused("it is removed and made again and again".to_owned()))
 }
 
-/// Makes the first of these directories that is not another user's, if it does not exist, checks it, and takes the name in it.
+/// Makes the first of these directories that can be made and is not another user's, checks it, and takes the name in it.
 /// Returns `None` if a process of a pool of that name lives, in any of them.
 pub fn take(directories: &[PathBuf], name: &str) -> Result<Option<Place>, Refusal> {
     if directories.iter().any(|directory| is_held(directory, name)) {
         return Ok(None);
     }
-    let mut foreign = None;
+    let mut first = None;
     for directory in directories {
         check_length(directory, name)?;
         match prepare(directory) {
             Ok(_) => return take_in(directory, name),
             Err(unfit) => {
                 let refusal = refused(directory, "cannot be used", &unfit);
-                foreign.get_or_insert(passed_over(directory, &unfit, directories.len(), refusal)?);
+                first.get_or_insert(passed_over(directory, &unfit, directories.len(), refusal)?);
             }
         }
     }
-    Err(foreign.unwrap_or_else(|| failed(name, "there is no directory for it")))
+    Err(first.unwrap_or_else(|| failed(name, "there is no directory for it")))
 }
 
-/// Returns the refusal of a directory again if it is another user's and there are others. Notes that, once. Fails with the refusal
-/// otherwise.
+/// Returns the refusal of a directory again if there are others and it is another user's, which is noted once, or cannot be made.
+/// Fails with the refusal otherwise.
 fn passed_over(directory: &Path, unfit: &Unfit, directories: usize, refusal: Refusal) -> Result<Refusal, Refusal> {
     static NOTED: Once = Once::new();
-    if !matches!(unfit, Unfit::Foreign(_)) || directories == 1 {
-        return Err(refusal);
+    match unfit {
+        Unfit::Missing | Unfit::Foreign(_) if directories == 1 => return Err(refusal),
+        Unfit::Missing => return Ok(refusal),
+        Unfit::Foreign(_) => {}
+        Unfit::Replaced | Unfit::Refused(_) => return Err(refusal),
     }
     NOTED.call_once(|| {
         let text = format!("scela: note: {}", refused(directory, "is not used", unfit));
@@ -228,7 +239,7 @@ fn prepare(directory: &Path) -> Result<FileId, Unfit> {
 /// Returns the refusal of a directory.
 fn refused(directory: &Path, what: &str, unfit: &Unfit) -> Refusal {
     let why = match unfit {
-        Unfit::Missing => "it does not exist",
+        Unfit::Missing => "it cannot be made, because the directory above it does not exist",
         Unfit::Replaced => "it was replaced",
         Unfit::Foreign(owner) => &format!("it belongs to user {owner}"),
         Unfit::Refused(why) => why,
@@ -485,8 +496,7 @@ mod tests {
         let link = above.path().join("link");
         symlink(&directory, &link).unwrap();
         assert!(matches!(check(&link), Err(Unfit::Refused(_))));
-        let Err(Unfit::Refused(why)) = prepare(&above.path().join("a/b")) else { panic!("nothing is above it") };
-        assert!(why.contains("No such file"), "{why}");
+        assert_eq!(prepare(&above.path().join("a/b")), Err(Unfit::Missing), "nothing is above it");
     }
 
     #[test]
@@ -552,6 +562,11 @@ mod tests {
             }
         }
         assert!(take(&both, "p").unwrap().is_none(), "also when the other directory is gone");
+        DirBuilder::new().mode(0o700).create(&both[0]).unwrap();
+        give(&both[0]);
+        let three = [both[0].clone(), above.path().join("none/there"), both[1].clone()];
+        drop(take(&three, "r").unwrap().expect("no pool has the name"));
+        fs::remove_dir(&both[0]).unwrap();
         assert!(!both[0].exists());
         // One's own that others reach is never passed over.
         DirBuilder::new().mode(0o755).create(&both[0]).unwrap();

@@ -1,8 +1,8 @@
-//! When the user is told that a launch waits for hosts that cannot be reached: soon, and then ever more rarely.
+//! Decides when to report that a launch waits for unreachable hosts: after 3 s, then at growing intervals.
 
 use std::time::{Duration, Instant};
 
-/// The time from the first host that cannot be reached to the first note. Hosts that come sooner are not mentioned.
+/// The delay of the first note. A host that becomes reachable within this time is not mentioned.
 const FIRST: Duration = Duration::from_secs(3);
 /// The longest time between two notes. It doubles from the first on.
 const INTERVAL_MAX: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ struct Waiting {
 pub(crate) enum WaitNote {
     /// The launch waits, for this time by now.
     Waits { time: Duration },
-    /// The hosts of the last note can be reached, or are given up.
+    /// The hosts of the last note became reachable, or their time is over.
     AllReached,
 }
 

@@ -10,14 +10,14 @@ use crate::cluster::manager::ManagerChoice;
 use crate::cluster::system::answer_within;
 use crate::plan::request::Options;
 
-/// Jobs that are shorter do not ask Slurm's controller.
+/// The delay before the query: shorter jobs do not load Slurm's controller.
 const ASKED_AFTER: Duration = Duration::from_secs(1);
 /// How long the answer may take.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// The longest configuration that is read.
 const CONFIGURATION_BYTES_MAX: usize = 256 * 1024;
 
-/// Asks Slurm for the time, beside the job, if the session runs in a job of Slurm's and no grace is typed.
+/// Queries KillWait in a thread, if the session runs in a Slurm job and the user has not typed `--kill-grace`.
 pub(super) fn ask(options: &Options, tasks: &Tasks) -> Option<oneshot::Receiver<Duration>> {
     let in_job = std::env::var_os("SLURM_JOB_ID").is_some() && options.hosts.manager == ManagerChoice::Auto;
     if !in_job || options.kill_grace.is_some() {

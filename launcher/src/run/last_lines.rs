@@ -1,4 +1,4 @@
-//! The last lines that the rank that failed first has written to standard error.
+//! Selects the last lines of standard error of the rank that failed first.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ impl LastLines {
         let lines = quote.lines.split(|byte| *byte == b'\n');
         let lines = lines.map(|line| printable(String::from_utf8_lossy(line).trim_end_matches('\r'))).collect();
         let rank = (quote.namespace, quote.rank);
-        // One agent knows all that was written, even by itself.
+        // A single agent sees all output, including what it writes to the terminal directly.
         let is_last = quote.is_together && (self.agents == 1 || self.last_writer.has_written(rank, quote.line_count()));
         (lines, is_last)
     }

@@ -106,7 +106,7 @@ pub fn step_text(notice: &Notice, host: impl Fn(AgentId) -> String) -> Option<St
     })
 }
 
-/// The most ranks of which it is reported that a second process joined as them.
+/// Upper bound on the ranks whose second joiners are reported.
 const SECOND_JOINERS_SHOWN_MAX: u64 = 8;
 
 /// Returns the report about the `number`th rank as which a second process has joined.
@@ -118,7 +118,7 @@ pub fn second_joiner_text(number: u64, rank: Rank, host: &str, text: &str) -> Op
         )),
         2..=SECOND_JOINERS_SHOWN_MAX => Some(format!("warning: rank {rank} on {host}: {text}")),
         _ if number == SECOND_JOINERS_SHOWN_MAX + 1 => {
-            Some("warning: second processes joined as more ranks, and were refused".to_owned())
+            Some("warning: second processes of more ranks tried to join and were refused".to_owned())
         }
         _ => None,
     }

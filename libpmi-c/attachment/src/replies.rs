@@ -1,8 +1,8 @@
 //! [`Replies`]: what arrives on a connection that several threads use at once.
 //!
 //! The connection's lock orders the requests, so at most one thread expects an ordinary reply. Others wait for ends of
-//! fences, which arrive at any time. Of all threads that wait, one reads, without a lock. It hands each line to the thread
-//! that expects it. When it has its own, another one reads.
+//! fences, which arrive at any time. One waiting thread reads, without a lock, and hands each line to the thread
+//! that expects it. Once that thread has its own line, another waiting thread reads.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -114,7 +114,7 @@ impl Inbox {
         }
         self.begun.extend_from_slice(bytes);
         if self.begun.len() > LINE_BYTES_MAX {
-            // Its reader refuses it.
+            // Pass an overlong line to the reader of replies, which rejects it.
             self.ordinary.append(&mut self.begun);
         }
     }

@@ -182,7 +182,7 @@ pub const PARTIAL_LINE_BYTES_MAX: usize = 64 * 1024;
 pub const PARTIAL_LINES_BYTES_MAX: usize = 16 << 20;
 /// Lines of a rank's standard error that the report on its failure quotes.
 pub const QUOTED_LINES_MAX: usize = 10;
-/// Bytes of them. An agent stores up to twice as many for each rank that has written some.
+/// Upper bound on the bytes of a quote. An agent stores up to twice as many for each rank that writes to standard error.
 pub const QUOTED_BYTES_MAX: usize = 4096;
 /// A line without its end is shown after this time without output, where such lines are shown at all.
 pub const PARTIAL_LINE_DELAY: Duration = Duration::from_millis(50);

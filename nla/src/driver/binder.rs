@@ -192,7 +192,7 @@ fn mark(session: u16, own: &CpuSet, tasks: &Tasks) -> Result<(CpuSet, CpuMarks),
     let (send, marked) = sync_channel(1);
     let work = move || {
         let marks = CpuMarks::set(session, &ranges);
-        // Nobody waits for a late one: its marks end with it.
+        // If the thread finishes late, its result is dropped, which removes the marks.
         let _ = send.send(marks.and_then(|marks| Ok((marks.of_others()?, marks))));
     };
     tasks.spawn_thread("marks", work).map_err(|error| Some(format!("no thread can be started: {error}")))?;

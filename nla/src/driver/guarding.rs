@@ -10,7 +10,7 @@ use crate::core::Input;
 use crate::link::Ticks;
 use crate::sys::{self, DirectoryNote, GuardianLink, ShmNote, Stop, Watched};
 
-/// See the module's documentation.
+/// Watches the guardian, and shows it that the agent runs.
 pub(super) struct Guarding {
     link: GuardianLink,
     /// Readable once the guardian has exited.
@@ -61,12 +61,12 @@ impl Guarding {
         }
     }
 
-    /// Shows the guardian that this process runs, and checks that the guardian does. Returns its loss, once. One that was stopped
-    /// by a signal is lost after a second; one that is starved may take as long as this process may. Time in which this process
+    /// Shows the guardian that this process runs, and checks the guardian. Returns the guardian's loss, once. A stopped guardian
+    /// is lost after a second, a starved one after the stop time. Time in which this process
     /// did not run does not count: a suspended machine runs neither.
     pub(super) fn look(&mut self, ticks: &Ticks) -> Option<Input> {
         if !self.is_guarded {
-            // Another process may end what is left of it.
+            // The guardian is lost, but its process may exist until another agent or the launcher kills it.
             let _ = self.link.alive();
             return None;
         }

@@ -5,13 +5,13 @@
 pub(super) enum Verdict {
     /// The bytes are the rank's.
     Take,
-    /// They come from a process that has been refused before.
+    /// The bytes come from a process that was refused before.
     Drop,
     /// A second process joins while this one is the rank. It gets a refusal.
     Refuse {
         /// The process that is the rank.
         first: u32,
-        /// No process was refused as this rank before.
+        /// Whether this is the first refusal for this rank.
         is_new: bool,
     },
 }

@@ -57,7 +57,7 @@ const FAREWELL_TIME: Duration = Duration::from_secs(2);
 pub(super) const FLUSH_TIME: Duration = Duration::from_secs(1);
 /// How long agents and guardians may take to exit once the session is over.
 const LEAVE_TIME: Duration = Duration::from_secs(5);
-/// The root waits longer for guardians if processes of the session end within this time,
+/// The root goes on waiting for guardians while processes of the session keep ending within this time,
 const PROGRESS_TIME: Duration = Duration::from_secs(1);
 /// and at most this long.
 const PROGRESS_TIME_MAX: Duration = Duration::from_secs(60);

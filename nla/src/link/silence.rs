@@ -1,8 +1,8 @@
 //! Decides what the silence of a peer means.
 //!
-//! A peer that is silent for the dead time is lost if its machine does not answer either. If the machine answers, its process is
-//! stopped or starved: it may take the stop time, and the user is told. Silence is measured in time in which this process itself
-//! ran: after a time in which it did not, each peer has a whole dead time again.
+//! A peer is lost after the dead time if its machine does not answer either. If the machine answers, the peer is
+//! stopped or starved: it is lost after the stop time, and is reported to the user before. Silence counts only while this process
+//! runs: after a pause of this process, each peer gets a full dead time again.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::core::LossReason;
 use crate::core::limits::SILENCE_TOLD;
 use crate::sys::Acks;
 
-/// Ticks and timers of a process that runs are not later than this.
+/// A running process wakes from its timers with at most this delay.
 const LATE_MIN: Duration = Duration::from_millis(50);
 
 /// The shortest wait for an answer. Linux answers two probes of a closed window per second at most (tcp_invalid_ratelimit), and
@@ -27,7 +27,7 @@ pub(super) enum There {
     Here,
     /// The state of the connection to another machine, or to an agent that acts as one.
     Acks(Acks),
-    /// Nothing. The stream is a remote shell, whose processes may answer for neither machine.
+    /// Nothing: the stream is a pipe to a remote shell, which does not show whether the other machine is reachable.
     Unknown,
 }
 
@@ -46,11 +46,11 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Silence {
     liveness: Liveness,
-    /// When it was heard last, or when its time began anew.
+    /// When the peer was last heard, or when its timeout was restarted.
     heard: Instant,
     /// By when it is to be judged again.
     next: Instant,
-    /// When this process first saw that its machine has not acknowledged what was sent, and has acknowledged nothing since.
+    /// When this process first saw unacknowledged data. `None` once the peer's machine has acknowledged something since.
     asked: Option<Instant>,
     /// When the user is to be told next.
     tell_at: Option<Instant>,
@@ -61,14 +61,14 @@ impl Silence {
         Self { liveness, heard: now, next: now + liveness.dead_time, asked: None, tell_at: None }
     }
 
-    /// The peer was heard at this time, or is not judged until then.
+    /// Restarts the timeout at `at`: the peer was heard then, or this process was not running until then.
     pub(super) fn on_heard(&mut self, at: Instant) {
         if at > self.heard {
             *self = Self::new(self.liveness, at);
         }
     }
 
-    /// This process waited until `now`, and was to continue at `due`. `period` is the time between its ticks.
+    /// Subtracts the lateness of this process, which woke at `now` instead of `due`. `period` is the time between its ticks.
     pub(super) fn on_waited(&mut self, now: Instant, due: Instant, period: Duration) {
         let late = now.saturating_duration_since(due);
         if late > period {
@@ -113,7 +113,7 @@ impl Silence {
         if is_told { Verdict::Alive } else { Verdict::Told(silent) }
     }
 
-    /// Returns when the machine of the peer counts as silent, too, unless it answers before. `None` if it answers. What has no
+    /// Returns when the peer's machine will count as cut off, unless it answers before; `None` if it answers. Data without an
     /// acknowledgement at the first look may get it soon: the kernel's probes of a peer that does not read are up to two
     /// minutes apart.
     fn cut_at(&mut self, now: Instant, Acks { last, is_asked }: Acks) -> Option<Instant> {

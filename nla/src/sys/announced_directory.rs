@@ -1,7 +1,7 @@
 //! The private directories of an agent: that of its staged files, and that of its `scela-pmix`.
 //!
-//! The agent announces the path to its guardian before it makes the directory, so a guardian that outlives the agent removes it,
-//! whenever the agent was killed, and removes no other. The name has 64 random bits: no other session makes a directory of this
+//! The agent announces the path to its guardian before it makes the directory. If the agent is killed at any point, the guardian
+//! removes this directory and no other. The name has 64 random bits, so no other session makes a directory of this
 //! name, on any host that shares the file system. (mkdtemp tells the name only once the directory exists.)
 
 use std::fs::DirBuilder;
@@ -23,7 +23,7 @@ impl DirectoryNote {
         Signs::new().map(Self)
     }
 
-    /// Removes the directory of an agent that has ended and has left it.
+    /// Removes the directory that the agent, which has ended, left behind.
     pub(super) fn remove_announced(self) -> Result<(), FilesLeft> {
         self.0.announced_directory().map_or(Ok(()), |path| remove_tree(&path))
     }

@@ -1,7 +1,7 @@
 //! The guardian: the small parent process of an agent. It outlives the agent until all of the agent's processes are
 //! dead.
 //!
-//! **They watch each other.** Each notes in shared memory when it last ran (`signs.rs`). A note wakes nobody. A signal may
+//! **Agent and guardian watch each other.** Each records in shared memory when it last ran (`signs.rs`). A signal may
 //! stop one of them. If it stays stopped for a second in which the other runs, the other ends the ranks, because a
 //! stopped guardian cleans nothing up. The kernel tells the guardian that its agent is stopped. The agent looks at its
 //! guardian every second. A process that is not stopped and does not run is starved, or it hangs. It is lost
@@ -75,7 +75,7 @@ const TICK_CLOSE: Duration = Duration::from_millis(50);
 /// The additional time for the first sign of life: the agent first waits for its order and connects to its starter.
 const FIRST_SIGN_MAX: Duration = Duration::from_secs(90);
 
-/// The time in which a manager sends a signal to all processes of a node.
+/// How long a resource manager may take to signal all processes of a node.
 const MANAGER_TIME: Duration = Duration::from_millis(20);
 
 /// The number of consecutive rounds in which no child accepts SIGKILL before the guardian gives up: the remaining
@@ -112,7 +112,7 @@ pub fn guarded(dead_time: Duration) -> GuardianLink {
     unsafe { libc::_exit(code) }
 }
 
-/// What an agent leaves to its guardian to remove, beside the directory that it announces with its signs.
+/// Where the agent announces what its guardian must remove, besides the staged files' directory in [`Signs`].
 #[derive(Copy, Clone, Debug)]
 struct Notes {
     pmix: DirectoryNote,
@@ -200,7 +200,7 @@ impl Guardian {
     fn watch(mut self) -> i32 {
         let cause = self.wait_for_cause();
         let shortage = if cause.is_kill() { self.memory.take_kill() } else { None };
-        // Before they are killed. The death of the agent has ended some of them.
+        // Measure the ranks' memory before they are killed. The agent's death has already ended some of them.
         let remaining = if shortage.is_some() { reap::memory_of_children() } else { 0 };
         let (killed, abandoned) = self.kill_all();
         // An agent that has failed or was killed has left its directories.

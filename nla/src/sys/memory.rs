@@ -1,4 +1,4 @@
-//! Whether the kernel has killed processes because memory ran out, where it did, and how much memory processes have.
+//! Detects that the kernel killed processes because memory ran out, and measures the memory of processes.
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Display for MemoryShortage {
 }
 
 impl MemoryWatch {
-    /// Reads the counters from which later ones differ.
+    /// Records the current counters, with which later calls compare.
     pub fn begin() -> Self {
         const EVENTS: ControllerFile =
             ControllerFile { controller: "memory", v1: "memory.oom_control", v2: "memory.events" };
@@ -56,14 +56,14 @@ impl MemoryWatch {
         watch
     }
 
-    /// Returns where memory ran out if the kernel has killed a process for it that was not taken yet, and takes one.
+    /// Returns where memory ran out if the kernel has killed a process that no earlier call has counted, and counts it.
     pub fn take_kill(&mut self) -> Option<MemoryShortage> {
         let shortage = self.shortage()?;
         self.kills += 1;
         Some(shortage)
     }
 
-    /// Returns where memory ran out if the kernel has killed a process for it that was not taken.
+    /// Like [`take_kill`](Self::take_kill), but does not count the kill.
     pub fn shortage(&self) -> Option<MemoryShortage> {
         self.kills().filter(|kills| *kills > self.kills)?;
         // The kernel counts an exhausted limit in the cgroup that has it and, in version 2, in those above.
@@ -121,7 +121,7 @@ pub fn resident_bytes(pids: impl IntoIterator<Item = u32>) -> u64 {
     pids.into_iter().filter_map(pages).sum::<u64>().saturating_mul(page)
 }
 
-/// Returns the most memory that one of the reaped children of this process had at any time. Until its exec, a rank has that of the
+/// Returns the peak memory of the largest reaped child. Before its exec, a rank shares the memory of the
 /// process that starts it.
 pub fn largest_child_bytes() -> u64 {
     let kib = getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0, |usage| usage.max_rss());
@@ -131,7 +131,7 @@ pub fn largest_child_bytes() -> u64 {
 /// Returns the oom_score_adj of ranks, as text for the file; empty if they are to have that of this process.
 ///
 /// When memory runs out, the kernel ends the process with the highest score. Agents with a thousand ranks are larger than small
-/// ranks, and all ranks end with them. So ranks get a higher score: by a tenth of the memory, as systemd gives the sessions of users.
+/// ranks, and all ranks end with their agent. So ranks get 100 more points, a tenth of the memory, as user services do.
 /// Every process may raise its own.
 pub(super) fn rank_oom_score() -> Vec<u8> {
     raised(&read_text("/proc/self/oom_score_adj").unwrap_or_default())

@@ -142,4 +142,4 @@ pub use task_limits::{TaskLimit, TaskLimitPlace, processes_of_session, reached_l
 pub use tcp_pace::{Acks, Delivery, acks, delivery, limit_rate};
 pub use tcp_peer::{SocketDiag, process_of_peer, uid_in_table};
 pub use timer::Timer;
-pub use told_signals::{SignalSender, ToldSignals, block_all_deadly_signals};
+pub use told_signals::{SignalSender, ToldSignals, block_all_deadly_signals, block_signals_without_meaning};

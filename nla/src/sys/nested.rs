@@ -1,7 +1,7 @@
 //! Guardians below a process that kills everything below it: those of the jobs of a pool, whose keepers are ranks, and those of
 //! launchers that ranks have started.
 //!
-//! A guardian that is killed leaves the files of its agent. So its agent is killed instead, and the guardian gets some time to end what
+//! A killed guardian removes no files. So this process kills the agent instead, and gives the guardian time to end what
 //! the agent has started and to remove its files.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,8 +23,8 @@ pub struct NestedGuardians {
 }
 
 impl NestedGuardians {
-    /// Signals all children except `spared`, as [`kill_children_but`](super::kill_children_but) does. Of guardians among them it kills
-    /// the agents, and later the guardians if they do not exit. Returns how many children were signalled, and how many guardians may
+    /// Signals all children except `spared`. For a child that is a guardian, kills its agent first,
+    /// then the guardian if it does not exit. Returns how many children were signalled, and how many guardians may
     /// take more time.
     ///
     /// The children are listed once: a guardian that becomes a child meanwhile is found by the next call.

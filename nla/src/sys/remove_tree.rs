@@ -58,7 +58,7 @@ struct Level {
     before: u64,
 }
 
-/// Removes a directory of this user. A path that is no such directory is left. An error does not end the removal: the first one is
+/// Removes a directory that belongs to this user, and ignores any other path. Goes on after errors: the first one is
 /// returned, with the number of all. Not recursive, because a thread's stack may be small.
 pub(super) fn remove_tree(path: &Path) -> Result<(), FilesLeft> {
     let is_own = |found: fs::Metadata| found.is_dir() && found.uid() == geteuid().as_raw();
@@ -102,7 +102,7 @@ pub(super) fn remove_tree(path: &Path) -> Result<(), FilesLeft> {
                 };
                 match removed {
                     Ok(()) | Err(Errno::ENOENT) => {}
-                    // What is left below it was noted.
+                    // The entries that could not be removed have been counted.
                     Err(Errno::ENOTEMPTY) if left.count > level.before => {}
                     Err(error) => left.note(level.path, error.into()),
                 }

@@ -50,12 +50,12 @@ impl ShmNote {
         }
     }
 
-    /// Announces no file any more: another session begins.
+    /// Withdraws all announced files, before another session begins.
     pub fn clear(self) {
         self.0.count.store(0, Ordering::Release);
     }
 
-    /// Removes the announced files that no process of this user has mapped. What cannot be decided in time stays.
+    /// Removes the announced files that no process of this user has mapped. Removes none if the search exceeds [`SEARCH_TIME`].
     pub(super) fn remove_announced(self) {
         let count = self.0.count.load(Ordering::Acquire).min(FILES_MAX);
         let inodes: BTreeSet<u64> = self.0.inodes[..count].iter().map(|inode| inode.load(Ordering::Relaxed)).collect();

@@ -84,7 +84,7 @@ impl Signs {
         (time > 0).then(|| Duration::from_nanos(time))
     }
 
-    /// Announces a directory, or none any more. Called by the agent, in one thread at a time. Fails if the path is too long.
+    /// Announces a directory; `None` withdraws it. Call it from one thread of the agent at a time. Fails if the path is too long.
     pub(super) fn announce_directory(&self, path: Option<&Path>) -> io::Result<()> {
         let bytes = path.map(|path| path.as_os_str().as_bytes()).unwrap_or_default();
         if bytes.len() > PATH_BYTES_MAX {
@@ -113,7 +113,7 @@ impl Sign {
         self.at.store(since.clamp(1, RESTS - 1), Ordering::Relaxed);
     }
 
-    /// Notes that this process rests: it gives no sign until it has something to do.
+    /// Marks this process as idle: it gives no sign of life until its next session begins.
     pub(super) fn rest(&self) {
         self.at.store(RESTS, Ordering::Relaxed);
     }

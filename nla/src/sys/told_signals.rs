@@ -1,5 +1,5 @@
 //! The signals that others send to an agent and its guardian. A resource manager may send one to all processes of a job, or to those
-//! that it has started. None may end an agent or a guardian, which would end the ranks.
+//! that it has started. No such signal may end an agent or a guardian: the ranks would end with it.
 
 use std::io;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
@@ -23,28 +23,38 @@ const TOLD: [Signal; 3] = [Signal::SIGTERM, Signal::SIGUSR1, Signal::SIGUSR2];
 /// Real-time signals begin here: the two before are glibc's.
 const REAL_TIME: c_int = 34;
 
-/// The name of the process of Slurm's.
+/// The name of Slurm's step daemon, which starts agents and sends signals to them.
 const MANAGER: &str = "slurmstepd";
 
 /// The number of ancestors that are looked at.
 const ANCESTORS_MAX: usize = 16;
 
-/// Blocks all signals that would end this process and that its program does not act on, except those that report an error of the
+/// Blocks the signals that would end this process and that its program does not handle, except those that report an error of the
 /// program. Ranks and remote shells get the mask of the user's shell. Call it while the process
 /// has one thread.
 pub(super) fn block_deadly_signals() {
     block_deadly_signals_and(&[]);
 }
 
-/// Blocks TERM, USR1 and USR2 as well, for a process that the agent ends in another way.
+/// Also blocks TERM, USR1 and USR2, for a helper process that the agent ends by other means.
 pub fn block_all_deadly_signals() {
     block_deadly_signals_and(&TOLD);
 }
 
+/// Blocks the deadly signals that the launcher gives no meaning. Call it while the process has one thread.
+pub fn block_signals_without_meaning() {
+    block([]);
+}
+
 fn block_deadly_signals_and(more: &[Signal]) {
-    let own = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGPIPE, Signal::SIGALRM, Signal::SIGSTKFLT];
-    let timers = [Signal::SIGXCPU, Signal::SIGXFSZ, Signal::SIGVTALRM, Signal::SIGPROF, Signal::SIGIO, Signal::SIGPWR];
-    let deadly = own.iter().chain(&timers).chain(more).map(|signal| *signal as c_int).chain(REAL_TIME..=64);
+    let of_terminal = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGPIPE];
+    block(of_terminal.iter().chain(more).copied());
+}
+
+fn block(more: impl IntoIterator<Item = Signal>) {
+    let timers = [Signal::SIGALRM, Signal::SIGVTALRM, Signal::SIGPROF, Signal::SIGXCPU, Signal::SIGXFSZ];
+    let others = [Signal::SIGSTKFLT, Signal::SIGIO, Signal::SIGPWR];
+    let deadly = timers.into_iter().chain(others).chain(more).map(|signal| signal as c_int).chain(REAL_TIME..=64);
     let before = swap_signal_mask(u64::MAX);
     swap_signal_mask(deadly.fold(before, |mask, signal| mask | 1 << (signal - 1)));
 }
@@ -54,7 +64,7 @@ fn block_deadly_signals_and(more: &[Signal]) {
 pub enum SignalSender {
     /// Its guardian, which has received the same signal.
     Guardian,
-    /// The process of Slurm's that has started the guardian: it sends a signal to all processes below itself, or to the guardian only.
+    /// slurmstepd, an ancestor of the guardian. It signals all its descendants, or only the guardian.
     Manager,
     /// Another process.
     Other,
@@ -93,7 +103,7 @@ extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut libc::c_vo
     Errno::set_raw(errno);
 }
 
-/// Handles USR1 and USR2 from now on, in an agent that its guardian has just forked. They wait for [`ToldSignals`].
+/// Installs the handlers of USR1 and USR2 in a newly forked agent. [`ToldSignals`] returns what arrives before it is made.
 pub(super) fn begin_to_note() -> io::Result<()> {
     let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
     EVENT.store(descriptors::move_up(OwnedFd::from(event))?.into_raw_fd(), Ordering::Relaxed);

@@ -1,9 +1,9 @@
 //! The file of a journal.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::ops::DerefMut;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -40,10 +40,18 @@ impl JournalFile {
             let text = format!("the journal {name} belongs to another user (uid {})", found.uid());
             return Err(Refusal::new(text, "another --journal begins a new one").of_system());
         }
+        if found.mode() & 0o002 != 0 && found.len() > 0 {
+            let text = format!("other users can write to the journal {name}: its mode is {:o}", found.mode() & 0o777);
+            return Err(Refusal::new(text, "another --journal begins a new one").of_system());
+        }
+        // Whoever may open it could lock it.
+        if found.uid() == geteuid().as_raw() && found.mode() & 0o077 != 0 {
+            file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+        }
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => file,
             Err((_, Errno::EWOULDBLOCK)) => {
-                return Err(Refusal::new(format!("the journal {name} is being written by another map"), "").of_system());
+                return Err(Refusal::new(format!("the journal {name} is in use by another process"), "").of_system());
             }
             Err((_, error)) => return Err(failed(error.into())),
         };
@@ -101,7 +109,7 @@ mod tests {
         let (mut journal, succeeded) = open(false).unwrap();
         assert_eq!(succeeded, [false, false]);
         let text = open(true).unwrap_err().to_string();
-        assert!(text.ends_with("journal is being written by another map"), "{text}");
+        assert!(text.ends_with("journal is in use by another process"), "{text}");
         journal.append(&row(2, 0, b"b")).unwrap();
         journal.append(&row(1, 3, b"a")).unwrap();
         drop(journal);
@@ -141,6 +149,26 @@ mod tests {
         let text = JournalFile::open(&at("link"), false, &list).unwrap_err().to_string();
         assert!(text.contains("cannot be used: it is a link of another user (uid 65502)"), "{text}");
         assert!(!at("made").exists());
+    }
+
+    #[test]
+    fn a_journal_is_closed_to_others_and_not_believed_if_all_may_write_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let list = List::parse(b"a\n".to_vec()).unwrap();
+        let set = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        let (mut journal, _) = JournalFile::open(&path, false, &list).unwrap();
+        journal.append(&row(1, 0, b"a")).unwrap();
+        drop(journal);
+        set(0o664);
+        assert_eq!(JournalFile::open(&path, true, &list).unwrap().1, [true]);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        set(0o666);
+        let text = JournalFile::open(&path, true, &list).unwrap_err().to_string();
+        assert!(
+            text.starts_with("other users can write to the journal ") && text.ends_with("its mode is 666"),
+            "{text}"
+        );
     }
 
     #[test]

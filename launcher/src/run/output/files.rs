@@ -23,7 +23,7 @@ struct Known {
     by_path: HashMap<PathBuf, Arc<Mutex<OutputFile>>>,
     /// Regular files, by device and inode.
     by_identity: HashMap<(u64, u64), Arc<Mutex<OutputFile>>>,
-    /// The maximum number of those that are open.
+    /// Upper bound on the number of open files.
     open: usize,
 }
 

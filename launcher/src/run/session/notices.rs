@@ -63,7 +63,7 @@ impl Session {
             }
             Notice::LowLimits(limits) => {
                 self.low_limits.add(limits);
-                // Those of agents that have ranks from the start share a warning.
+                // One warning, printed at the start, covers the agents that have ranks by then.
                 if self.has_started {
                     self.warn_of_limits();
                 }

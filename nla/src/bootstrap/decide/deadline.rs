@@ -42,9 +42,11 @@ impl Deadline {
         self.left(now) > wait
     }
 
-    /// Returns whether a host that cannot be reached is tried again after a wait.
-    pub(in crate::bootstrap) fn waits_for_hosts(&self, now: Time, wait: Duration) -> bool {
-        self.hosts.saturating_sub(now) > wait
+    /// Returns after how long a host that cannot be reached is tried again: after `wait`, and for the last time when all hosts must
+    /// be there. `None` from then on.
+    pub(in crate::bootstrap) fn wait_for_host(&self, now: Time, wait: Duration) -> Option<Duration> {
+        let left = self.hosts.saturating_sub(now);
+        (!left.is_zero()).then(|| wait.min(left))
     }
 
     /// Returns how long a start may take until its agent's first report. An agent that starts others gets half of the
@@ -108,7 +110,8 @@ mod tests {
     fn a_host_that_is_late_has_the_whole_time_for_its_start() {
         let s = Duration::from_secs;
         let deadline = Deadline::after(s(5), StartTimes { hosts: s(60), start: s(32) });
-        assert!(deadline.waits_for_hosts(s(5), s(59)) && !deadline.waits_for_hosts(s(5), s(60)));
+        assert_eq!([s(59), s(61)].map(|wait| deadline.wait_for_host(s(5), wait)), [Some(s(59)), Some(s(60))]);
+        assert_eq!(deadline.wait_for_host(s(65), s(1)), None, "the last try was now");
         assert_eq!(deadline.timeout(s(5), false), s(31), "a host that does not answer is not waited for");
         assert_eq!((deadline.timeout(s(65), false), deadline.timeout(s(75), false)), (s(31), s(21)));
         let times = |now| deadline.passed_on(now, &order_with_targets_below()).below.map(|below| below.times);

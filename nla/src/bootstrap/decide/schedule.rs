@@ -124,12 +124,13 @@ impl Schedule {
     }
 
     fn on_failure(&mut self, now: Time, mut task: Task, failure: StartFailure, actions: &mut Vec<ScheduleAction>) {
-        let wait = self.retry_time(&task, HOST_DOUBLINGS);
-        let waits_for_host = is_unreached(failure.phase) && self.deadline.waits_for_hosts(now, wait);
+        let wait = self.deadline.wait_for_host(now, self.retry_time(&task, HOST_DOUBLINGS));
+        let wait_for_host = wait.filter(|_| is_unreached(failure.phase));
+        let waits_for_host = wait_for_host.is_some();
         let retries = retries_after(failure.phase);
         // A host that is not there yet does not show that too many starts are under way.
         self.start_limit.on_failure(retries > 0 && (!waits_for_host || failure.phase == StartPhase::Busy));
-        let wait = if waits_for_host { wait } else { self.retry_time(&task, RETRY_DOUBLINGS) };
+        let wait = wait_for_host.unwrap_or_else(|| self.retry_time(&task, RETRY_DOUBLINGS));
         // Other starts may have caused this refusal, so retries are not counted while they are under way.
         let is_alone = self.start_limit.under_way() == 0;
         let may_retry = waits_for_host || retries > 0 && (task.tries < retries || !is_alone);

@@ -10,7 +10,7 @@ use crate::core::ids::Time;
 
 const SIGTERM: i32 = 15;
 
-/// How long one signal may take in all ways to an agent. Slurm's daemons pass it on from node to node.
+/// How long copies of one signal may arrive apart. Slurm's daemons forward it from node to node.
 const SPREAD_TIME: Duration = Duration::from_secs(1);
 
 /// The way in which a signal has reached an agent.
@@ -20,7 +20,7 @@ pub enum SignalWay {
     Parent,
     /// The guardian has received it.
     Guardian,
-    /// A resource manager has sent it to all processes below itself, and so to the ranks.
+    /// A resource manager has sent it to all its descendants, including the ranks.
     Manager,
     /// Another process has sent it to this agent.
     Direct,
@@ -33,7 +33,7 @@ pub(super) struct Passing {
 }
 
 impl Passing {
-    /// Returns whether the ranks get the signal now. The same signal in another way, soon afterwards, is the same one.
+    /// Returns whether to send the signal to the ranks. A copy that arrives in another way within [`SPREAD_TIME`] is not new.
     pub(super) fn is_new(&mut self, now: Time, signal: i32, way: SignalWay) -> bool {
         if let Some((at, ways)) = self.last.get_mut(&signal)
             && now.saturating_sub(*at) < SPREAD_TIME

@@ -42,7 +42,7 @@ pub enum Notice {
     Failure(Failure),
     /// A rank has failed, or an agent was lost, and other ranks go on.
     GoesOn(Failure),
-    /// The session is about to be ended by something else than a failure, and ranks have failed before, while the others
+    /// A signal or timeout is about to end the session. Some ranks failed before, while the others
     /// went on: [`Outcome::Survived`].
     WentOn(Outcome),
     /// After a failure all ranks are being ended, to start again.
@@ -72,7 +72,7 @@ pub enum Notice {
         /// How long the ranks of a lost agent may run on, at most. They start again afterwards.
         wait: Duration,
     },
-    /// Ranks would start again after a failure, but have done so this often, which is the most they may.
+    /// Ranks failed and cannot restart: they have restarted this often, which is the limit (`--max-restarts`).
     NoRestartLeft(u32),
     /// The ranks of lost agents could not be placed on other nodes: the job cannot start again.
     NoSpare,
@@ -112,7 +112,7 @@ pub enum Notice {
     LowLimits(LowLimits),
     /// Ranks were killed when their grace was over.
     Killed(Killed),
-    /// This number of processes that outlived their ranks were ended; and those of them that had the grace to end by themselves.
+    /// Agents ended this many processes that outlived their ranks. The list names those that exceeded the grace, which comes last.
     Leftovers(u64, Vec<LeftProcesses>, Duration),
 }
 
@@ -136,7 +136,7 @@ impl Notice {
             }
             Self::Joined
             | Self::Staged
-            // No job starts again that goes on.
+            // A job whose ranks survive failures (`--on-failure continue`) does not restart.
             | Self::GoesOn(_)
             | Self::WentOn(_)
             | Self::RanksEnded

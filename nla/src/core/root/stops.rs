@@ -1,4 +1,4 @@
-//! Processes that do not run: the launcher itself, and agents that are silent although their machines answer.
+//! Handles pauses of the launcher, and agents that are silent although their machines answer.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::core::limits::{END_MARGIN, SILENCE_TOLD, SILENCE_WINDOW};
 pub(super) struct Stop {
     /// How long it did not run.
     time: Duration,
-    /// Agents that are lost before this time may have given the launcher up.
+    /// An agent lost before this time may have counted the launcher as lost during the stop.
     given_up_until: Time,
     is_told: bool,
 }
 
-/// Agents that are silent, until the user is told of them together.
+/// Collects silent agents, to report them to the user in one line.
 #[derive(Default, Debug)]
 pub(super) struct Silences {
     agents: LiteMap<AgentId, Duration>,
@@ -67,7 +67,7 @@ impl Root {
         }
     }
 
-    /// An agent is silent although its machine answers. It has the stop time, so a deadline of a session that has not failed does not
+    /// Records a silent agent whose machine answers. While the session has not failed, extends its deadlines so that they do not
     /// end before the next report of its silence.
     pub(super) fn await_silent(&mut self, agent: AgentId, time: Duration, now: Time) {
         self.silences.add(now, agent, time);
@@ -91,7 +91,7 @@ impl Root {
         (now < until).then(|| until.saturating_sub(now))
     }
 
-    /// Tells the user of a stop of the launcher, of which the loss of an agent may be a consequence.
+    /// Reports a pause of the launcher, once: it may have caused the loss of an agent.
     pub(super) fn tell_stop(&mut self, turn: &mut Turn<'_>) {
         let Some(stop) = self.stop.as_mut().filter(|stop| turn.now < stop.given_up_until && !stop.is_told) else {
             return;
@@ -100,7 +100,7 @@ impl Root {
         turn.push(RootAction::Notice(Notice::Stopped(stop.time)));
     }
 
-    /// Tells the user of agents that are silent, if that is due. Those that were lost meanwhile are reported as such.
+    /// Reports the collected silent agents, if due. Leaves out agents that were lost meanwhile.
     pub(super) fn tell_silences(&mut self, turn: &mut Turn<'_>) {
         let Some(mut agents) = self.silences.take(turn.now) else { return };
         agents.retain(|(agent, _)| !self.lost.contains(agent));

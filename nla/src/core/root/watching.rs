@@ -1,4 +1,4 @@
-//! What the user is told unasked about a job that may hang, and the end of a job whose last ranks run on for too long.
+//! Reports jobs that may hang, and ends a job whose last ranks exceed `--exit-timeout`.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub(super) struct Watched {
     pub(super) released: Option<Time>,
     /// When the first rank ended.
     pub(super) left: Option<Time>,
-    /// The user was told who has left.
+    /// The user has read which ranks exited.
     is_left_told: bool,
     /// Ranks that may not have spoken PMI were looked for.
     is_silence_surveyed: bool,
@@ -36,7 +36,7 @@ impl Namespace {
         self.watched.left.filter(|_| !self.is_over())
     }
 
-    /// Since when nothing was heard of ranks whose waits cannot be seen: they have not spoken PMI, or are served by PMIx on one node,
+    /// Returns when a rank last showed activity, if waits are invisible: no rank has used PMI, or PMIx serves all ranks on one node,
     /// where libpmix reports a fence only once all have arrived.
     fn quiet_since(&self, by_pmix: bool) -> Option<Time> {
         let hides_waits = !self.contacted || by_pmix && self.plan.placement.len() == 1;
@@ -44,7 +44,7 @@ impl Namespace {
         [self.watched.released, self.watched.left].into_iter().flatten().chain([started]).max()
     }
 
-    /// Since when some ranks should have spoken PMI and may not have: since the start if that `is_expected`, or since others have waited
+    /// Returns since when some ranks are overdue with PMI: since the start if PMI `is_expected`, else since others have waited
     /// for them in the first fence.
     fn silent_since(&self, is_expected: bool) -> Option<Time> {
         let started = self.watched.started.filter(|_| !self.is_over())?;
@@ -68,7 +68,7 @@ impl Namespace {
 }
 
 impl Root {
-    /// Ends the job if its last ranks have run on for too long. Tells the user, once, about ranks that have left the others, wait in a
+    /// Ends the job if `--exit-timeout` has expired. Reports, once, ranks that have exited before others, wait in a
     /// fence, or have not spoken PMI.
     pub(super) fn watch(&mut self, turn: &mut Turn<'_>) {
         if !matches!(self.phase, Phase::Running) {
@@ -129,7 +129,7 @@ impl Root {
         self.namespaces.iter().flat_map(|(id, ns)| of((*id, ns))).flatten().min()
     }
 
-    /// After how long the user is told: after `time`, or earlier if that is typed.
+    /// Returns the delay of a report: `time`, or `--stuck-after` if that is shorter.
     fn told_after(&self, time: Duration) -> Duration {
         self.stuck_after.map_or(time, |after| after.min(time))
     }

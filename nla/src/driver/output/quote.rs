@@ -1,7 +1,7 @@
 //! The last lines that a rank has written to standard error. The launcher quotes those of the rank that failed first.
 //!
-//! Each agent sends the lines of its own first failure, at the end of its output. The first cause is the least of all failures, in
-//! an order that does not depend on their number. So the rank that the launcher elects is the first one of its agent too.
+//! Each agent sends the lines of its own first failure, at the end of its output. The root elects the first cause by
+//! an order that does not depend on the number of failures. So the rank that the root elects is the first one of its agent too.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use pmi::Rank;
@@ -40,7 +40,7 @@ impl Tail {
     }
 }
 
-/// The rank that has written last, and how many lines since another one has.
+/// The rank that wrote last, and the number of lines since another rank wrote.
 #[derive(Default, Debug)]
 pub struct LastWriter {
     rank: Option<(NamespaceId, Rank)>,
@@ -56,7 +56,7 @@ impl LastWriter {
         *self = Self { rank: Some(rank), lines: (before + lines + begun).min(QUOTED_LINES_MAX) };
     }
 
-    /// Returns whether this rank has written the last lines, and as many.
+    /// Returns whether the last `lines` lines are all from this rank.
     pub fn has_written(&self, rank: (NamespaceId, Rank), lines: usize) -> bool {
         self.rank == Some(rank) && self.lines >= lines
     }

@@ -1,4 +1,4 @@
-//! Finds the processes that are connected as one rank. libpmix gives a rank's place to every process that inherits its
+//! Finds several processes that are connected as the same rank. libpmix accepts every process that inherits the rank's
 //! variables, and does not say which process connects.
 
 use std::collections::BTreeSet;

@@ -257,7 +257,7 @@ fn refused() -> MutexGuard<'static, BTreeSet<Process>> {
     REFUSED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Its namesake `client_connected2` gets `done` as well, but version 4 ignores its errors.
+/// Used instead of `client_connected2`, whose errors version 4 ignores.
 extern "C" fn client_connected(raw: Raw, _server_object: Data, done: Option<OperationDone>, data: Data) -> Status {
     let Some(process) = process(raw) else { return ERROR };
     // A process that ended without finalizing gives way to the next one.
@@ -276,8 +276,8 @@ extern "C" fn client_connected(raw: Raw, _server_object: Data, done: Option<Oper
     tell(Some(Upcall::Joined(process)))
 }
 
-/// Makes libpmix close a new connection. Version 5.0 frees it twice after an error at once, and has a callback for a later one;
-/// version 4 has no callback.
+/// Makes libpmix close a new connection. Version 5.0 frees it twice if the upcall returns an error, so its callback is used.
+/// Version 4 has no callback, so return the error.
 fn refuse(done: Option<OperationDone>, data: Data) -> Status {
     let Some(done) = done else { return ERROR };
     // SAFETY: libpmix's own callback with its own data, which is called once and only shifts the event to its thread.
