@@ -333,6 +333,19 @@ fn processes_that_keep_the_pipes_open_do_not_delay_the_end() {
     }
 }
 
+/// Also those whose parent ignores SIGTERM.
+#[test]
+fn all_processes_that_a_rank_has_left_may_end_by_themselves() {
+    let below =
+        "(trap 'echo ended; exit' TERM; : >\"$1\"; while :; do sleep 0.05; done) & trap '' TERM; wait; sleep 1000";
+    let script = format!("({below}) & until [ -e \"$1\" ]; do sleep 0.01; done");
+    let run = scela().np(1).args(["--kill-grace", "0.3"]);
+    let mut program = sh(&script);
+    program.push(run.world().file("ready").into());
+    let outcome = run.program(program).run();
+    outcome.has_code(0).wrote("ended\n").says("0.3 s after the last rank (--kill-grace): sh of rank 0 (2 processes, ");
+}
+
 #[test]
 fn no_output_is_lost_when_a_rank_fails() {
     let script = r#"

@@ -232,17 +232,21 @@ impl AgentDriver {
 
     /// Sends SIGTERM to all descendants that are left, and reports them.
     pub(super) fn end_left(&mut self) {
-        self.sweep = Sweep::Lingering { signalled: Some(BTreeSet::new()) };
+        let left = sys::descendants_but(&self.spared());
+        let deeper: BTreeSet<u32> = left.difference(&sys::children_but(&BTreeSet::new())).copied().collect();
         // The environment does not name the namespace.
         let is_job = self.namespaces.keys().all(|id| *id == NamespaceId::FIRST);
         let rank_of = |pid| sys::variable_of(pid, "PMI_RANK").or_else(|| sys::variable_of(pid, "PMI_ID"));
         let mut all = Vec::new();
-        for pid in sys::children_but(&self.spared()) {
+        for pid in left {
             let Some(program) = sys::program_of(pid) else { continue };
             let rank = is_job.then(|| rank_of(pid)?.parse().ok()).flatten();
             let (example, ranks) = ((self.here.head(), pid), rank.map(Rank).into_iter().collect());
             LeftProcesses { program, count: 1, example, ranks }.add_to(&mut all);
         }
+        // The others are signalled as children, also those that are forked meanwhile.
+        [SIGTERM, SIGCONT].into_iter().for_each(|signal| sys::signal_all(&deeper, signal));
+        self.sweep = Sweep::Lingering { signalled: Some(deeper) };
         if !all.is_empty() {
             self.handle(Input::Left(all));
         }

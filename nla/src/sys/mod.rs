@@ -115,9 +115,9 @@ pub use profile_file::{PROFILE_FD, ProfileFile};
 pub use rank_file::{RANK_FILE_FD, RANK_FILE_PATH, RankFile};
 pub use readiness::{Watched, watch, watch_end};
 pub use reap::{
-    Ended, ExitSignalsHeld, blocked_children_but, catches, children_but, end_orphans, has_children, has_children_but,
-    has_group, is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals, pidfd_of_this,
-    process_state, program_of, reap, refusal_text, signal_by, signal_name, variable_of,
+    Ended, ExitSignalsHeld, blocked_children_but, catches, children_but, descendants_but, end_orphans, has_children,
+    has_children_but, has_group, is_stopped, kill_children, kill_children_but, kill_group, leave_exit_signals,
+    pidfd_of_this, process_state, program_of, reap, refusal_text, signal_all, signal_by, signal_name, variable_of,
 };
 pub use regular_file::{open_input, open_regular};
 pub use remove_tree::FilesLeft;

@@ -20,6 +20,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::memory::resident_bytes;
+use super::shared_files::processes;
 
 /// The most bytes of an environment that are read: the kernel's default bound for arguments and environment.
 const ENVIRONMENT_BYTES_MAX: u64 = 2 << 20;
@@ -152,6 +153,31 @@ pub fn has_children_but(spared: &BTreeSet<u32>) -> bool {
 pub fn children_but(spared: &BTreeSet<u32>) -> BTreeSet<u32> {
     let all = children().unwrap_or_default().into_iter().filter_map(|pid| u32::try_from(pid).ok());
     all.filter(|pid| *pid > 1 && !spared.contains(pid)).collect()
+}
+
+/// Returns all descendants except `spared` and those below them. Looks at all processes.
+pub fn descendants_but(spared: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let mut found = children_but(spared);
+    let parents = processes().into_iter().filter(|pid| !spared.contains(pid));
+    let parents: Vec<(u32, u32)> = parents.filter_map(|pid| Some((pid, parent_of(pid)?))).collect();
+    loop {
+        let below: Vec<u32> = parents
+            .iter()
+            .filter(|(pid, parent)| found.contains(parent) && !found.contains(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        if below.is_empty() {
+            return found;
+        }
+        found.extend(below);
+    }
+}
+
+/// Sends a signal to these processes. Those that have ended are ignored.
+pub fn signal_all(pids: &BTreeSet<u32>, signal: i32) {
+    for pid in pids {
+        let _ = kill(pid.cast_signed(), signal);
+    }
 }
 
 /// Returns the name of the program that a process runs, as the kernel has it; `None` if there is no such process, or it has ended.
