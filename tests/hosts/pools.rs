@@ -4,7 +4,7 @@ use std::process::{Child, Stdio};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tests::{Cluster, Pool, Process, eventually, sh};
+use tests::{Capture, Cluster, Pool, Process, event_timeout, eventually, sh};
 
 use crate::rank;
 
@@ -89,11 +89,13 @@ fn drained_nodes_get_no_jobs() {
     assert!(code == Some(251) && text.contains("the pool has no node node009"), "{text}");
 }
 
-/// Begins a job that goes on until it is ended.
-fn begin(pool: &Pool<'_>, options: &[&str]) -> Child {
-    let words = [&["run", "--pool"], options, &["sleep", "1000"]].concat();
-    let child = pool.command(&words).stderr(Stdio::null()).spawn().expect("scela starts");
-    pool.wait_for_jobs(1, 0);
+/// Begins a job that goes on until it is ended. Returns when all of its ranks run.
+fn begin(pool: &Pool<'_>, ranks: usize, options: &[&str]) -> Child {
+    let number = ranks.to_string();
+    let words = [&["run", "--pool", "-np", &number], options, &["sh", "-c", "echo up; exec sleep 1000"]].concat();
+    let mut child = pool.command(&words).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("scela starts");
+    let output = Capture::of(child.stdout.take().expect("a pipe"));
+    assert!(output.wait(event_timeout(), |text| text.matches("up").count() == ranks), "{}", output.text());
     child
 }
 
@@ -107,7 +109,7 @@ fn end(pool: &Pool<'_>, mut child: Child) -> Option<i32> {
 fn an_exclusive_job_shares_no_node() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "2"]);
-    let alone = begin(&pool, &["--exclusive", "-np", "1"]);
+    let alone = begin(&pool, 1, &["--exclusive"]);
     assert_eq!(hosts(&pool, 2, &[]), ["node002", "node002"]);
     pool.job().args(["--exclusive", "--no-wait"]).np(3).program(sh("true")).run().has_code(251).says("2 are free");
     assert_eq!(end(&pool, alone), Some(143));
@@ -205,7 +207,7 @@ fn a_host_that_cannot_be_reached_prevents_the_start() {
 fn a_node_whose_keeper_was_killed_comes_back_and_its_job_goes_on() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "2"]);
-    let job = begin(&pool, &["-np", "2", "-ppn", "1"]);
+    let job = begin(&pool, 2, &["-ppn", "1"]);
     let mut keepers = cluster.host(1).processes();
     keepers.retain(|process| process.name == "scela-keeper");
     assert!(!keepers.is_empty());
@@ -256,7 +258,7 @@ fn a_node_whose_keeper_is_stopped_gets_no_jobs_until_it_answers() {
 fn a_lost_host_comes_back() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "1"]);
-    let mut job = begin(&pool, &["-np", "2"]);
+    let mut job = begin(&pool, 2, &[]);
     cluster.cut(cluster.host(1));
     assert_eq!(job.wait().expect("it was not reaped").code(), Some(252));
     wait_for_state(&pool, "node002", "down");
@@ -270,7 +272,7 @@ fn a_lost_host_comes_back() {
 fn nothing_is_left_after_the_controller_was_killed() {
     let Some(cluster) = Cluster::new_or_skip(2) else { return };
     let pool = Pool::start_on(&cluster, &["--slots", "1"]);
-    let mut job = begin(&pool, &["-np", "2"]);
+    let mut job = begin(&pool, 2, &[]);
     pool.controller().signal(Signal::SIGKILL);
     assert_eq!(job.wait().expect("it was not reaped").code(), Some(252));
     pool.wait_for_end();
