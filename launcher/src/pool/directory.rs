@@ -64,7 +64,7 @@ fn lingers() -> bool {
 /// The reason for which a directory is not used.
 #[derive(Debug, PartialEq, Eq)]
 enum Unfit {
-    /// The directory does not exist; after an attempt to make it, neither does the one above it.
+    /// The directory does not exist, or the one above it cannot be entered.
     Missing,
     /// It was removed or replaced while it was checked: a pool that ends removes it, and one that starts makes it again.
     Replaced,
@@ -86,10 +86,12 @@ fn check(directory: &Path) -> Result<FileId, Unfit> {
     match OpenOptions::new().read(true).custom_flags(flags.bits()).open(directory) {
         Ok(opened) => judge(directory, &opened),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Unfit::Missing),
-        Err(_) if fs::symlink_metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
-            Err(Unfit::Replaced)
-        }
-        Err(error) => Err(owner_if_foreign(directory).map_or_else(|| error.into(), Unfit::Foreign)),
+        Err(error) => Err(match fs::symlink_metadata(directory).map_err(|error| error.kind()) {
+            Err(io::ErrorKind::NotFound) => Unfit::Replaced,
+            // The directory above it cannot be entered, as a HOME of another user.
+            Err(io::ErrorKind::PermissionDenied) => Unfit::Missing,
+            _ => owner_if_foreign(directory).map_or_else(|| error.into(), Unfit::Foreign),
+        }),
     }
 }
 
@@ -121,7 +123,9 @@ fn judge(directory: &Path, opened: &File) -> Result<FileId, Unfit> {
 fn judge_above(directory: &Path) -> Result<(), Unfit> {
     let above = directory.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let above = match fs::metadata(above) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Unfit::Missing),
+        Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied].contains(&error.kind()) => {
+            return Err(Unfit::Missing);
+        }
         found => found?,
     };
     if ![0, geteuid().as_raw()].contains(&above.uid()) {
@@ -239,7 +243,7 @@ fn prepare(directory: &Path) -> Result<FileId, Unfit> {
 /// Returns the refusal of a directory.
 fn refused(directory: &Path, what: &str, unfit: &Unfit) -> Refusal {
     let why = match unfit {
-        Unfit::Missing => "it cannot be made, because the directory above it does not exist",
+        Unfit::Missing => "the directory above it does not exist or cannot be entered",
         Unfit::Replaced => "it was replaced",
         Unfit::Foreign(owner) => &format!("it belongs to user {owner}"),
         Unfit::Refused(why) => why,
