@@ -28,6 +28,13 @@ pub(super) enum ChildStage {
     Lost,
 }
 
+impl ChildStage {
+    /// Whether messages can be sent to the child.
+    fn is_reachable(self) -> bool {
+        !matches!(self, Self::Expected | Self::Orphaned | Self::Lost)
+    }
+}
+
 #[derive(Debug)]
 struct Child {
     id: AgentId,
@@ -171,12 +178,12 @@ impl Children {
 
     /// The children to which messages can be sent.
     pub(super) fn reachable(&self) -> impl Iterator<Item = AgentId> {
-        self.at(|stage| !matches!(stage, ChildStage::Expected | ChildStage::Orphaned | ChildStage::Lost))
+        self.at(ChildStage::is_reachable)
     }
 
     /// The children to which messages can be sent, except those that will get what they have missed.
     pub(super) fn up_to_date(&self) -> impl Iterator<Item = AgentId> {
-        self.reachable().filter(|id| self.all.iter().any(|child| child.id == *id && !child.is_behind))
+        self.all.iter().filter(|child| child.stage.is_reachable() && !child.is_behind).map(|child| child.id)
     }
 
     /// The child has reported what it knows.

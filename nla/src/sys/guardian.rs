@@ -112,7 +112,7 @@ pub fn guarded(dead_time: Duration) -> GuardianLink {
     unsafe { libc::_exit(code) }
 }
 
-/// Where the agent announces what its guardian must remove, besides the staged files' directory in [`Signs`].
+/// Shared memory in which the agent names the files that its guardian must remove. [`Signs`] has the directory of staged files.
 #[derive(Copy, Clone, Debug)]
 struct Notes {
     pmix: DirectoryNote,

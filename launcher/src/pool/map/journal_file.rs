@@ -44,7 +44,7 @@ impl JournalFile {
             let text = format!("other users can write to the journal {name}: its mode is {:o}", found.mode() & 0o777);
             return Err(Refusal::new(text, "another --journal begins a new one").of_system());
         }
-        // Whoever may open it could lock it.
+        // Another user who can open the journal can lock it.
         if found.uid() == geteuid().as_raw() && found.mode() & 0o077 != 0 {
             file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
         }

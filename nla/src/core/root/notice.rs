@@ -1,4 +1,4 @@
-//! What the root reports of a session, for the user, for progress and for logs.
+//! The notices that the root gives the launcher.
 
 use std::time::Duration;
 

@@ -109,13 +109,18 @@ fn the_loss_of_an_agent_ends_the_session_if_no_other_can_take_over_its_ranks() {
 }
 
 impl World {
-    /// Three agents below the root, each on a node of its own, of which the first two have ranks.
-    fn with_spare(policy: FailurePolicy) -> Self {
+    /// Three agents, each on a node of its own, of which the first two have ranks. None is ready.
+    fn three_agents(policy: FailurePolicy, fanout: u32) -> Self {
         let mut settings = settings(4, 2, 2);
-        settings.tree = Subtree::whole(3, 3);
+        settings.tree = Subtree::whole(3, fanout);
         settings.nodes = (1..=3).map(|agent| (AgentId(agent), agent)).collect();
         settings.session.on_failure = policy;
-        let mut world = Self { root: Root::new(settings) };
+        Self { root: Root::new(settings) }
+    }
+
+    /// The same, all below the root and ready.
+    fn with_spare(policy: FailurePolicy) -> Self {
+        let mut world = Self::three_agents(policy, 3);
         for child in 1..=3 {
             world.up(T, child, Up::Ready);
         }
@@ -152,11 +157,7 @@ fn a_spare_takes_over_the_ranks_of_a_lost_agent_once_these_have_ended() {
 /// It gets the order with what it has missed. A second one would meet the ranks of the restart.
 #[test]
 fn an_agent_that_has_just_joined_again_is_ordered_once_to_end_its_ranks() {
-    let mut settings = settings(4, 2, 1);
-    settings.tree = Subtree::whole(3, 1);
-    settings.nodes = (1..=3).map(|agent| (AgentId(agent), agent)).collect();
-    settings.session.on_failure = FailurePolicy::Restart;
-    let mut world = World { root: Root::new(settings) };
+    let mut world = World::three_agents(FailurePolicy::Restart, 1);
     world.up(T, 1, Up::Ready);
     world.after(T, RootInput::ChildLost(AgentId(1), LossReason::Closed));
     world.after(T, RootInput::ChildJoined(AgentId(2)));
